@@ -1,0 +1,68 @@
+# Everything runs from .venv, which any target makes for itself; a second run finds it ready.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+MASTERS ?= 3
+REPLICAS ?= 1
+
+.PHONY: help setup demo check fmt test test-all bench bench-cluster bench-peers bench-guard report cluster-up cluster-down clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with everything the other targets need
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "shardq needs Python 3.11 or newer; choose one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,cli]' --group dev
+	@touch $@
+
+demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server, live
+	@$(BIN)/shardq demo
+
+check: $(STAMP) ## every static check, the same that CI runs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: $(STAMP) ## put the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP) ## the tests on every server version found on this machine
+	$(BIN)/python -m pytest --server all
+
+bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
+	@mkdir -p bench/report
+	$(BIN)/python -m bench --json bench/report/results.json
+
+bench-cluster: $(STAMP) ## 1, 3 and 6 masters: cost, balance, a failover, an expand; some three minutes
+	@mkdir -p bench/report
+	$(BIN)/python -m bench.nodes --json bench/report/nodes.json
+
+bench-peers: $(STAMP) ## the same work by shardq and a dozen others, side by side; a quarter of an hour
+	@mkdir -p bench/report
+	$(BIN)/python -m bench.peers --json bench/report/peers.json
+
+bench-guard: $(STAMP) ## whether something became slower, by ratios to what the server can do
+	$(BIN)/python -m bench.guard
+
+report: $(STAMP) ## bench/report/index.html from what the benches measured
+	$(BIN)/python -m bench.reporting
+
+cluster-up: $(STAMP) ## start a local cluster: make cluster-up MASTERS=3 REPLICAS=1
+	$(BIN)/python -m cluster up --masters $(MASTERS) --replicas $(REPLICAS)
+
+cluster-down: $(STAMP) ## stop it and remove its files
+	$(BIN)/python -m cluster down
+
+clean: ## remove .venv, the environments of peers, and caches
+	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
