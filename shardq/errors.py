@@ -1,0 +1,212 @@
+"""Every error that shardq raises on purpose, in one tree.
+
+    ShardqError
+    ├── BadInput (also a ValueError)     what the caller gave; nothing was written
+    │   ├── InvalidDelay                 negative, NaN, infinite, or past the year 9999
+    │   ├── NaiveDatetime                a datetime without a time zone
+    │   ├── DelayAndAt                   both delay= and at=
+    │   ├── DedupWithoutId               dedup= needs id=
+    │   ├── InvalidName                  of an engine or a consumer
+    │   ├── InvalidTopic
+    │   ├── InvalidId
+    │   ├── InvalidOption                any other argument outside what is allowed
+    │   ├── PayloadTooLarge
+    │   ├── PayloadNotEncodable
+    │   ├── InvalidShardCount
+    │   └── InvalidUrl
+    ├── ServerFault                      the server answered an error, or did not answer
+    │   ├── ServerTooOld                 older than 7.0
+    │   ├── Unavailable                  gone, loading, or its cluster down, for longer than the timeout
+    │   ├── Unanswered                   sent, but no answer in time: it may or may not have happened
+    │   ├── OutOfMemory                  maxmemory reached; nothing was written
+    │   ├── ReadOnly                     a replica that stayed one, or a disk that is full
+    │   └── AccessDenied                 wrong password, or an ACL that forbids a command
+    ├── PushError                        a bulk push that did not store all: .stored .failed .unknown
+    ├── NotReplicated                    stored, but not as durably as the push asked for: .ids .reached
+    ├── Conflict                         the id is taken and on_conflict="reject"
+    ├── ChangeUnderWay               another change of the number of shards has been announced
+    ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
+    ├── PayloadNotDecodable              a stored payload that its codec cannot read
+    ├── EmbeddedFault                    the embedded server could not be found, started or reached
+    └── EngineClosed                     used after close(), or in a child process after a fork
+
+What is a normal answer is a value, not an exception: ``cancel`` of an id that is gone returns ``Outcome.GONE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class ShardqError(Exception):
+    """The root of all errors of shardq."""
+
+
+class BadInput(ShardqError, ValueError):
+    """An argument is outside what is allowed. Nothing was written."""
+
+
+class InvalidDelay(BadInput):
+    """A delay (or due time) that is negative, not a number, infinite, or past the year 9999."""
+
+
+class NaiveDatetime(BadInput):
+    """A datetime without a time zone: it names no instant."""
+
+
+class DelayAndAt(BadInput):
+    """Both delay= and at= were given."""
+
+
+class DedupWithoutId(BadInput):
+    """dedup= was given without id=."""
+
+
+class InvalidName(BadInput):
+    """The name of an engine or a consumer has characters that are not allowed."""
+
+
+class InvalidTopic(BadInput):
+    """A topic has characters that are not allowed."""
+
+
+class InvalidId(BadInput):
+    """A caller-given id is empty, too long, or has characters that are not allowed."""
+
+
+class InvalidOption(BadInput):
+    """An option has a value outside what is allowed."""
+
+
+class PayloadTooLarge(BadInput):
+    """An encoded payload is larger than the limit."""
+
+
+class PayloadNotEncodable(BadInput):
+    """The codec cannot encode this payload."""
+
+
+class InvalidShardCount(BadInput):
+    """A shard count outside 1..1024."""
+
+
+class InvalidUrl(BadInput):
+    """A URL whose scheme or parts are not understood. The message never shows a password."""
+
+
+class ServerFault(ShardqError):
+    """The server answered with an error, or did not answer."""
+
+
+class ServerTooOld(ServerFault):
+    """The server is older than 7.0."""
+
+
+class Unavailable(ServerFault):
+    """No server could take the call before the timeout. Nothing of this call was written."""
+
+
+class Unanswered(ServerFault):
+    """The call was sent and its answer lost, and no later try was answered either: its effect is unknown."""
+
+
+class OutOfMemory(ServerFault):
+    """The server has reached its maxmemory and refuses writes. Nothing was written."""
+
+
+class ReadOnly(ServerFault):
+    """The server refuses writes: a replica, or a master that can't save to its disk. Nothing was written."""
+
+
+class AccessDenied(ServerFault):
+    """The server refused the user, the password, or the permission."""
+
+
+class PushError(ShardqError):
+    """A bulk push that did not store every task.
+
+    ``stored`` and ``unknown`` are ids, ``failed`` maps an id to its reason, ``ids`` are all ids of the call in
+    the order of its tasks. ``unknown`` means that the answer was lost: pushing those again under the same ids
+    (``id=``) is safe.
+    """
+
+    def __init__(
+        self,
+        *,
+        ids: Sequence[str],
+        stored: Sequence[str],
+        failed: Mapping[str, ShardqError],
+        unknown: Sequence[str],
+    ) -> None:
+        self.ids = list(ids)
+        self.stored = list(stored)
+        self.failed = dict(failed)
+        self.unknown = list(unknown)
+        first = next(iter(self.failed.values()), None)
+        why = f"; the first failure: {first}" if first is not None else ""
+        super().__init__(
+            f"{len(self.stored)} of {len(self.ids)} tasks are stored, {len(self.failed)} are not, "
+            f"{len(self.unknown)} have an unknown fate{why}"
+        )
+
+
+class NotReplicated(ShardqError):
+    """The tasks are stored, but fewer copies confirmed them in time than durability= asked for.
+
+    ``reached`` is how many did, of the least replicated. They will be dispatched; pushing them again under the same ids
+    is safe, and confirms them anew.
+    """
+
+    def __init__(self, ids: Sequence[str], reached: int, wanted: str) -> None:
+        self.ids = list(ids)
+        self.reached = reached
+        super().__init__(
+            f"{len(self.ids)} task(s) are stored, but are not {wanted}: {reached} confirmed it in time; "
+            "check the replicas (or the append-only file), and push again under the same id to be sure"
+        )
+
+
+class Conflict(ShardqError):
+    """The id is taken and on_conflict="reject". ``state`` says where the present holder of the id is."""
+
+    def __init__(self, id: str, state: str) -> None:
+        self.id = id
+        self.state = state
+        super().__init__(
+            f'id {id!r} is already {state}; push with on_conflict="keep" to leave it or "replace" to take over'
+        )
+
+
+class ChangeUnderWay(ShardqError):
+    """Another number of shards has been announced, or announced first. ``pending`` is that number."""
+
+    def __init__(self, pending: int, wanted: int) -> None:
+        self.pending = pending
+        super().__init__(
+            f"a change to {pending} shards is under way, so there can be none to {wanted} now; "
+            f"repeat that for {pending} to help it along, or wait until it is in force"
+        )
+
+
+class LeaseLost(ShardqError):
+    """The lease of these deliveries ran out and was given to another; nothing was changed for them."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = list(ids)
+        shown = ", ".join(self.ids[:5]) + (", …" if len(self.ids) > 5 else "")
+        super().__init__(
+            f"the lease of {len(self.ids)} task(s) is no longer held: {shown}; "
+            "another consumer has or had them: use a longer lease, or extend() during long work"
+        )
+
+
+class PayloadNotDecodable(ShardqError):
+    """A stored payload cannot be read by its codec."""
+
+
+class EmbeddedFault(ShardqError):
+    """The embedded server could not be found, started or reached."""
+
+
+class EngineClosed(ShardqError):
+    """The engine was closed, or belongs to the parent of a fork."""

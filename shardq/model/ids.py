@@ -1,0 +1,117 @@
+"""New ids, and the two parts of an id.
+
+Called by the producer for tasks pushed without ``id=``, and by whoever has to tell the topic of an id.
+
+An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic. A UNIQUE of ours has 14 characters:
+
+    7 characters    milliseconds since the epoch, 42 bits: good until the year 2109
+    7 characters    a number that starts at random in each millisecond and counts up, 42 bits
+
+in an alphabet whose order is that of ASCII, so ids sort by time. Within a process no id repeats, whatever
+the clock does: time is taken to stand still while the clock is behind. Between processes two ids clash only
+when both were made in one millisecond and their numbers meet, one in 2**41 for a pair; a first push notices
+(``push.lua``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+"""The 64 characters of base64url in ASCII order."""
+
+UNIQUE_LENGTH = 14
+
+_NUMBER_BITS = 42
+# A millisecond's first number has the top bit clear: at least 2**41 more can follow.
+_START_BITS = _NUMBER_BITS - 1
+
+# Ids of one batch differ in their last two characters for runs of 4096: the rest is built once per run.
+_ENDS = [first + second for first in ALPHABET for second in ALPHABET]
+_END_MASK = len(_ENDS) - 1
+
+
+class Ids:
+    """A source of new ids. Any number of threads may share one; a child of a fork gets numbers of its own."""
+
+    def __init__(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._ms = -1
+        self._next = 0
+        _sources.add(self)
+
+    def one(self, *, topic: str = "") -> str:
+        """A new id."""
+        ms, number = self._reserve(1)
+        return full_id(topic, _spell(ms) + _spell(number))
+
+    def many(self, n: int, *, topic: str = "") -> list[str]:
+        """``n`` new ids of one topic, in ascending order."""
+        ms, number = self._reserve(n)
+        last = number + n
+        ids: list[str] = []
+        while number < last:
+            start = number & _END_MASK
+            stop = min(start + last - number, len(_ENDS))
+            begin = full_id(topic, _spell(ms) + _spell(number)[:-2])
+            ids += [begin + end for end in _ENDS[start:stop]]
+            number += stop - start
+        return ids
+
+    def _reserve(self, n: int) -> tuple[int, int]:
+        """The millisecond and the first of ``n`` numbers that nobody else gets."""
+        with self._lock:
+            now = self._clock_ms()
+            if now > self._ms:
+                self._start(now)
+            elif (self._next + n) >> _NUMBER_BITS:
+                self._start(self._ms + 1)  # 2**41 ids in one millisecond, or in a clock's long way back
+            first = self._next
+            self._next += n
+            return self._ms, first
+
+    def _start(self, ms: int) -> None:
+        # From the system, not from ``random``: a program that seeds that the same everywhere must not clash.
+        self._ms = ms
+        self._next = int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
+
+    def renew(self) -> None:
+        """Start afresh in the child of a fork: the parent goes on with the numbers, and may hold the lock."""
+        self._lock = threading.Lock()
+        self._start(max(self._ms, 0))
+
+
+_sources: weakref.WeakSet[Ids] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for source in list(_sources):
+        source.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
+
+
+def full_id(topic: str, unique: str) -> str:
+    """The id of ``unique`` in ``topic``."""
+    return f"{topic}/{unique}" if topic else unique
+
+
+def topic_of(id: str) -> str:
+    """The topic an id names; the default topic is the empty name."""
+    return id.partition("/")[0] if "/" in id else ""
+
+
+def _spell(number: int) -> str:
+    """42 bits as seven characters."""
+    return (
+        ALPHABET[number >> 36]
+        + _ENDS[number >> 24 & _END_MASK]
+        + _ENDS[number >> 12 & _END_MASK]
+        + _ENDS[number & _END_MASK]
+    )

@@ -1,0 +1,216 @@
+"""The record: how a task's payload and options are stored, byte by byte, and the codecs.
+
+Called by the producer (encode) and by what reads tasks back (decode). Scripts look at the first byte and the
+head's length only, to find where the payload begins.
+
+    byte 0      version (high 4 bits, now 1), has-head (bit 3), codec (low 3 bits)
+    if has-head:
+      2 bytes   length of the head, big-endian
+      head      a msgpack map: "m" max_attempts (int), "h" headers (str to str), "x" when it expires
+              (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place);
+              other names are passed over
+    the rest    the payload, exactly as the codec made it
+
+    codec 0 raw bytes, 1 JSON, 2 msgpack, 7 the caller's own
+
+The byte names the codec, so an engine reads what another wrote with a different default. To change the
+layout: a new version here, the reader of the old one kept, ``forward.lua``, and the tables in
+``lua/README.md``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
+from shardq.model.checks import MAX_PAYLOAD, check_payload_size
+
+VERSION = 1
+
+_HEADED = 0b1000
+_CODEC = 0b0111
+_OWN = 7
+
+
+class Codec(Protocol):
+    """How payloads become bytes and come back. An object of your own as ``codec=`` is used as it is."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def encode(self, payload: Any, /) -> bytes:
+        """Bytes of a payload. May raise anything: the caller sees PayloadNotEncodable."""
+
+    def decode(self, data: bytes, /) -> Any:
+        """A payload of its bytes. May raise anything: the caller sees PayloadNotDecodable."""
+
+
+class Builtin(msgspec.Struct, frozen=True):
+    """A codec of ours; its number goes into the record."""
+
+    name: str
+    number: int
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+def _to_bytes(payload: Any) -> bytes:
+    # bytes(5) would make five zero bytes of a mistake.
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError('codec="raw" takes bytes, bytearray or memoryview only')
+    return bytes(payload)
+
+
+RAW = Builtin("raw", 0, _to_bytes, bytes)
+JSON = Builtin("json", 1, msgspec.json.Encoder().encode, msgspec.json.Decoder().decode)
+MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
+
+_BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
+_BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
+
+
+def codec_named(choice: str | Codec) -> Codec:
+    """The codec for the option ``codec=``: a name, or an object of the caller's own."""
+    if isinstance(choice, str):
+        if choice in _BY_NAME:
+            return _BY_NAME[choice]
+    elif all(hasattr(choice, part) for part in ("name", "encode", "decode")):
+        return choice
+    raise InvalidOption(
+        f"codec can't be {choice!r}; use one of {', '.join(map(repr, _BY_NAME))}, "
+        "or an object with a name and the methods encode and decode"
+    )
+
+
+class _Head(msgspec.Struct, omit_defaults=True):
+    m: int | None = None
+    h: dict[str, str] = {}
+    x: int | None = None
+
+
+_encode_head = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(_Head).decode
+
+
+def encode_head(
+    *, headers: Mapping[str, str] | None = None, max_attempts: int | None = None, expires: int | None = None
+) -> bytes | None:
+    """The head of a record, or None when nothing goes into it. The arguments have been checked."""
+    if not headers and max_attempts is None and expires is None:
+        return None
+    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires))
+
+
+def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None], bytes]:
+    """``encode(payload, head)`` for many tasks of one codec; ``limit`` in bytes, of the encoded payload."""
+    number = codec.number if isinstance(codec, Builtin) else _OWN
+    plain = bytes([VERSION << 4 | number])
+    headed = bytes([VERSION << 4 | _HEADED | number])
+    to_bytes = codec.encode
+
+    def encode(payload: Any, head: bytes | None) -> bytes:
+        try:
+            encoded = to_bytes(payload)
+            record = plain + encoded if head is None else headed + len(head).to_bytes(2, "big") + head + encoded
+        except Exception as exc:  # a codec, or a payload it calls, may raise anything
+            raise PayloadNotEncodable(
+                f"the codec {codec.name!r} can't encode a payload of type {type(payload).__name__}: {exc}; "
+                "push what it can encode, or choose another codec="
+            ) from exc
+        if len(encoded) > limit:
+            check_payload_size(encoded, limit)
+        return record
+
+    return encode
+
+
+def encode_record(codec: Codec, payload: Any, head: bytes | None = None) -> bytes:
+    """The record of one task."""
+    return record_encoder(codec)(payload, head)
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """What a record says."""
+
+    payload: Any
+    headers: Mapping[str, str]
+    max_attempts: int | None
+    codec: str
+
+
+def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) -> Decoded:
+    """Read a record. ``own`` is the codec for those that the caller's own codec wrote; ``type`` what the payload must
+    be: a msgspec Struct, dataclass, TypedDict or the like.
+    """
+    number, head, encoded = _parts(record)
+    codec = _codec_numbered(number, own)
+    try:
+        payload = codec.decode(encoded) if type is None else _typed(codec, encoded, type)
+    except Exception as exc:  # a codec may raise anything
+        raise PayloadNotDecodable(
+            f"the codec {codec.name!r} can't decode a payload of {len(encoded)} bytes: {exc}; "
+            "was it written by another codec of the same kind?"
+        ) from exc
+    if head is None:
+        return Decoded(payload, {}, None, codec.name)
+    return Decoded(payload, head.h, head.m, codec.name)
+
+
+def _typed(codec: Codec | Builtin, encoded: bytes, type: Any) -> Any:
+    if codec is JSON or codec is MSGPACK:
+        return _decoder(codec is JSON, type)(encoded)
+    return msgspec.convert(codec.decode(encoded), type)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(json: bool, type: Any) -> Callable[[bytes], Any]:
+    made: Callable[[bytes], Any] = (msgspec.json.Decoder(type) if json else msgspec.msgpack.Decoder(type)).decode
+    return made
+
+
+def encoded_payload(record: bytes) -> bytes:
+    """The payload's bytes as the codec made them, for consumers that are not ours."""
+    return _parts(record)[2]
+
+
+def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
+    """Codec number, head, encoded payload."""
+    if not record or record[0] >> 4 != VERSION:
+        found = f"version {record[0] >> 4}" if record else "nothing"
+        raise PayloadNotDecodable(
+            f"the stored record is of {found}, this library reads version {VERSION}; "
+            "it was written by a newer shardq, or by something else: upgrade, or look at the raw value"
+        )
+    first = record[0]
+    if not first & _HEADED:
+        return first & _CODEC, None, record[1:]
+    start = 3
+    end = start + int.from_bytes(record[1:start], "big")
+    if len(record) < max(start, end):
+        raise PayloadNotDecodable(f"the stored record is cut off in its head, at {len(record)} bytes")
+    try:
+        head = _decode_head(record[start:end])
+    except msgspec.MsgspecError as exc:
+        raise PayloadNotDecodable(f"the head of the stored record can't be read: {exc}") from exc
+    return first & _CODEC, head, record[end:]
+
+
+def _codec_numbered(number: int, own: Codec | None) -> Codec:
+    if number == _OWN:
+        if own is None or isinstance(own, Builtin):  # an engine's default may be one of ours
+            raise PayloadNotDecodable(
+                "the payload was written by a codec of the caller's own, and this engine has none; "
+                "open the engine with the codec= that wrote it"
+            )
+        return own
+    codec = _BY_NUMBER.get(number)
+    if codec is None:
+        raise PayloadNotDecodable(
+            f"the payload's codec has number {number}, which this version does not know; upgrade shardq"
+        )
+    return codec

@@ -1,0 +1,134 @@
+"""What a caller hands in and gets back: values only, no I/O."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+OnConflict = Literal["keep", "replace", "reject"]
+State = Literal["scheduled", "ready", "leased", "dead"]
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a push, shared by ``Task`` and by ``push``'s keyword arguments."""
+
+    delay: float | dt.timedelta | None = None
+    at: float | dt.datetime | None = None
+    topic: str = ""
+    id: str | None = None
+    on_conflict: OnConflict = "keep"
+    dedup: float | dt.timedelta | None = None
+    headers: Mapping[str, str] | None = None
+    max_attempts: int | None = None
+    expires: float | dt.timedelta | dt.datetime | None = None
+
+
+class Task(TaskOptions, frozen=True):
+    """One task to push: ``Task({"n": 1}, delay=5, topic="email")``.
+
+    ``delay`` counts from the moment the server takes the task, by the server's clock; ``at`` is an instant: an
+    aware datetime or epoch seconds. With neither the task is due now. ``id`` is the part after the topic.
+    """
+
+    payload: Any
+
+
+class Receipt(str):
+    """The id of a pushed task, and what the push did: a str with two more attributes.
+
+    ``outcome`` is pushed, replaced, kept (the id was taken, and ``state`` says where its task is) or seen (its dedup
+    window is open and its task was pushed before).
+    """
+
+    outcome: Literal["pushed", "replaced", "kept", "seen"] = "pushed"
+    state: State | None = None
+
+    @classmethod
+    def of(cls, id: str, answer: str) -> Receipt:
+        """From the answer of push_unique: pushed, replaced, seen or kept:STATE."""
+        receipt = cls(id)
+        outcome, _, state = answer.partition(":")
+        receipt.outcome = outcome  # type: ignore[assignment]  # the contract of the script
+        receipt.state = state or None  # type: ignore[assignment]  # likewise
+        return receipt
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Outcome(enum.StrEnum):
+    """What became of an order given by id. True only when it did what was asked.
+
+    >>> bool(Outcome.CANCELLED), bool(Outcome.RUNNING)
+    (True, False)
+    """
+
+    CANCELLED = "cancelled"
+    MOVED = "moved"
+    REQUEUED = "requeued"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    DEAD = "dead"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+    def __bool__(self) -> bool:
+        return self in (Outcome.CANCELLED, Outcome.MOVED, Outcome.REQUEUED)
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine knows of one task at one instant."""
+
+    id: str
+    topic: str
+    state: State
+    due: dt.datetime | None
+    """When it becomes (scheduled) due; None in any other state."""
+    deadline: dt.datetime | None
+    """When its present lease runs out; None unless leased."""
+    attempt: int
+    """The attempt under way, or the next one: 1 for a task never claimed."""
+    failures: int
+    lapses: int
+    """Leases that ran out."""
+    reason: str | None
+    """Why it is dead; None in any other state."""
+    payload: Any
+    headers: Mapping[str, str]
+    max_attempts: int | None
+
+
+class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One dead task, as ``engine.dead()`` lists it."""
+
+    id: str
+    topic: str
+    died: dt.datetime
+    reason: str
+    """The end of a traceback, what ``bury`` was given, ``lost with its worker``, ``expired`` or ``format``."""
+    failures: int
+    lapses: int
+    payload: Any
+    """None where it can't be decoded."""
+    headers: Mapping[str, str]
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One task in a consumer's hands, under a lease."""
+
+    id: str
+    topic: str
+    payload: Any
+    attempt: int
+    headers: Mapping[str, str]
+    token: str
+    """The lease: settle and extend are good only while the task is held under it."""
+    shard: int
+    """The shard that gave it out, and the one that takes it back."""
+    failures: int
+    lapses: int

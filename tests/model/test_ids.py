@@ -1,0 +1,126 @@
+"""New ids: of the right form, in order, and never the same twice."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardq.model.checks import check_id
+from shardq.model.ids import ALPHABET, UNIQUE_LENGTH, Ids, full_id, topic_of
+
+words = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
+
+
+def number_of(letters: str) -> int:
+    number = 0
+    for letter in letters:
+        number = number << 6 | ALPHABET.index(letter)
+    return number
+
+
+def test_the_alphabet_is_that_of_base64url_in_ascii_order() -> None:
+    assert len(ALPHABET) == 64
+    assert "".join(sorted(ALPHABET)) == ALPHABET
+    assert all(letter.isalnum() or letter in "-_" for letter in ALPHABET)
+
+
+def test_an_id_says_when_it_was_made() -> None:
+    ids = Ids(clock_ms=lambda: 1_700_000_000_123)
+    for id in (ids.one(), *ids.many(3)):
+        assert len(id) == UNIQUE_LENGTH
+        assert number_of(id[:7]) == 1_700_000_000_123
+        check_id(id)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 10_000)), max_size=8))
+def test_ids_ascend_and_do_not_repeat(batches: list[int | None]) -> None:
+    ids = Ids()
+    made: list[str] = []
+    for n in batches:
+        batch = [ids.one()] if n is None else ids.many(n)
+        assert len(batch) == (1 if n is None else n)
+        made += batch
+    assert made == sorted(set(made))
+    assert {len(id) for id in made} <= {UNIQUE_LENGTH}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**42 - 1), st.integers(1, 5000)), min_size=1, max_size=8))
+def test_ids_ascend_whatever_the_clock_does(moments: list[tuple[int, int]]) -> None:
+    now = 0
+    ids = Ids(clock_ms=lambda: now)
+    made: list[str] = []
+    for now, n in moments:  # noqa: B007  (the clock reads it)
+        made += ids.many(n)
+    assert made == sorted(set(made))
+    times = [number_of(id[:7]) for id in made]
+    assert times[-1] == max(moment for moment, _ in moments)
+
+
+def test_within_a_millisecond_numbers_count_up_by_one() -> None:
+    ids = Ids(clock_ms=lambda: 5)
+    numbers = [number_of(id[7:]) for id in (*ids.many(5000), ids.one(), *ids.many(2))]
+    assert {after - before for before, after in itertools.pairwise(numbers)} == {1}
+
+
+def test_each_millisecond_starts_at_random_with_room_to_count() -> None:
+    now = itertools.count(1)
+    ids = Ids(clock_ms=lambda: next(now))
+    starts = [number_of(ids.one()[7:]) for _ in range(200)]
+    assert len(set(starts)) == 200
+    assert all(start < 2**41 for start in starts)
+    assert max(starts) > 2**40 > min(starts)
+
+
+def test_threads_share_a_source() -> None:
+    ids = Ids()
+    made: list[list[str]] = [[] for _ in range(4)]
+
+    def make(mine: list[str]) -> None:
+        for n in range(300):
+            mine += [*ids.many(n % 7), ids.one()]
+
+    threads = [threading.Thread(target=make, args=(mine,)) for mine in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    together = list(itertools.chain(*made))
+    assert len(together) == len(set(together))
+    assert all(mine == sorted(mine) for mine in made)
+
+
+def test_a_child_of_a_fork_makes_other_ids() -> None:
+    ids = Ids(clock_ms=lambda: 5)
+    before = ids.one()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, "\n".join(ids.many(100)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        theirs = pipe.read().split("\n")
+    assert os.waitpid(child, 0)[1] == 0
+    ours = ids.many(100)
+    assert len({before, *theirs, *ours}) == 201
+    assert {number_of(id[:7]) for id in (*theirs, *ours)} == {5}
+
+
+def test_the_topic_goes_before_a_slash() -> None:
+    ids = Ids()
+    assert topic_of(ids.one(topic="email")) == "email"
+    assert {topic_of(id) for id in ids.many(5000, topic="email")} == {"email"}
+    assert topic_of(ids.one()) == ""
+    assert full_id("email", "x") == "email/x"
+    assert full_id("", "x") == "x"
+
+
+@given(st.one_of(st.just(""), words), words)
+def test_the_topic_of_a_full_id(topic: str, unique: str) -> None:
+    assert topic_of(full_id(topic, unique)) == topic
