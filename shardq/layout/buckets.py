@@ -1,0 +1,65 @@
+"""The bucket table: which shard each of the 16384 buckets belongs to, a pure function of the shard count.
+
+Called by ``topology``, which hashes an id into a bucket. The table for one shard gives it everything; the
+table for n shards is the one for n - 1 after shard n - 1 (numbers count from 0) has taken ⌊16384/n⌋ buckets,
+one at a time, **always from the fullest shard, the lowest-numbered among equals, and of that shard its
+highest-numbered bucket**. Therefore:
+
+- every shard holds the mean, rounded down or up;
+- growing from n to m moves exactly what the new shards end with, and only to them; shrinking is the reverse;
+- the table depends on no hash and no library: another client needs this paragraph only.
+
+The tests pin digests of the tables. Changing one strands the tasks of everybody who has some.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+BUCKETS = 16384
+"""16 for each shard when there are most: then too no shard has more than a sixteenth above the mean."""
+
+
+@functools.lru_cache(maxsize=64)  # of some 130 KB each; an engine uses its present count and its priors
+def table(count: int) -> Sequence[int]:
+    """The shard of each bucket when there are ``count`` shards. Shared: not to be written to."""
+    held = next(itertools.islice(growth(), count - 1, None))
+    owners = [0] * BUCKETS
+    for shard, buckets in enumerate(held):
+        for bucket in buckets:
+            owners[bucket] = shard
+    return owners
+
+
+def growth() -> Iterator[list[list[int]]]:
+    """The buckets of each shard, ascending, when there is one shard, two, and so on.
+
+    What is yielded is changed by the next step.
+    """
+    held = [list(range(BUCKETS))]
+    for shards in range(2, BUCKETS + 2):
+        yield held
+        held.append(_collect(held, BUCKETS // shards))
+
+
+def _collect(held: list[list[int]], share: int) -> list[int]:
+    """Take ``share`` buckets one at a time from the fullest, all at once.
+
+    Taking from the fullest levels them: all end at ``level``, but for ``extra`` of them that stay one above
+    it. As the lowest-numbered give first, those are the highest-numbered of the ones that were above it.
+    """
+    level, extra = divmod(BUCKETS - share, len(held))
+    taken: list[int] = []
+    for buckets in reversed(held):
+        if len(buckets) <= level:
+            continue
+        keep = level
+        if extra:
+            keep += 1
+            extra -= 1
+        taken += buckets[keep:]
+        del buckets[keep:]
+    taken.sort()
+    return taken

@@ -1,0 +1,109 @@
+"""The names of all keys and channels; the only module that writes a brace into one.
+
+Called by ``calls``, which declares keys to scripts, and by what listens to channels. Every name of a shard
+carries the shard's tag in braces, on a single server too, so that names never depend on where they live and
+all keys and channels of a shard are in one slot. A changed name needs the table in ``lua/README.md`` and
+``tests/layout/test_keys.py`` changed with it, and strands what is stored under the old one.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from shardq.layout.slots import MAX_SHARDS, slot_of, tag
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """The names of one shard, ready made."""
+
+    shard: int
+    slot: int
+    prefix: str
+    """What every name of the shard begins with, the colon included."""
+    meta: str
+    due: str
+    task: str
+    leased: str
+    lease: str
+    dead: str
+    why: str
+    ghost: str
+    seen: str
+    topics: str
+    moved: str
+    staged: str
+    bell: str
+    """A channel: something falls due earlier than the poller knows."""
+
+    def ready(self, topic: str) -> str:
+        """The list of a topic's ready ids."""
+        return f"{self.prefix}ready/{topic}"
+
+    def waiting(self, topic: str) -> str:
+        """The processes with a consumer idle on a topic, by how long they wait: a sorted set."""
+        return f"{self.prefix}waiting/{topic}"
+
+    def wake(self, process: str) -> str:
+        """A channel: one process has something to claim."""
+        return f"{self.prefix}wake/{process}"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlKeys:
+    """The names that belong to the engine as a whole; one slot of their own."""
+
+    slot: int
+    prefix: str
+    topology: str
+    members: str
+    limits: str
+    news: str
+    """A channel: membership, topology, routes, pauses or limits changed."""
+
+    def bucket(self, topic: str) -> str:
+        """The tokens of a topic with a limited rate."""
+        return f"{self.limits}/rate/{topic}"
+
+    def permits(self, topic: str) -> str:
+        """Who holds a permit of a topic with limited concurrency."""
+        return f"{self.limits}/permits/{topic}"
+
+
+@functools.lru_cache(maxsize=4 * MAX_SHARDS)
+def shard_keys(name: str, shard: int) -> ShardKeys:
+    """The names of shard ``shard`` of the engine ``name``."""
+    prefix = f"shardq:{{{tag(name, shard)}}}:"
+    return ShardKeys(
+        shard=shard,
+        slot=slot_of(prefix),
+        prefix=prefix,
+        meta=f"{prefix}meta",
+        due=f"{prefix}due",
+        task=f"{prefix}task",
+        leased=f"{prefix}leased",
+        lease=f"{prefix}lease",
+        dead=f"{prefix}dead",
+        why=f"{prefix}why",
+        ghost=f"{prefix}ghost",
+        seen=f"{prefix}seen",
+        topics=f"{prefix}topics",
+        moved=f"{prefix}moved",
+        staged=f"{prefix}staged",
+        bell=f"{prefix}bell",
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def control_keys(name: str) -> ControlKeys:
+    """The names of the engine ``name`` as a whole."""
+    prefix = f"shardq:{{{name}}}:"
+    return ControlKeys(
+        slot=slot_of(prefix),
+        prefix=prefix,
+        topology=f"{prefix}topology",
+        members=f"{prefix}members",
+        limits=f"{prefix}limits",
+        news=f"{prefix}news",
+    )

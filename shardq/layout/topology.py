@@ -1,0 +1,156 @@
+"""The topology as a value: how many shards there are, which counts came before, routes and pauses.
+
+Called by whatever turns an id into a shard (``calls``, the producer) and by what reads or changes the
+``topology`` hash of the control slot. Nothing here talks to a server; a new topology is a new value with a
+higher epoch.
+
+The hash has one field for each attribute below: ``epoch`` and ``shards`` in decimal, the others as JSON.
+Fields of other makers are left alone: they are not read here, and whoever writes sets fields, it does not
+replace the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import mmh3
+import msgspec
+
+from shardq.errors import ShardqError
+from shardq.layout.buckets import BUCKETS, table
+from shardq.layout.slots import MAX_SHARDS
+
+_MASK = BUCKETS - 1
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a topic's payloads go instead of to our consumers."""
+
+    to: str
+    """The name of a list."""
+    side: Literal["right", "left"] = "right"
+    """The end of that list they are put on: RPUSH or LPUSH."""
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """What the whole fleet may do of a topic."""
+
+    rate: float | None = None
+    """Tasks a second."""
+    concurrency: int | None = None
+    """Tasks at once."""
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """One state of the engine's layout."""
+
+    epoch: int
+    shards: int
+    priors: tuple[int, ...] = ()
+    """Earlier counts, oldest first, whose tasks have not all been moved yet."""
+    pending: int | None = None
+    """The count that is to be in force next: its shards are served already, and get no task yet."""
+    since: int = 1
+    """The epoch in which ``shards`` came in force."""
+    move_rate: float | None = None
+    """Tasks a second that the fleet may move; None: as fast as it can."""
+    routes: Mapping[str, Route] = {}
+    """Topic to list."""
+    paused: tuple[str, ...] = ()
+    """Topics that are not given out."""
+    limits: Mapping[str, Limit] = {}
+    """Topics that are given out within limits."""
+
+    @property
+    def open_routes(self) -> Mapping[str, Route]:
+        """Those of topics that are not paused."""
+        return {topic: route for topic, route in self.routes.items() if topic not in self.paused}
+
+    def shard_of(self, id: str) -> int:
+        """The shard that a new task of this id goes to. The whole id counts, its topic included."""
+        return table(self.shards)[mmh3.hash(id) & _MASK]
+
+    def locator(self) -> Callable[[str], int]:
+        """``shard_of`` for many ids, with its look-ups done once."""
+        # The low bits of the hash are the same whether it is taken as signed or not.
+        owners, bucket_hash = table(self.shards), mmh3.hash
+        return lambda id: owners[bucket_hash(id) & _MASK]
+
+    def homes(self, id: str) -> list[int]:
+        """The shards to look for an existing id in, in this order: the way tasks move, the present one last.
+
+        Between two look-ups a task moves on, never back; a shard that occurs twice keeps its last place.
+        """
+        bucket = mmh3.hash(id) & _MASK
+        backwards = [table(count)[bucket] for count in (self.shards, *reversed(self.priors))]
+        return list(dict.fromkeys(backwards))[::-1]
+
+    def span(self) -> range:
+        """All shards that may hold tasks, under the present count, an earlier one or the next."""
+        return range(max((self.shards, self.pending or 0, *self.priors)))
+
+    def to_fields(self) -> dict[bytes, bytes]:
+        """As the fields of the hash."""
+        return {
+            b"epoch": b"%d" % self.epoch,
+            b"shards": b"%d" % self.shards,
+            b"priors": msgspec.json.encode(self.priors),
+            b"pending": b"%d" % (self.pending or 0),
+            b"since": b"%d" % self.since,
+            b"move_rate": msgspec.json.encode(self.move_rate),
+            b"routes": msgspec.json.encode(self.routes),
+            b"paused": msgspec.json.encode(self.paused),
+            b"limits": msgspec.json.encode(self.limits),
+        }
+
+    def in_force(self) -> Topology:
+        """What follows an announced count: a function of this topology, so that anybody may complete the change."""
+        assert self.pending is not None, "only an announced count can come in force"
+        return msgspec.structs.replace(
+            self,
+            epoch=self.epoch + 1,
+            since=self.epoch + 1,
+            shards=self.pending,
+            priors=(*self.priors, self.shards),
+            pending=None,
+        )
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Topology:
+        """Read from a shard's copy."""
+        return msgspec.json.decode(text, type=cls)
+
+    def to_text(self) -> str:
+        """As the copy that every shard's meta keeps."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
+        """Read from the hash; fields unknown here are passed over."""
+        try:
+            topology = cls(
+                epoch=int(fields[b"epoch"]),
+                shards=int(fields[b"shards"]),
+                priors=msgspec.json.decode(fields.get(b"priors", b"[]"), type=tuple[int, ...]),
+                pending=int(fields.get(b"pending", b"0")) or None,
+                since=int(fields.get(b"since", b"1")),
+                move_rate=msgspec.json.decode(fields.get(b"move_rate", b"null"), type=float | None),
+                routes=msgspec.json.decode(fields.get(b"routes", b"{}"), type=dict[str, Route]),
+                paused=msgspec.json.decode(fields.get(b"paused", b"[]"), type=tuple[str, ...]),
+                limits=msgspec.json.decode(fields.get(b"limits", b"{}"), type=dict[str, Limit]),
+            )
+        except KeyError as exc:
+            raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
+        except (ValueError, msgspec.MsgspecError) as exc:
+            raise _unreadable(str(exc)) from exc
+        if not all(1 <= count <= MAX_SHARDS for count in (topology.shards, *topology.priors)):
+            raise _unreadable(f"it has a shard count outside 1..{MAX_SHARDS}")
+        return topology
+
+
+def _unreadable(why: str) -> ShardqError:
+    return ShardqError(
+        f"the stored topology can't be read: {why}; epoch and shards must be decimal, priors, routes and "
+        "paused JSON: if something else wrote under this name, use another name"
+    )

@@ -1,0 +1,180 @@
+"""From id to shard, where to look for an id, and the fields of the stored topology."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import mmh3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardq.errors import ShardqError
+from shardq.layout.topology import Limit, Route, Topology
+
+IDS = ["a", "order-42", "email/order-42", "0abcDEF_-12345", "email/0abcDEF_-12345", "grün", "日本語"]
+
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
+counts = st.sampled_from([1, 2, 3, 6, 16, 17, 32, 64, 100, 256, 1024])
+words = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
+
+
+def of(shards: int, *priors: int) -> Topology:
+    return Topology(epoch=7, shards=shards, priors=priors)
+
+
+@pytest.mark.parametrize(
+    ("count", "shards"),
+    [
+        (1, [0, 0, 0, 0, 0, 0, 0]),
+        (2, [1, 1, 0, 1, 1, 0, 1]),
+        (3, [1, 1, 0, 2, 1, 0, 1]),
+        (16, [6, 1, 6, 13, 9, 0, 8]),
+        (17, [6, 1, 6, 16, 9, 0, 8]),
+        (64, [17, 41, 6, 60, 27, 0, 42]),
+        (1000, [369, 385, 399, 810, 266, 82, 355]),
+        (1024, [369, 385, 399, 1014, 266, 82, 355]),
+    ],
+)
+def test_the_shards_of_ids_are_pinned(count: int, shards: list[int]) -> None:
+    assert [of(count).shard_of(id) for id in IDS] == shards
+
+
+def test_the_hash_is_murmur3_of_the_whole_id_in_utf_8() -> None:
+    # From the reference vectors of MurmurHash3_x86_32: another library must agree with these.
+    assert mmh3.hash("", signed=False) == 0
+    assert mmh3.hash("The quick brown fox jumps over the lazy dog", signed=False) == 0x2E4FF723
+    assert mmh3.hash("grün", signed=False) == mmh3.hash("grün".encode(), signed=False)
+
+
+def test_another_process_finds_the_same_shards() -> None:
+    program = (
+        "import sys; from shardq.layout.topology import Topology; t = Topology(epoch=1, shards=64); "
+        "print(*(t.shard_of(id) for id in sys.argv[1:]))"
+    )
+    for seed in ("1", "2"):
+        found = subprocess.run(
+            [sys.executable, "-X", "utf8", "-c", program, *IDS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert [int(word) for word in found.stdout.split()] == [of(64).shard_of(id) for id in IDS]
+
+
+@given(ids, counts)
+def test_a_shard_is_one_of_those_there_are(id: str, count: int) -> None:
+    assert 0 <= of(count).shard_of(id) < count
+
+
+@given(st.lists(ids), counts)
+def test_the_locator_agrees(many: list[str], count: int) -> None:
+    topology = of(count)
+    assert list(map(topology.locator(), many)) == [topology.shard_of(id) for id in many]
+
+
+def test_ids_are_spread_evenly() -> None:
+    locate = of(16).locator()
+    held = [0] * 16
+    for number in range(160_000):
+        held[locate(f"order-{number}")] += 1
+    assert max(held) < 10_400
+    assert min(held) > 9_600
+
+
+@given(ids, counts)
+def test_without_priors_an_id_has_one_home(id: str, count: int) -> None:
+    assert of(count).homes(id) == [of(count).shard_of(id)]
+
+
+@given(ids, counts, st.lists(counts, max_size=4))
+def test_homes_are_the_shards_of_the_priors_in_order_then_the_present_one(
+    id: str, count: int, priors: list[int]
+) -> None:
+    visits = [of(past).shard_of(id) for past in priors] + [of(count).shard_of(id)]
+    homes = of(count, *priors).homes(id)
+    assert homes == [shard for place, shard in enumerate(visits) if shard not in visits[place + 1 :]]
+    assert homes[-1] == of(count).shard_of(id)
+
+
+def test_a_shard_that_occurs_twice_keeps_its_last_place() -> None:
+    # There and back again: the new shard is looked into before the old one, which is where tasks now go.
+    moved = next(id for id in map(str, range(1000)) if of(16).shard_of(id) != of(17).shard_of(id))
+    assert of(16, 16, 17).homes(moved) == [16, of(16).shard_of(moved)]
+
+
+@pytest.mark.parametrize(
+    ("topology", "span"),
+    [(of(16), range(16)), (of(32, 16), range(32)), (of(8, 16), range(16)), (of(8, 4, 32, 16), range(32))],
+)
+def test_the_span_covers_all_counts(topology: Topology, span: range) -> None:
+    assert topology.span() == span
+
+
+def test_the_fields_are_pinned() -> None:
+    topology = Topology(
+        epoch=12,
+        shards=32,
+        priors=(8, 16),
+        routes={"email": Route("celery"), "sms": Route("out", "left")},
+        paused=("sms",),
+        limits={"sms": Limit(rate=2.5), "email": Limit(concurrency=3)},
+        pending=64,
+        since=9,
+        move_rate=1000.0,
+    )
+    fields = {
+        b"epoch": b"12",
+        b"shards": b"32",
+        b"priors": b"[8,16]",
+        b"routes": b'{"email":{"to":"celery","side":"right"},"sms":{"to":"out","side":"left"}}',
+        b"paused": b'["sms"]',
+        b"limits": b'{"sms":{"rate":2.5,"concurrency":null},"email":{"rate":null,"concurrency":3}}',
+        b"pending": b"64",
+        b"since": b"9",
+        b"move_rate": b"1000.0",
+    }
+    assert topology.to_fields() == fields
+    assert Topology.from_fields(fields) == topology
+
+
+@given(
+    epoch=st.integers(0, 2**53),
+    shards=st.integers(1, 1024),
+    priors=st.lists(st.integers(1, 1024), max_size=5),
+    routes=st.dictionaries(
+        words, st.builds(Route, to=st.text(max_size=20), side=st.sampled_from(["left", "right"])), max_size=5
+    ),
+    paused=st.lists(words, max_size=5),
+)
+def test_a_topology_survives_its_fields(
+    epoch: int, shards: int, priors: list[int], routes: dict[str, Route], paused: list[str]
+) -> None:
+    topology = Topology(epoch=epoch, shards=shards, priors=tuple(priors), routes=routes, paused=tuple(paused))
+    assert Topology.from_fields(topology.to_fields()) == topology
+
+
+def test_unknown_fields_are_passed_over_and_missing_ones_are_empty() -> None:
+    fields = {b"epoch": b"1", b"shards": b"16", b"colour": b"32", b"names": b"{}"}
+    assert Topology.from_fields(fields) == Topology(epoch=1, shards=16)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "no field 'epoch'"),
+        ({b"epoch": b"1"}, "no field 'shards'"),
+        ({b"epoch": b"x", b"shards": b"16"}, "invalid literal"),
+        ({b"epoch": b"1", b"shards": b"0"}, "outside 1..1024"),
+        ({b"epoch": b"1", b"shards": b"16", b"priors": b"[2000]"}, "outside 1..1024"),
+        ({b"epoch": b"1", b"shards": b"16", b"priors": b"[8"}, "truncated"),
+        ({b"epoch": b"1", b"shards": b"16", b"routes": b'{"a":{"to":"l","side":"up"}}'}, "enum value 'up'"),
+    ],
+)
+def test_an_unreadable_topology_is_refused(fields: dict[bytes, bytes], why: str) -> None:
+    with pytest.raises(ShardqError, match=r"can't be read: .*; epoch and shards must be decimal") as caught:
+        Topology.from_fields(fields)
+    assert why in str(caught.value)
