@@ -1,0 +1,36 @@
+-- cancel: removes a task that nobody holds.
+-- USES: guard, begin, state
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 lease HASH
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- KEYS 8 ghost HASH
+-- KEYS 9 moved HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 id
+-- RETURNS {'ok', cancelled | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(log N)
+local id = ARGV[3]
+local state = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
+if state == 'leased' then return {'ok', 'running'} end
+if state == 'gone' then return {'ok', redis.call('HEXISTS', KEYS[9], id) == 1 and 'moving' or 'gone'} end
+redis.call('HLEN', KEYS[5])
+redis.call('HLEN', KEYS[7])
+redis.call('HLEN', KEYS[8])
+begin()
+if state == 'ready' then redis.call('HINCRBY', KEYS[8], id, 1) end
+-- the record next: without it the id is dropped wherever it still stands
+redis.call('HDEL', KEYS[2], id)
+if state == 'scheduled' then
+  redis.call('ZREM', KEYS[3], id)
+elseif state == 'dead' then
+  redis.call('ZREM', KEYS[6], id)
+  redis.call('HDEL', KEYS[7], id)
+end
+redis.call('HDEL', KEYS[5], id)
+return {'ok', 'cancelled'}

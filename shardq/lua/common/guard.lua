@@ -1,0 +1,18 @@
+-- The first lines of every script on a shard: who may go on, and what time it is.
+-- KEYS[1] is the shard's meta, ARGV[1] the caller's epoch, ARGV[2] an explicit now in µs ('' = the server's clock).
+-- A shard without meta was never opened, or was lost by a failover: nothing is written there ('missing').
+-- A caller with an old epoch may have the wrong shard: it must refresh and route again ('stale').
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'wake_at')
+if not meta[1] then return {'missing'} end
+if ARGV[1] ~= meta[1] then
+  if tonumber(ARGV[1]) < tonumber(meta[1]) then return {'stale', meta[1]} end
+  redis.pcall('HSET', KEYS[1], 'epoch', ARGV[1]) -- refused when out of memory; the next caller adopts it
+end
+local now_us
+if ARGV[2] == '' then
+  local time = redis.call('TIME')
+  now_us = time[1] * 1000000 + time[2]
+else
+  now_us = tonumber(ARGV[2])
+end
+local now_ms = math.floor(now_us / 1000)

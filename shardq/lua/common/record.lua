@@ -1,0 +1,21 @@
+-- The record: one byte (version * 16 + has_head * 8 + codec); with a head: its length in two bytes, the msgpack head;
+-- then the payload. parts_of answers head (or nil) and where the payload begins, or nothing for an unknown version.
+local function parts_of(record)
+  local first = string.byte(record)
+  if not first or math.floor(first / 16) ~= 1 then return false end
+  if first % 16 < 8 then return true, nil, 2 end
+  local high, low = string.byte(record, 2, 3)
+  if not low then return false end
+  local length = high * 256 + low
+  if #record < 3 + length then return false end
+  local fine, head = pcall(cmsgpack.unpack, string.sub(record, 4, 3 + length))
+  if not fine or type(head) ~= 'table' then return false end
+  return true, head, 4 + length
+end
+-- How many records to read next, so that about `left` more bytes are read, given what was read so far: records may be
+-- up to 1 MiB each, and a script must not hold the server for long. At most twice as many as before: the first few
+-- may have been the small ones.
+local function next_chunk(left, read, bytes)
+  if read == 0 then return 4 end
+  return math.max(1, math.min(200, read * 2, math.floor(left * read / (bytes + 1))))
+end

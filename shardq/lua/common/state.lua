@@ -1,0 +1,11 @@
+-- state_of(id, …): the state of an id and the instant that goes with it (due, deadline, or death).
+local function state_of(id, task, due, leased, dead)
+  local at = redis.call('ZSCORE', due, id)
+  if at then return 'scheduled', at end
+  at = redis.call('ZSCORE', leased, id)
+  if at then return 'leased', at end
+  at = redis.call('ZSCORE', dead, id)
+  if at then return 'dead', at end
+  if redis.call('HEXISTS', task, id) == 1 then return 'ready', nil end
+  return 'gone', nil
+end

@@ -1,0 +1,16 @@
+-- declare: creates the topology, or replaces it if it is still the one the caller saw; rings the news.
+-- KEYS 1 topology HASH
+-- ARGV 1 epoch that must be the present one, 0 when there must be none
+-- ARGV 2 news channel
+-- ARGV 3.. field, value, … of the new one, its epoch among them
+-- RETURNS {'ok', field, value, …} it is now this | {'differs', field, value, …} unchanged, and this is the present one
+-- ATOMIC
+-- COST O(fields)
+local epoch = redis.call('HGET', KEYS[1], 'epoch')
+local status = 'differs'
+if (epoch or '0') == ARGV[1] then
+  redis.call('HSET', KEYS[1], unpack(ARGV, 3))
+  redis.pcall('SPUBLISH', ARGV[2], 'topology')
+  status = 'ok'
+end
+return {status, unpack(redis.call('HGETALL', KEYS[1]))}

@@ -1,0 +1,154 @@
+-- dispatch: moves what is due to its ready list, takes back leases that ran out, trims seen, says when to come again.
+-- USES: guard, begin, lease, topic, draw
+-- KEYS 1 meta HASH
+-- KEYS 2 due ZSET
+-- KEYS 3 topics HASH
+-- KEYS 4 leased ZSET
+-- KEYS 5 lease HASH
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- KEYS 8 seen ZSET
+-- KEYS 9.. ready LIST, one for each topic of ARGV 6..
+-- KEYS 9+topics.. waiting ZSET, likewise
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 how many to move at most, up to 1,000
+-- ARGV 4 attempts allowed to a task that brings no limit of its own
+-- ARGV 5 what the wake channels of this shard begin with; a process's name follows
+-- ARGV 6.. topics whose lists are given, at most 64; a paused topic has a '!' in front and wakes nobody
+-- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
+--         now_us, topic lacking, …} | {'stale', epoch} | {'missing'}; -1 for the latenesses when nothing moved
+-- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
+-- COST O(n + log N)
+local limit = tonumber(ARGV[3])
+local lists, waiting = {}, {}
+local topics = #ARGV - 5
+for i = 6, #ARGV do
+  local topic = string.gsub(ARGV[i], '^!', '')
+  lists[topic] = KEYS[i + 3]
+  if topic == ARGV[i] then waiting[topic] = KEYS[i + 3 + topics] end
+end
+local lacking, lacks = {}, {}
+local function list_of(topic)
+  local list = lists[topic]
+  if not list and not lacks[topic] then
+    lacks[topic] = true
+    lacking[#lacking + 1] = topic
+  end
+  return list
+end
+local function by_topic(ids)
+  local groups, order = {}, {}
+  for i = 1, #ids do
+    local topic = topic_of(ids[i])
+    local group = groups[topic]
+    if not group then
+      group = {}
+      groups[topic] = group
+      order[#order + 1] = topic
+    end
+    group[#group + 1] = ids[i]
+  end
+  return groups, order
+end
+
+local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
+local full = #ids == limit
+local moved, oldest, newest, failure = 0, -1, -1, nil
+local arrived = {}
+if #ids > 0 then
+  oldest = now_ms - redis.call('ZSCORE', KEYS[2], ids[1])
+  newest = now_ms - redis.call('ZSCORE', KEYS[2], ids[#ids])
+  local groups, order = by_topic(ids)
+  for _, topic in ipairs(order) do
+    local list, group = list_of(topic), groups[topic]
+    if list then
+      -- the removal comes first: then the server does not refuse the rest for want of memory, and a full one drains
+      if #order == 1 then
+        redis.call('ZREMRANGEBYRANK', KEYS[2], 0, #group - 1)
+      else
+        redis.call('ZREM', KEYS[2], unpack(group))
+      end
+      local pushed = redis.pcall('RPUSH', list, unpack(group))
+      if type(pushed) == 'table' then
+        local back = {}
+        for i, id in ipairs(group) do back[i * 2 - 1], back[i * 2] = now_ms, id end
+        redis.call('ZADD', KEYS[2], unpack(back))
+        failure = pushed
+      else
+        moved = moved + #group
+        arrived[topic] = #group
+        redis.pcall('HINCRBY', KEYS[3], topic, #group)
+      end
+    end
+  end
+  if moved == 0 then oldest, newest = -1, -1 end
+end
+
+local reaped, buried = 0, 0
+local lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+local next_lapse = tonumber(lapsed[2] or 'never') or math.huge
+if next_lapse <= now_ms and not failure then
+  -- 200 a call: each costs a few commands
+  local late = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 200)
+  local entries = redis.call('HMGET', KEYS[5], unpack(late))
+  for i, id in ipairs(late) do
+    local failures, lapses, own, _ = lease_of(entries[i])
+    lapses = lapses + 1
+    if failures + lapses >= tonumber(own ~= '' and own or ARGV[4]) then
+      begin()
+      redis.call('ZADD', KEYS[6], now_ms, id)
+      redis.call('HSET', KEYS[7], id, 'lost with its worker')
+      redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
+      redis.call('ZREM', KEYS[4], id)
+      buried = buried + 1
+    else
+      local topic = topic_of(id)
+      local list = list_of(topic)
+      if list then
+        redis.call('ZREM', KEYS[4], id)
+        -- on the left: it has waited longest
+        local pushed = redis.pcall('LPUSH', list, id)
+        if type(pushed) == 'table' then
+          redis.call('ZADD', KEYS[4], now_ms, id)
+          failure = pushed
+          break
+        end
+        redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
+        reaped = reaped + 1
+        arrived[topic] = (arrived[topic] or 0) + 1
+      end
+    end
+  end
+  lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+  next_lapse = tonumber(lapsed[2] or 'never') or math.huge
+end
+if failure then return failure end
+
+local window = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')
+local next_trim = tonumber(window[2] or 'never') or math.huge
+if next_trim <= now_ms then
+  local past = redis.call('ZRANGEBYSCORE', KEYS[8], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 500)
+  redis.call('ZREMRANGEBYRANK', KEYS[8], 0, #past - 1)
+  window = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')
+  next_trim = tonumber(window[2] or 'never') or math.huge
+end
+-- trimming is never urgent (push_unique reads the window's end itself): at most once a second
+if next_trim < now_ms + 1000 then next_trim = now_ms + 1000 end
+
+local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+local next_due = tonumber(head[2] or 'never') or math.huge
+local next_ms = math.min(next_due, next_lapse, next_trim)
+if full or #lacking > 0 then next_ms = now_ms end
+local wake_at = next_ms < math.huge and string.format('%.0f', next_ms) or ''
+if moved + reaped + buried > 0 then
+  redis.pcall('HSET', KEYS[1], 'wake_at', wake_at, 'late', newest)
+  if reaped > 0 then redis.pcall('HINCRBY', KEYS[1], 'reaped', reaped) end
+  if buried > 0 then redis.pcall('HINCRBY', KEYS[1], 'buried', buried) end
+elseif wake_at ~= meta[2] then
+  redis.pcall('HSET', KEYS[1], 'wake_at', wake_at)
+end
+for topic, count in pairs(arrived) do
+  if waiting[topic] then draw(topic, waiting[topic], count, ARGV[5]) end
+end
+return {'ok', moved, reaped, buried, oldest, newest, wake_at, string.format('%.0f', now_us), unpack(lacking)}

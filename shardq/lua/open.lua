@@ -1,0 +1,13 @@
+-- open: makes a shard's meta, or brings a newer epoch to it. The only script that creates one.
+-- KEYS 1 meta HASH
+-- ARGV 1 epoch
+-- ARGV 2 the topology of that epoch, as text
+-- ARGV 3 '1' for a shard that is to be used from now on: whether it is polled is to be seen anew; else '0'
+-- RETURNS {'ok'} | {'stale', epoch}
+-- ATOMIC
+-- COST O(1)
+local epoch = redis.call('HGET', KEYS[1], 'epoch')
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {'stale', epoch} end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2])
+if ARGV[3] == '1' then redis.call('HDEL', KEYS[1], 'wake_at', 'swept') end
+return {'ok'}

@@ -1,0 +1,82 @@
+-- purge: removes a topic's tasks, or all, that nobody holds: a part of the ready list, of due and of dead in each call.
+-- USES: guard, begin, topic
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 lease HASH
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- KEYS 8 ghost HASH
+-- KEYS 9 ready LIST
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 topic of the ready list; of due and dead too, unless ARGV 4 is all
+-- ARGV 4 topic | all
+-- ARGV 5 where the look through due goes on: the answer's, '0' to begin, 'end' when it is done
+-- ARGV 6 the same for dead
+-- ARGV 7 about how many to look at, up to 1,000
+-- RETURNS {'ok', removed, left in the ready list, where due goes on, where dead goes on} | {'stale', epoch} | {'missing'}
+-- ATOMIC what a call removes; tasks pushed while the calls go on may stay
+-- COST O(n log N)
+local count = tonumber(ARGV[7])
+local removed = 0
+local function remove(ids)
+  if #ids == 0 then return end
+  redis.call('HDEL', KEYS[2], unpack(ids))
+  redis.call('HDEL', KEYS[5], unpack(ids))
+  redis.call('HDEL', KEYS[7], unpack(ids))
+  redis.call('ZREM', KEYS[3], unpack(ids))
+  redis.call('ZREM', KEYS[6], unpack(ids))
+end
+-- a key of the wrong type fails here, before anything is removed
+redis.call('HLEN', KEYS[2])
+redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[4])
+redis.call('HLEN', KEYS[5])
+redis.call('ZCARD', KEYS[6])
+redis.call('HLEN', KEYS[7])
+redis.call('HLEN', KEYS[8])
+begin()
+redis.call('LTRIM', KEYS[9], 0, -1) -- may it be done? it changes nothing yet
+local ids = redis.call('LRANGE', KEYS[9], 0, count - 1)
+if #ids > 0 then
+  -- an entry may be the ghost of a task that is held now; such a task is left alone
+  local records = redis.call('HMGET', KEYS[2], unpack(ids))
+  local going = {}
+  for i, id in ipairs(ids) do
+    if redis.call('HEXISTS', KEYS[8], id) == 1 then
+      if redis.call('HINCRBY', KEYS[8], id, -1) <= 0 then redis.call('HDEL', KEYS[8], id) end
+    elseif records[i] and not redis.call('ZSCORE', KEYS[4], id) then
+      going[#going + 1] = id
+    end
+  end
+  redis.call('LTRIM', KEYS[9], #ids, -1)
+  removed = removed + #going
+  remove(going)
+end
+local function scanned(key, from)
+  if from == 'end' then return from end
+  local page
+  if ARGV[4] == 'all' or ARGV[3] == '' then
+    page = redis.call('ZSCAN', key, from, 'COUNT', count)
+  else
+    page = redis.call('ZSCAN', key, from, 'COUNT', count, 'MATCH', ARGV[3] .. '/*')
+  end
+  local going = {}
+  for i = 1, #page[2], 2 do
+    local id = page[2][i]
+    if ARGV[4] == 'all' or topic_of(id) == ARGV[3] then
+      going[#going + 1] = id
+      if #going == 1000 then
+        remove(going)
+        removed, going = removed + 1000, {}
+      end
+    end
+  end
+  removed = removed + #going
+  remove(going)
+  return page[1] == '0' and 'end' or page[1]
+end
+local due, dead = scanned(KEYS[3], ARGV[5]), scanned(KEYS[6], ARGV[6])
+return {'ok', removed, redis.call('LLEN', KEYS[9]), due, dead}

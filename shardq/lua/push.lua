@@ -1,0 +1,37 @@
+-- push: stores new tasks whose ids were made for them and sent once. A lost answer is resent as push_unique.
+-- USES: guard, instant, rouse, record, dated
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4.. for each task, at most 1,000 or 1 MiB: id, due (ms; <= 0 a negated delay, > 0 an instant), record
+-- RETURNS {'ok'} | {'collided', id, …} nothing written, make other ids for these | {'stale', epoch} | {'missing'}
+-- ATOMIC all tasks or none
+-- COST O(n log N)
+local ids, scores, records, n, first = {}, {}, {}, 0, math.huge
+for i = 4, #ARGV, 3 do
+  local id, at = ARGV[i], instant(ARGV[i + 1])
+  n = n + 1
+  ids[n] = id
+  scores[n * 2 - 1], scores[n * 2] = at, id
+  records[n * 2 - 1], records[n * 2] = id, dated(ARGV[i + 2])
+  if at < first then first = at end
+end
+if n == 0 then return {'ok'} end
+local taken = redis.call('HMGET', KEYS[2], unpack(ids))
+local collided
+for i = 1, n do
+  if taken[i] then
+    collided = collided or {'collided'}
+    collided[#collided + 1] = ids[i]
+  end
+end
+if collided then return collided end
+-- due before task: should the second be refused, an id without a record is dropped at its claim, while a record
+-- without an id would stay for ever
+redis.call('ZADD', KEYS[3], unpack(scores))
+redis.call('HSET', KEYS[2], unpack(records))
+rouse(first)
+return {'ok'}

@@ -1,0 +1,80 @@
+-- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
+-- USES: guard, instant, rouse, record, dated, lease, state
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 lease HASH
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- KEYS 8 ghost HASH
+-- KEYS 9 seen ZSET
+-- KEYS 10 moved HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 '1' when an earlier answer was lost: an equal record is then our own and counts as pushed, else '0'
+-- ARGV 5 '1' when the id may only be here from earlier, under another number of shards: not here, it is not pushed; else '0'
+-- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in ms or 0
+-- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
+--         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: it is on its way to another
+--         shard; elsewhere: it is not here, and is to be pushed where it belongs
+-- ATOMIC all tasks in one step, each by the conflict table
+-- COST O(n log N)
+local answers, first = {'ok'}, math.huge
+-- a key of the wrong type fails here, before anything is written
+redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[4])
+redis.call('HLEN', KEYS[5])
+redis.call('ZCARD', KEYS[6])
+redis.call('HLEN', KEYS[7])
+redis.call('HLEN', KEYS[8])
+redis.call('ZCARD', KEYS[9])
+redis.call('HLEN', KEYS[10])
+for i = 6, #ARGV, 5 do
+  local id, at, record, mode, dedup = ARGV[i], instant(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+  local present = redis.call('HGET', KEYS[2], id)
+  local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
+  local answer
+  if not present and redis.call('HEXISTS', KEYS[10], id) == 1 then
+    answer = 'moving'
+  elseif present and ARGV[4] == '1' and same(present, record) then
+    answer = 'pushed'
+  elseif present and mode ~= 'replace' then
+    answer = (mode == 'keep' and 'kept:' or 'refused:') .. state
+  elseif not present and mode ~= 'replace' and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0) > now_ms then
+    -- a resend whose task was pushed, dispatched and acknowledged meanwhile is seen by its own window: pushed, once
+    answer = ARGV[4] == '1' and 'pushed' or mode == 'keep' and 'seen' or 'refused:seen'
+  elseif not present and ARGV[5] == '1' then
+    answer = 'elsewhere'
+  else
+    answer = present and 'replaced' or 'pushed'
+    -- due first: refused (no memory, no permission), it has changed nothing; later ones leave the id in one place at least
+    redis.call('ZADD', KEYS[3], at, id)
+    if state == 'ready' then
+      local counted = redis.pcall('HINCRBY', KEYS[8], id, 1)
+      if type(counted) == 'table' then
+        redis.call('ZREM', KEYS[3], id)
+        return counted
+      end
+    end
+    redis.call('HSET', KEYS[2], id, dated(record))
+    local _, _, _, token = lease_of(present and redis.call('HGET', KEYS[5], id))
+    if state == 'leased' then
+      redis.call('HSET', KEYS[5], id, lease_entry(0, 0, '', '~' .. token))
+      redis.call('ZREM', KEYS[4], id)
+    elseif present and string.sub(token, 1, 1) ~= '~' then
+      -- the failures of the task before; an entry with '~' has none, and still has to tell its holder 'replaced'
+      redis.call('HDEL', KEYS[5], id)
+    end
+    if state == 'dead' then
+      redis.call('ZREM', KEYS[6], id)
+      redis.call('HDEL', KEYS[7], id)
+    end
+    if dedup > 0 then redis.call('ZADD', KEYS[9], now_ms + dedup, id) end
+    if at < first then first = at end
+  end
+  answers[#answers + 1] = answer
+end
+if first < math.huge then rouse(first) end
+return answers

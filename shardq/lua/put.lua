@@ -1,0 +1,57 @@
+-- put: puts tasks that were taken elsewhere in force here. Again is harmless: the first put used the mark up.
+-- USES: guard, begin, rouse
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 lease HASH
+-- KEYS 5 dead ZSET
+-- KEYS 6 why HASH
+-- KEYS 7 staged HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4.. id, parcel, …, at most 1,000 pairs or 1 MiB
+-- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- ATOMIC every task whose mark is still there
+-- COST O(n log N)
+redis.call('HLEN', KEYS[2])
+-- a key of the wrong type, or a user who may not use a mark up, fails here: before anything is written
+redis.call('ZCARD', KEYS[3])
+redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[5])
+redis.call('HLEN', KEYS[6])
+begin()
+local ids, packed, marks = {}, {}, {}
+for i = 4, #ARGV, 2 do
+  local number, task = string.match(ARGV[i + 1], '^([^|]*)|[^|]*|(.*)$')
+  local n = #ids + 1
+  ids[n], packed[n], marks[n] = ARGV[i], task, ARGV[i] .. '|' .. number
+end
+if #ids == 0 then return {'ok'} end
+local open = redis.call('HMGET', KEYS[7], unpack(marks))
+local due, dead, reasons, records, leases, used, first = {}, {}, {}, {}, {}, {}, math.huge
+for n, id in ipairs(ids) do
+  if open[n] then
+    local task = cmsgpack.unpack(packed[n])
+    if task[1] == 'due' then
+      due[#due + 1], due[#due + 2] = task[2], id
+      if tonumber(task[2]) < first then first = tonumber(task[2]) end
+    else
+      dead[#dead + 1], dead[#dead + 2] = task[2], id
+      reasons[#reasons + 1], reasons[#reasons + 2] = id, task[5]
+    end
+    records[#records + 1], records[#records + 2] = id, task[3]
+    if task[4] ~= '' then leases[#leases + 1], leases[#leases + 2] = id, task[4] end
+    used[#used + 1] = marks[n]
+  end
+end
+if #due > 0 then redis.call('ZADD', KEYS[3], unpack(due)) end
+if #dead > 0 then
+  redis.call('ZADD', KEYS[5], unpack(dead))
+  redis.call('HSET', KEYS[6], unpack(reasons))
+end
+if #used > 0 then redis.call('HSET', KEYS[2], unpack(records)) end
+if #leases > 0 then redis.call('HSET', KEYS[4], unpack(leases)) end
+if #used > 0 then redis.call('HDEL', KEYS[7], unpack(used)) end
+if first < math.huge then rouse(first) end
+return {'ok'}

@@ -1,0 +1,21 @@
+-- renew: permits live as long as the leases they were given for.
+-- KEYS 1 permits ZSET
+-- ARGV 1 now_us or ''
+-- ARGV 2 length of the lease from now in ms
+-- ARGV 3.. names of permits, at most 1,000
+-- RETURNS {'ok'}
+-- ATOMIC
+-- COST O(n log N)
+local now_ms
+if ARGV[1] == '' then
+  local time = redis.call('TIME')
+  now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+else
+  now_ms = math.floor(tonumber(ARGV[1]) / 1000)
+end
+-- a removal that removes nothing: behind it a server without memory takes the next write, which needs none
+redis.call('ZREM', KEYS[1], '')
+local scores = {}
+for i = 3, #ARGV do scores[#scores + 1], scores[#scores + 2] = now_ms + tonumber(ARGV[2]), ARGV[i] end
+if #scores > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(scores)) end
+return {'ok'}

@@ -1,0 +1,31 @@
+-- requeue: schedules a dead task again, with all its attempts before it.
+-- USES: guard, instant, rouse, state
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 lease HASH
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- KEYS 8 moved HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 id
+-- ARGV 5 due, as in push
+-- RETURNS {'ok', requeued | scheduled | ready | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(log N)
+local id, at = ARGV[4], instant(ARGV[5])
+local state = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
+if state == 'leased' then return {'ok', 'running'} end
+if state == 'gone' and redis.call('HEXISTS', KEYS[8], id) == 1 then return {'ok', 'moving'} end
+if state ~= 'dead' then return {'ok', state} end
+redis.call('HLEN', KEYS[5])
+redis.call('HLEN', KEYS[7])
+redis.call('ZADD', KEYS[3], at, id)
+redis.call('ZREM', KEYS[6], id)
+redis.call('HDEL', KEYS[7], id)
+redis.call('HDEL', KEYS[5], id)
+rouse(at)
+return {'ok', 'requeued'}

@@ -1,0 +1,33 @@
+-- reschedule: gives a task that nobody holds another due time.
+-- USES: guard, instant, rouse, state
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 dead ZSET
+-- KEYS 6 ghost HASH
+-- KEYS 7 moved HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 id
+-- ARGV 5 due, as in push
+-- RETURNS {'ok', moved | running | dead | gone | moving: on its way to another shard} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(log N)
+local id, at = ARGV[4], instant(ARGV[5])
+local state = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+if state == 'leased' then return {'ok', 'running'} end
+if state == 'gone' and redis.call('HEXISTS', KEYS[7], id) == 1 then return {'ok', 'moving'} end
+if state == 'dead' or state == 'gone' then return {'ok', state} end
+redis.call('HLEN', KEYS[6])
+redis.call('ZADD', KEYS[3], at, id)
+if state == 'ready' then
+  local counted = redis.pcall('HINCRBY', KEYS[6], id, 1)
+  if type(counted) == 'table' then
+    redis.call('ZREM', KEYS[3], id)
+    return counted
+  end
+end
+rouse(at)
+return {'ok', 'moved'}

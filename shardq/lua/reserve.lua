@@ -1,0 +1,18 @@
+-- reserve: before a task moves to this shard: leaves a mark for it, which one put under the same number uses up.
+-- USES: guard, roomy
+-- KEYS 1 meta HASH
+-- KEYS 2 staged HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 number: of this attempt to move, never used before
+-- ARGV 4.. ids, at most 1,000
+-- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(n)
+local marks = {}
+for i = 4, #ARGV do marks[#marks + 1], marks[#marks + 2] = ARGV[i] .. '|' .. ARGV[3], '' end
+local many = roomy(redis.call('HLEN', KEYS[2]), 512, #marks / 2)
+if many then redis.pcall('HSET', KEYS[2], '', FILLER) end
+if #marks > 0 then redis.call('HSET', KEYS[2], unpack(marks)) end
+if many then redis.pcall('HDEL', KEYS[2], '') end
+return {'ok'}

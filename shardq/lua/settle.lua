@@ -1,0 +1,79 @@
+-- settle: ends leases: ack (done), retry (again later), bury (dead), back (not begun: again now, and no attempt counted).
+-- USES: guard, begin, rouse, lease
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 leased ZSET
+-- KEYS 4 lease HASH
+-- KEYS 5 due ZSET
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 a: how many acks follow, at most 1,000
+-- ARGV 5.. a times: id, token; then for each other: retry | bury | back, id, token, delay in ms, reason, attempts allowed
+--         to a task that brings no limit of its own
+-- RETURNS {'ok', position, answer, …} only the positions (from 1, acks first) with something to say: lost, replaced, dead
+--         (a retry that had no attempt left) | {'stale', epoch} | {'missing'}
+-- ATOMIC every item whose token is the present one; the others change nothing
+-- COST O(n log M)
+redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[5])
+redis.call('ZCARD', KEYS[6])
+redis.call('HLEN', KEYS[7])
+local answers = {'ok'}
+local function verdict(position, entry, token)
+  local failures, lapses, limit, present = lease_of(entry)
+  if token ~= '' and present == token then return true, failures, lapses, limit end
+  answers[#answers + 1] = position
+  answers[#answers + 1] = (token ~= '' and present == '~' .. token) and 'replaced' or 'lost'
+  return false
+end
+local acks = tonumber(ARGV[4])
+if acks > 0 then
+  local ids, good = {}, {}
+  for i = 1, acks do ids[i] = ARGV[3 + i * 2] end
+  local entries = redis.call('HMGET', KEYS[4], unpack(ids))
+  local last, known
+  for i = 1, acks do
+    local entry, token = entries[i], ARGV[4 + i * 2]
+    -- most are of one claim, and their entries alike
+    if (entry and entry == known and token == last) or verdict(i, entry, token) then
+      good[#good + 1] = ids[i]
+      last, known = token, entry
+    end
+  end
+  if #good > 0 then
+    -- the record first: what is left of the task, should a later command be refused, is dropped at its next claim
+    redis.call('HDEL', KEYS[2], unpack(good))
+    redis.call('HDEL', KEYS[4], unpack(good))
+    redis.call('ZREM', KEYS[3], unpack(good))
+  end
+end
+local position, first = acks, math.huge
+for i = 5 + acks * 2, #ARGV, 6 do
+  local verb, id, token, delay_ms, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
+  position = position + 1
+  local good, failures, lapses, limit = verdict(position, redis.call('HGET', KEYS[4], id), token)
+  if good then
+    if verb ~= 'back' then failures = failures + 1 end
+    local spent = verb == 'retry' and failures + lapses >= tonumber(limit ~= '' and limit or ARGV[i + 5])
+    begin()
+    if verb == 'bury' or spent then
+      redis.call('ZADD', KEYS[6], now_ms, id)
+      redis.call('HSET', KEYS[7], id, reason)
+      if verb ~= 'bury' then
+        answers[#answers + 1] = position
+        answers[#answers + 1] = 'dead'
+      end
+    else
+      local at = math.ceil(now_us / 1000) + delay_ms
+      redis.call('ZADD', KEYS[5], at, id)
+      if at < first then first = at end
+    end
+    redis.call('HSET', KEYS[4], id, lease_entry(failures, lapses, limit, ''))
+    redis.call('ZREM', KEYS[3], id)
+  end
+end
+if first < math.huge then rouse(first) end
+return answers

@@ -1,0 +1,19 @@
+-- stock: a page of the ids whose records are here. A record is here from its push or its put to its end or its take, in
+-- whatever state the task is and through any change of that: what a look through due, ready and leased could miss.
+-- USES: guard
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 where to go on: the answer's, '0' to begin
+-- ARGV 4 about how many
+-- RETURNS {'ok', where to go on, '0' at the end, bytes read, {id, …}} | {'stale', epoch} | {'missing'}
+-- ATOMIC one page; what is here from the first to the last is met at least once
+-- COST O(n), and all the bytes of their records
+local page = redis.call('HSCAN', KEYS[2], ARGV[3], 'COUNT', ARGV[4])
+local ids, bytes = {}, 0
+for i = 1, #page[2], 2 do
+  ids[#ids + 1] = page[2][i]
+  bytes = bytes + #page[2][i + 1]
+end
+return {'ok', page[1], bytes, ids}

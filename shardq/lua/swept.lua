@@ -1,0 +1,11 @@
+-- swept: notes that nothing is in this shard that belongs elsewhere since the present number of shards came in force.
+-- USES: guard
+-- KEYS 1 meta HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 epoch in which that number came in force
+-- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(1)
+redis.call('HSET', KEYS[1], 'swept', ARGV[3])
+return {'ok'}

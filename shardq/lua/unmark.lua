@@ -1,0 +1,11 @@
+-- unmark: forgets the marks that are left when all tasks are where they belong: of takes that were never made.
+-- USES: guard
+-- KEYS 1 meta HASH
+-- KEYS 2 staged HASH
+-- ARGV 1 epoch in which the earlier numbers of shards were forgotten: a mark of a later change must stay
+-- ARGV 2 now_us or ''
+-- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(1); the memory is freed in the background
+redis.call('UNLINK', KEYS[2])
+return {'ok'}

@@ -1,0 +1,48 @@
+"""``shard``: an open shard of an engine of its own, on one server and on a cluster; ``keys`` are its names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
+from tests.lua.shard import Shard, meta
+
+
+@pytest.fixture
+def keys(name: str) -> ShardKeys:
+    return shard_keys(name, 1)
+
+
+@pytest.fixture
+def control(name: str) -> ControlKeys:
+    return control_keys(name)
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    # RESP2, where all answers are plain lists
+    driver = Driver(Settings.from_url(url, protocol=2))
+    driver.open()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def shard(driver: Driver, keys: ShardKeys) -> Iterator[Shard]:
+    """Open and empty; its keys go with the test."""
+    shard = Shard(driver, keys)
+    shard.seed({"meta": meta()})
+    yield shard
+    shard.clear()
+
+
+@pytest.fixture
+def centre(driver: Driver, control: ControlKeys) -> Iterator[Shard]:
+    """The control keys."""
+    centre = Shard(driver, control)
+    yield centre
+    centre.clear()

@@ -1,0 +1,147 @@
+"""One call of every script, and a shard with a task in every state, on which each of them has something to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shardq.calls import clean, consume, control, dispatch, grow, limits, observe, orders, produce
+from shardq.calls.consume import Ack, Back, Bury, Retry
+from shardq.calls.request import Call
+from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
+from shardq.layout.topology import Limit
+from tests.lua.shard import EPOCH, NOW, State, T, meta, record
+
+A = record("a")
+
+FULL: State = {
+    "meta": meta(wake_at=T + 500),
+    "task": dict.fromkeys(("due", "later", "ready", "stale", "leased", "lapsed", "dead", "mail/ready"), A)
+    | {"odd": "\x20"},
+    "due": {"due": T - 5, "mail/due": T, "later": T + 1000, "stale": T + 2000},
+    "ready/": ["stale", "odd", "ready"],
+    "ready/mail": ["mail/ready"],
+    "leased": {"leased": T + 900, "lapsed": T - 1},
+    "lease": {"leased": "0:0::tok", "lapsed": "0:0::tok", "ready": "1:0::"},
+    "dead": {"dead": T - 9},
+    "why": {"dead": "boom"},
+    "ghost": {"stale": "1"},
+    "seen": {"old": T - 5, "new": T + 5000},
+    "topics": {"": "3"},
+    "waiting/": {"p1": T - 9},
+    "waiting/mail": {"p1": T - 9},
+    "moved": {"away": "n1|2|…"},
+    "staged": {"x|n2": "", "y|n2": "", "z|n2": ""},
+}
+
+PARCELS = [
+    grow.Parcel("x", b"n2|1|" + msgspec.msgpack.encode(["due", f"{T + 50}", A, "1:0::", ""])),
+    grow.Parcel("y", b"n2|1|" + msgspec.msgpack.encode(["dead", f"{T - 50}", A, "", "boom"])),
+]
+
+TOPICS = ("", "mail")
+
+
+def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
+    """Of every script that goes through the guard, for each of its ways to write something."""
+    return [
+        produce.push(keys, epoch, ["n", 0, A], now_us=NOW),
+        produce.push_unique(keys, epoch, ["n", 0, A, "keep", 50], now_us=NOW),
+        *(
+            produce.push_unique(keys, epoch, [id, -5, A, "replace", 50], now_us=NOW)
+            for id in ("later", "ready", "leased", "dead")
+        ),
+        produce.push_unique(keys, epoch, ["n", 0, A, "keep", 50, "ready", -5, A, "replace", 50], now_us=NOW),
+        produce.push(keys, epoch, ["n", 0, A], now_us=NOW).after_loss(),
+        *(
+            dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=attempts, paused=paused, now_us=NOW)
+            for attempts, paused in ((1, ()), (9, ("mail",)))
+        ),
+        dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="right", limit=1000, now_us=NOW),
+        dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="left", limit=1000, now_us=NOW),
+        *(
+            consume.claim(
+                keys,
+                epoch,
+                dict.fromkeys(TOPICS, 5),
+                max=10,
+                lease_ms=100,
+                token="new",
+                waiter=waiter,
+                now_us=NOW,
+            )
+            for waiter in ("", "p2")
+        ),
+        consume.wake(keys, epoch, "", now_us=NOW),
+        consume.settle(keys, epoch, [Ack("leased", "tok")], now_us=NOW),
+        *(
+            consume.settle(keys, epoch, [], [other], now_us=NOW)
+            for other in (
+                Retry("leased", "tok", 50, "boom", 9),
+                Retry("leased", "tok", 50, "boom", 1),
+                Bury("leased", "tok", "boom"),
+                Back("leased", "tok"),
+            )
+        ),
+        consume.extend(keys, epoch, [Ack("leased", "tok")], lease_ms=100, now_us=NOW),
+        *(orders.cancel(keys, epoch, id, now_us=NOW) for id in ("later", "ready", "dead")),
+        *(orders.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
+        orders.requeue(keys, epoch, "dead", -50, now_us=NOW),
+        orders.get(keys, epoch, "leased", now_us=NOW),
+        observe.peek(keys, epoch, TOPICS, now_us=NOW),
+        clean.dead(keys, epoch, after=None, now_us=NOW),
+        clean.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
+        clean.purge(keys, epoch, "", scope="topic", go_on=clean.START, now_us=NOW),
+        clean.purge(keys, epoch, "mail", scope="all", go_on=clean.START, now_us=NOW),
+        grow.reserve(keys, epoch, "n3", ["a", "b"], now_us=NOW),
+        grow.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"], now_us=NOW),
+        grow.put(keys, epoch, PARCELS, now_us=NOW),
+        grow.clear(keys, epoch, [grow.Parcel("away", b"n1|2|")], now_us=NOW),
+        grow.stock(keys, epoch, "0", count=100, now_us=NOW),
+        grow.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, now_us=NOW),
+        grow.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
+        grow.unmark(keys, epoch, now_us=NOW),
+        grow.swept(keys, epoch, 2, now_us=NOW),
+    ]
+
+
+def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
+    """Of every script on the control keys."""
+    return [
+        control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}),
+        *(
+            control.heartbeat(control_keys, "me", period_ms=3000, epoch=1, leave=leave, now_us=NOW)
+            for leave in (False, True)
+        ),
+        *(
+            limits.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, prefix="me:1:", now_us=NOW)
+            for limit in (Limit(rate=100), Limit(concurrency=3), Limit(rate=100, concurrency=3))
+        ),
+        limits.release(control_keys, "mail", ["p1"], unused=0),
+        limits.release(control_keys, "mail", [], unused=2),
+        limits.renew(control_keys, "mail", ["p1"], lease_ms=100, now_us=NOW),
+    ]
+
+
+def on_a_meta(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
+    """Of the one script that creates a meta, and so comes before the guard."""
+    return [control.open_shard(keys, epoch, "{}", anew=anew) for anew in (False, True)]
+
+
+WHOLE: State = {
+    "topology": {"epoch": "0"},
+    "members": {"me": T - 5, "late": T - 9000, "ahead": T + 9},
+    "limits/rate/mail": {"tokens": "3.000000", "at_us": NOW},
+    "limits/permits/mail": {"p1": T + 50, "old": T - 5},
+}
+"""The control keys, likewise."""
+
+
+def named(calls: list[Call[Any]]) -> list[str]:
+    """Script and number of each, for the ids of tests."""
+    return [f"{call.script.name} {number}" for number, call in enumerate(calls)]
+
+
+NUMBERS = {name: number for number, name in enumerate(named(on_a_shard(shard_keys("x", 0), EPOCH)))}
+"""By name, where in ``on_a_shard`` a call is."""

@@ -1,0 +1,203 @@
+"""One shard on a real server, its clock in the hands of the test: seed its state, do one thing, look at all of it.
+
+A ``State`` is every key of the shard by the last part of its name, as plain values: a ZSET as member → score, a HASH
+as field → text, a LIST as a list. Bytes are text throughout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shardq.calls.request import Call, Command, Word
+from shardq.drivers.ear import Ear
+from shardq.drivers.sync import Driver
+from shardq.layout.keys import ControlKeys, ShardKeys
+from shardq.model.record import RAW, encode_head, encode_record
+
+R = TypeVar("R")
+
+State = dict[str, Any]
+
+T = 1_700_000_000_000
+"""Now, in ms, in every test of scripts."""
+NOW = f"{T * 1000}"
+"""The same as scripts take it."""
+EPOCH = 3
+
+_ZSETS = {"due", "leased", "dead", "seen", "members", "waiting"}
+
+
+def at(ms: int) -> str:
+    """A now that is ``ms`` after T."""
+    return f"{(T + ms) * 1000}"
+
+
+def record(payload: str = "", *, max_attempts: int | None = None) -> str:
+    """The record of a raw payload."""
+    stored: str = text(encode_record(RAW, payload.encode(), encode_head(max_attempts=max_attempts)))
+    return stored
+
+
+def text(answer: Any) -> Any:
+    """An answer with all its bytes as text."""
+    if isinstance(answer, bytes):
+        return answer.decode("utf-8", "surrogateescape")
+    return [text(part) for part in answer] if isinstance(answer, list) else answer
+
+
+def raw(word: str) -> bytes:
+    """What ``text`` was made of."""
+    return word.encode("utf-8", "surrogateescape")
+
+
+def meta(**fields: object) -> dict[str, str]:
+    """The meta of an open shard."""
+    return {"epoch": f"{EPOCH}"} | {name: f"{value}" for name, value in fields.items()}
+
+
+class Shard:
+    """The keys behind one prefix, those of a shard or the control keys."""
+
+    def __init__(self, driver: Driver, keys: ShardKeys | ControlKeys) -> None:
+        self.driver = driver
+        self.prefix = keys.prefix
+        self.slot = keys.slot
+
+    def run(self, call: Command[R]) -> R:
+        """The result of a call."""
+        return self.driver.call(call)
+
+    def ask(self, call: Call[Any]) -> Any:
+        """The bare answer of a script."""
+        return self.driver.call(dataclasses.replace(call, decode=text))
+
+    def do(self, *words: Word) -> Any:
+        """One plain command."""
+        return self.driver.call(
+            Command(self.slot, [raw(word) if isinstance(word, str) else word for word in words], text)
+        )
+
+    def seed(self, state: Mapping[str, Any]) -> None:
+        """Exactly this state, and no other key."""
+        self.clear()
+        for name, value in state.items():
+            key = self.prefix + name
+            kind = name.partition("/")[0]
+            if kind == "ready":
+                self._fill("RPUSH", key, list(value))
+            elif kind in _ZSETS or "permits" in name:
+                self._fill("ZADD", key, [word for member, score in value.items() for word in (score, member)])
+            else:
+                self._fill("HSET", key, [word for pair in value.items() for word in pair])
+
+    def _fill(self, verb: str, key: str, words: list[Word]) -> None:
+        for start in range(0, len(words), 2000):
+            self.do(verb, key, *words[start : start + 2000])
+
+    def state(self) -> State:
+        """All keys there are."""
+        return {key.removeprefix(self.prefix): self._value(key) for key in sorted(self._keys())}
+
+    def _value(self, key: str) -> Any:
+        match self.do("TYPE", key):
+            case "list":
+                return self.do("LRANGE", key, 0, -1)
+            case "zset":
+                flat = self.do("ZRANGE", key, 0, -1, "WITHSCORES")
+                return {member: int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)}
+            case "hash":
+                flat = self.do("HGETALL", key)
+                return dict(zip(flat[::2], flat[1::2], strict=True))
+            case kind:
+                return f"a {kind}"
+
+    def clear(self) -> None:
+        for key in self._keys():
+            self.do("UNLINK", key)
+
+    def _keys(self) -> list[str]:
+        keys: list[str] = self.do("KEYS", self.prefix + "*")
+        return keys
+
+    def as_user(self, user: str) -> User:
+        return User(self.driver.node_of(self.slot), user)
+
+    def listener(self, *channels: str) -> Listener:
+        return Listener(self, channels)
+
+
+class User:
+    """A connection of another user to the shard's server, which gives errors as they are. Context manager."""
+
+    def __init__(self, node: str, user: str) -> None:
+        host, _, port = node.rpartition(":")
+        self._client = redis.Redis(
+            host=host, port=int(port), username=user, password="any", protocol=2, retry=Retry(NoBackoff(), 0)
+        )
+
+    def __enter__(self) -> User:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def ask(self, call: Call[Any]) -> Any:
+        """The bare answer of a script. Raises redis.ResponseError."""
+        command: Callable[..., Any] = self._client.execute_command
+        return text(command("EVAL", call.script.text, len(call.keys), *call.keys, *call.words))
+
+
+class Listener:
+    """Hears sharded channels of this shard. Context manager."""
+
+    def __init__(self, shard: Shard, channels: tuple[str, ...]) -> None:
+        self._shard = shard
+        self._channels = channels
+        self._ear: Ear = shard.driver.ear(shard.driver.node_of(shard.slot))
+
+    def __enter__(self) -> Listener:
+        for channel in self._channels:
+            self._ear.send("SSUBSCRIBE", channel)
+            self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ear.close()
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Channel and message of all since the last look: those before a message of our own, which ends the look."""
+        self._shard.do("SPUBLISH", self._channels[0], "<end>")
+        heard: list[tuple[str, str]] = []
+        while True:
+            _, channel, message = self._read()
+            if message == "<end>":
+                return heard
+            heard.append((channel, message))
+
+    def _read(self) -> list[Any]:
+        message = self._ear.read(5.0)
+        assert message is not None, "no message within 5 s"
+        return [text(part) for part in message]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One line of a table: what there is, what is called, what it answers, and what is different afterwards."""
+
+    call: Callable[[ShardKeys], Call[Any]]
+    answer: Any
+    before: State = dataclasses.field(default_factory=dict)
+    after: State = dataclasses.field(default_factory=dict)
+    """Only what differs; None: the key is gone."""
+
+    def check(self, shard: Shard, keys: ShardKeys) -> None:
+        before = {"meta": meta()} | self.before
+        shard.seed(before)
+        assert shard.ask(self.call(keys)) == self.answer
+        assert shard.state() == {name: value for name, value in (before | self.after).items() if value is not None}

@@ -1,0 +1,140 @@
+"""wake_at and the bell: whatever falls due before the poller wakes rings, once a sleep; a lost ring heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardq.calls import consume, orders, produce
+from shardq.calls.consume import Ack, Back, Retry
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
+from tests.lua.test_claim import claim
+from tests.lua.test_dispatch import dispatch
+
+A = record("a")
+
+SLEEPS_TO = T + 1000
+
+HELD: State = {"task": {"a": A}, "leased": {"a": T + 5000}, "lease": {"a": "0:0::tok"}}
+
+# what makes something fall due `ms` after T
+RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
+    "push": ({}, lambda keys, ms: produce.push(keys, EPOCH, ["n", T + ms, A], now_us=NOW)),
+    "push of many": (
+        {},
+        lambda keys, ms: produce.push(keys, EPOCH, ["n", T + 5000, A, "o", T + ms, A, "p", T + 6000, A], now_us=NOW),
+    ),
+    "push_unique": ({}, lambda keys, ms: produce.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0], now_us=NOW)),
+    "push_unique replacing": (
+        {"task": {"a": A}, "ready/": ["a"]},
+        lambda keys, ms: produce.push_unique(keys, EPOCH, ["a", T + ms, A, "replace", 0], now_us=NOW),
+    ),
+    "reschedule": (
+        {"task": {"a": A}, "due": {"a": T + 5000}},
+        lambda keys, ms: orders.reschedule(keys, EPOCH, "a", T + ms, now_us=NOW),
+    ),
+    "requeue": (
+        {"task": {"a": A}, "dead": {"a": T}, "why": {"a": "x"}},
+        lambda keys, ms: orders.requeue(keys, EPOCH, "a", T + ms, now_us=NOW),
+    ),
+    "retry": (HELD, lambda keys, ms: consume.settle(keys, EPOCH, [], [Retry("a", "tok", ms, "x", 9)], now_us=NOW)),
+    "claim": (
+        {"task": {"a": A}, "ready/": ["a"]},
+        lambda keys, ms: consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=ms, token="tok", now_us=NOW),
+    ),
+    "extend": (HELD, lambda keys, ms: consume.extend(keys, EPOCH, [Ack("a", "tok")], lease_ms=ms, now_us=NOW)),
+}
+
+
+@pytest.mark.parametrize("ringer", RINGERS)
+@pytest.mark.parametrize(("ms", "rings"), [(999, 1), (1000, 0), (1001, 0)])
+def test_before_the_poller_wakes(shard: Shard, keys: ShardKeys, ringer: str, ms: int, rings: int) -> None:
+    before, call = RINGERS[ringer]
+    shard.seed({"meta": meta(wake_at=SLEEPS_TO)} | before)
+    with shard.listener(keys.bell) as bell:
+        shard.run(call(keys, ms))
+        assert bell.heard() == [(keys.bell, "")] * rings
+    assert shard.state()["meta"]["wake_at"] == f"{min(T + ms, SLEEPS_TO)}"
+
+
+@pytest.mark.parametrize("wake_at", [None, ""])
+def test_a_poller_that_sleeps_until_it_is_woken(shard: Shard, keys: ShardKeys, wake_at: str | None) -> None:
+    shard.seed({"meta": meta() if wake_at is None else meta(wake_at=wake_at)})
+    with shard.listener(keys.bell) as bell:
+        shard.run(produce.push(keys, EPOCH, ["n", T + 9_000_000, A], now_us=NOW))
+        assert bell.heard() == [(keys.bell, "")]
+
+
+def test_given_back_rings(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(wake_at=SLEEPS_TO)} | HELD)
+    with shard.listener(keys.bell) as bell:
+        shard.run(consume.settle(keys, EPOCH, [], [Back("a", "tok")], now_us=NOW))
+        assert bell.heard() == [(keys.bell, "")]
+
+
+def pushed(shard: Shard, keys: ShardKeys, id: str, due: int, ms: int = 0) -> None:
+    shard.run(produce.push(keys, EPOCH, [id, due, A], now_us=at(ms)))
+
+
+def test_one_ring_a_sleep(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(wake_at=SLEEPS_TO)})
+    with shard.listener(keys.bell) as bell:
+        for n in range(5):
+            pushed(shard, keys, f"same{n}", T + 500)
+            pushed(shard, keys, f"later{n}", T + 500 + n)
+        assert len(bell.heard()) == 1
+        # the poller has come, and sleeps anew
+        assert shard.run(dispatch(keys)).next_us == (T + 500) * 1000
+        pushed(shard, keys, "a", T + 700)
+        assert bell.heard() == []
+        pushed(shard, keys, "b", T + 300)
+        assert len(bell.heard()) == 1
+
+
+@pytest.mark.parametrize("due", [0, 1, T - 5000], ids=["now", "1970", "five seconds ago"])
+def test_many_at_once_that_are_due_ring_once(shard: Shard, keys: ShardKeys, due: int) -> None:
+    shard.seed({"meta": meta(wake_at=SLEEPS_TO)})
+    with shard.listener(keys.bell) as bell:
+        for n in range(10):
+            pushed(shard, keys, f"i{n}", due, ms=n)
+        assert len(bell.heard()) == 1
+
+
+def test_a_lost_ring_heals_after_fifty_milliseconds_and_not_more_often(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(wake_at=T)})
+    with shard.listener(keys.bell) as bell:
+        pushed(shard, keys, "a", T + 9000, ms=50)
+        assert bell.heard() == []
+        pushed(shard, keys, "b", T + 9000, ms=51)
+        assert len(bell.heard()) == 1
+        assert shard.state()["meta"]["wake_at"] == f"{T + 51}"
+        for n in range(5):
+            pushed(shard, keys, f"c{n}", T + 9000, ms=60 + n)
+        assert bell.heard() == []
+        pushed(shard, keys, "d", T + 9000, ms=102)
+        assert len(bell.heard()) == 1
+
+
+@pytest.mark.parametrize("wake_at", [T - 10_000, SLEEPS_TO])
+def test_what_changes_nothing_rings_nobody(shard: Shard, keys: ShardKeys, wake_at: int) -> None:
+    before = {"meta": meta(wake_at=wake_at), "task": {"a": A}, "ready/": ["a"]}
+    shard.seed(before)
+    calls: list[Call[Any]] = [
+        produce.push(keys, EPOCH, [], now_us=NOW),
+        produce.push(keys, EPOCH, ["a", 1, A], now_us=NOW),
+        produce.push_unique(keys, EPOCH, ["a", 1, A, "keep", 0], now_us=NOW),
+        orders.reschedule(keys, EPOCH, "none", 1, now_us=NOW),
+        orders.requeue(keys, EPOCH, "a", 1, now_us=NOW),
+        consume.settle(keys, EPOCH, [Ack("a", "x")], [Retry("a", "x", 0, "", 9)], now_us=NOW),
+        consume.extend(keys, EPOCH, [Ack("a", "x")], lease_ms=1, now_us=NOW),
+        claim(keys, {}),
+    ]
+    with shard.listener(keys.bell) as bell:
+        for call in calls:
+            shard.run(call)
+        assert bell.heard() == []
+    assert shard.state() == before

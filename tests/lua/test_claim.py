@@ -1,0 +1,289 @@
+"""claim: ready tasks under a lease, in the order of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from shardq.calls import consume
+from shardq.calls.consume import Claim, Claimed
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+
+A, B, C = record("a"), record("b"), record("c")
+LIMITED = record("d", max_attempts=7)
+ODD = "\x20newer"
+LEASE = 10_000
+
+MIB = 1 << 20
+
+
+def claim(
+    keys: ShardKeys,
+    shares: Mapping[str, int] | None = None,
+    *,
+    max: int = 10,
+    lease_ms: int = LEASE,
+    token: str = "tok",
+) -> Call[Claim]:
+    shares = {"": max} if shares is None else shares
+    return consume.claim(keys, EPOCH, shares, max=max, lease_ms=lease_ms, token=token, now_us=NOW)
+
+
+def task(id: str, record: str, failures: int = 0, lapses: int = 0) -> Claimed:
+    return Claimed(id, failures, lapses, record.encode("utf-8", "surrogateescape"))
+
+
+def expiring(ms: int) -> str:
+    """The record of a task that is worth nothing after an instant."""
+    head = msgspec.msgpack.encode({"x": ms})
+    return "\x18" + (len(head).to_bytes(2, "big") + head + b"late").decode("utf-8", "surrogateescape")
+
+
+def tasks_of(claim: Claim) -> list[str]:
+    return [task.id for task in claim.tasks]
+
+
+RUNG = meta(wake_at=T + LEASE)
+
+# before → how it is asked → tasks, what is left → what is different
+TABLE: dict[str, tuple[State, Call[Claim] | Mapping[str, int], int, list[Claimed], list[int], State]] = {
+    "nothing is ready": ({}, {"": 10}, 10, [], [0], {}),
+    "no list is asked for": ({"ready/": ["a"], "task": {"a": A}}, {}, 10, [], [], {}),
+    "only a look": ({"ready/": ["a"], "task": {"a": A}}, {"": 10, "mail": 10}, 0, [], [1, 0], {}),
+    "one": (
+        {"ready/": ["a"], "task": {"a": A}},
+        {"": 10},
+        10,
+        [task("a", A)],
+        [0],
+        {"ready/": None, "leased": {"a": T + LEASE}, "lease": {"a": "0:0::tok"}, "meta": RUNG},
+    ),
+    "oldest first, and no more than asked for": (
+        {"ready/": ["b", "a", "c"], "task": {"a": A, "b": B, "c": C}},
+        {"": 2},
+        10,
+        [task("b", B), task("a", A)],
+        [1],
+        {
+            "ready/": ["c"],
+            "leased": {"a": T + LEASE, "b": T + LEASE},
+            "lease": {"a": "0:0::tok", "b": "0:0::tok"},
+            "meta": RUNG,
+        },
+    ),
+    "topics in the order given, each up to its share": (
+        {"ready/": ["a", "c"], "ready/mail": ["mail/b", "mail/d"], "task": {"a": A, "mail/b": B, "c": C, "mail/d": A}},
+        {"mail": 1, "none": 5, "": 5},
+        10,
+        [task("mail/b", B), task("a", A), task("c", C)],
+        [1, 0, 0],
+        {
+            "ready/": None,
+            "ready/mail": ["mail/d"],
+            "leased": dict.fromkeys(["a", "c", "mail/b"], T + LEASE),
+            "lease": dict.fromkeys(["a", "c", "mail/b"], "0:0::tok"),
+            "meta": RUNG,
+        },
+    ),
+    "no more in all than asked for": (
+        {"ready/": ["a"], "ready/mail": ["mail/b"], "task": {"a": A, "mail/b": B}},
+        {"mail": 1, "": 1},
+        1,
+        [task("mail/b", B)],
+        [0, 1],
+        {"ready/mail": None, "leased": {"mail/b": T + LEASE}, "lease": {"mail/b": "0:0::tok"}, "meta": RUNG},
+    ),
+    "its past and its own limit stay with it": (
+        {"ready/": ["a", "d"], "task": {"a": A, "d": LIMITED}, "lease": {"a": "2:1::", "d": "0:3:7:"}},
+        {"": 10},
+        10,
+        [task("a", A, 2, 1), task("d", LIMITED, 0, 3)],
+        [0],
+        {
+            "ready/": None,
+            "leased": {"a": T + LEASE, "d": T + LEASE},
+            "lease": {"a": "2:1::tok", "d": "0:3:7:tok"},
+            "meta": RUNG,
+        },
+    ),
+    "a new limit counts": (
+        {"ready/": ["d"], "task": {"d": LIMITED}, "lease": {"d": "0:0::~old"}},
+        {"": 10},
+        10,
+        [task("d", LIMITED)],
+        [0],
+        {"ready/": None, "leased": {"d": T + LEASE}, "lease": {"d": "0:0:7:tok"}, "meta": RUNG},
+    ),
+    "an id without a record is dropped": (
+        {"ready/": ["x", "a", "y"], "task": {"a": A}},
+        {"": 10},
+        10,
+        [task("a", A)],
+        [0],
+        {"ready/": None, "leased": {"a": T + LEASE}, "lease": {"a": "0:0::tok"}, "meta": RUNG},
+    ),
+    "only ids without a record": ({"ready/": ["x", "y"]}, {"": 10}, 10, [], [0], {"ready/": None}),
+    "stale entries are dropped, as many as are counted": (
+        {"ready/": ["a", "b", "a", "b"], "task": {"a": A, "b": B}, "ghost": {"a": "1", "b": "3", "c": "1"}},
+        {"": 10},
+        10,
+        [task("a", A)],
+        [0],
+        {
+            "ready/": None,
+            "ghost": {"b": "1", "c": "1"},
+            "leased": {"a": T + LEASE},
+            "lease": {"a": "0:0::tok"},
+            "meta": RUNG,
+        },
+    ),
+    "the last stale entry": (
+        {"ready/": ["a"], "task": {"a": A}, "due": {"a": T + 5}, "ghost": {"a": "1"}},
+        {"": 10},
+        10,
+        [],
+        [0],
+        {"ready/": None, "ghost": None},
+    ),
+    "a record of an unknown version": (
+        {"ready/": ["x", "a"], "task": {"x": ODD, "a": A}},
+        {"": 10},
+        10,
+        [task("a", A)],
+        [0],
+        {
+            "ready/": None,
+            "dead": {"x": T},
+            "why": {"x": "format"},
+            "leased": {"a": T + LEASE},
+            "lease": {"a": "0:0::tok"},
+            "meta": RUNG,
+        },
+    ),
+    "records that are cut off, or have no head where one is said to be": (
+        {
+            "ready/": ["v", "w", "x", "y"],
+            "task": {"v": "", "w": "\x18", "x": "\x18\x00\x09zz", "y": "\x18\x00\x01\x07"},
+        },
+        {"": 10},
+        10,
+        [],
+        [0],
+        {"ready/": None, "dead": dict.fromkeys("vwxy", T), "why": dict.fromkeys("vwxy", "format")},
+    ),
+    "one that has expired": (
+        {"ready/": ["x", "y"], "task": {"x": expiring(T), "y": expiring(T + 1)}},
+        {"": 10},
+        10,
+        [task("y", expiring(T + 1))],
+        [0],
+        {
+            "ready/": None,
+            "dead": {"x": T},
+            "why": {"x": "expired"},
+            "leased": {"y": T + LEASE},
+            "lease": {"y": "0:0::tok"},
+            "meta": RUNG,
+        },
+    ),
+    "a lease that ends before the poller wakes": (
+        {"ready/": ["a"], "task": {"a": A}, "meta": meta(wake_at=T + LEASE + 1)},
+        {"": 10},
+        10,
+        [task("a", A)],
+        [0],
+        {"ready/": None, "leased": {"a": T + LEASE}, "lease": {"a": "0:0::tok"}, "meta": RUNG},
+    ),
+    "a lease that ends after it": (
+        {"ready/": ["a"], "task": {"a": A}, "meta": meta(wake_at=T + LEASE)},
+        {"": 10},
+        10,
+        [task("a", A)],
+        [0],
+        {"ready/": None, "leased": {"a": T + LEASE}, "lease": {"a": "0:0::tok"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("line", TABLE.values(), ids=TABLE)
+def test_claim(
+    shard: Shard, keys: ShardKeys, line: tuple[State, Mapping[str, int], int, list[Claimed], list[int], State]
+) -> None:
+    before, shares, max, tasks, left, after = line
+    before = {"meta": meta()} | before
+    shard.seed(before)
+    answer = shard.run(claim(keys, shares, max=max))
+    assert (answer.tasks, answer.left) == (tasks, left)
+    assert shard.state() == {name: value for name, value in (before | after).items() if value is not None}
+
+
+def test_the_bare_answer(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}, "lease": {"a": "1:2::"}})
+    answer = shard.ask(claim(keys, {"": 1}))
+    assert (answer[0], answer[1], answer[-1]) == ("ok", [1], ["a", 1, 2, A])
+
+
+def test_twice_gives_what_is_next_and_then_nothing(shard: Shard, keys: ShardKeys) -> None:
+    # a claim is never sent again under its token: what an unheard one gave comes back at its deadline
+    shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}})
+    assert [tasks_of(shard.run(claim(keys, max=1, token=token))) for token in ("x", "y", "z")] == [["a"], ["b"], []]
+    assert shard.state()["lease"] == {"a": "0:0::x", "b": "0:0::y"}
+
+
+@pytest.mark.parametrize(("lease_ms", "woken"), [(20_000, True), (20_001, False)])
+def test_a_lease_shorter_than_any_sleep_wakes_the_poller(
+    shard: Shard, keys: ShardKeys, lease_ms: int, woken: bool
+) -> None:
+    # it comes by at least every 20 s: a longer lease it meets by itself
+    shard.seed({"meta": meta(), "ready/": ["a"], "task": {"a": A}})
+    shard.run(claim(keys, lease_ms=lease_ms))
+    assert shard.state()["meta"] == (meta(wake_at=T + lease_ms) if woken else meta())
+
+
+def test_a_thousand_and_one_more(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"i{n}" for n in range(1001)]
+    shard.seed({"meta": meta(), "ready/": ids, "task": dict.fromkeys(ids, A)})
+    answer = shard.run(claim(keys, max=1000))
+    assert (tasks_of(answer), answer.left) == (ids[:1000], [1])
+    state = shard.state()
+    assert state["ready/"] == ids[1000:]
+    assert state["leased"] == dict.fromkeys(ids[:1000], T + LEASE)
+    assert tasks_of(shard.run(claim(keys, max=1000))) == ids[1000:]
+
+
+def test_sixty_four_topics(shard: Shard, keys: ShardKeys) -> None:
+    ids = {f"t{n:02}": f"t{n:02}/a" for n in range(64)}
+    shard.seed(
+        {"meta": meta(), "task": dict.fromkeys(ids.values(), A)} | {f"ready/{topic}": [id] for topic, id in ids.items()}
+    )
+    answer = shard.run(claim(keys, dict.fromkeys(ids, 5), max=40))
+    assert tasks_of(answer) == list(ids.values())[:40]
+    assert answer.left == [0] * 40 + [1] * 24
+
+
+@pytest.mark.parametrize("small_ones", [0, 1, 30])
+def test_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys, small_ones: int) -> None:
+    """A mebibyte, and what it takes to get there: one more record."""
+    small = {f"s{n}": A for n in range(small_ones)}
+    large = {f"l{n}": record("x" * (600 << 10)) for n in range(8)}
+    records = small | large
+    shard.seed({"meta": meta(), "ready/": [*records], "ready/mail": ["mail/z"], "task": records | {"mail/z": A}})
+    answer = shard.run(claim(keys, {"": 1000, "mail": 1000}, max=1000))
+    assert tasks_of(answer) == [*small, "l0", "l1"]
+    assert answer.left == [6, 1]
+    assert len(shard.state()["leased"]) == len(answer.tasks)
+    rest: list[str] = []
+    while claimed := tasks_of(shard.run(claim(keys, {"": 1000, "mail": 1000}, max=1000))):
+        rest += claimed
+    assert rest == [*list(large)[2:], "mail/z"]
+
+
+def test_records_of_a_mebibyte_one_by_one(shard: Shard, keys: ShardKeys) -> None:
+    large = record("x" * MIB)
+    shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": large, "b": large}})
+    assert shard.run(claim(keys)).tasks == [task("a", large)]
+    assert tasks_of(shard.run(claim(keys))) == ["b"]

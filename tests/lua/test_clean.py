@@ -1,0 +1,175 @@
+"""dead, trim and purge: pages of dead tasks, and tasks removed in bulk."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq.calls import clean
+from shardq.calls.clean import START, Corpse, Purged
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+
+A = record("a")
+
+
+def died(n: int, *, first: int = 0) -> State:
+    """Dead tasks d00, d01, … which died one by one, the first of them a second ago."""
+    ids = [f"d{i:02}" for i in range(first, n)]
+    return {
+        "task": dict.fromkeys(ids, A),
+        "dead": {id: T - 1000 + i for i, id in enumerate(ids, first)},
+        "why": {id: f"why {id}" for id in ids},
+        "lease": dict.fromkeys(ids, "2:1::"),
+    }
+
+
+def pages(shard: Shard, keys: ShardKeys, count: int) -> list[list[Corpse]]:
+    found: list[list[Corpse]] = []
+    while not found or found[-1]:
+        after = found[-1][-1] if found else None
+        found.append(shard.run(clean.dead(keys, EPOCH, after=after, count=count, now_us=NOW)))
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6])
+def test_pages_of_the_dead(shard: Shard, keys: ShardKeys, count: int) -> None:
+    state = {"meta": meta()} | died(5)
+    shard.seed(state)
+    found = pages(shard, keys, count)
+    assert max(len(page) for page in found) == min(count, 5)
+    assert [corpse for page in found for corpse in page] == [
+        Corpse(f"d{i:02}", f"{T - 1000 + i}", f"why d{i:02}", 2, 1, A.encode()) for i in range(5)
+    ]
+    assert shard.state() == state
+
+
+def test_none_are_dead(shard: Shard, keys: ShardKeys) -> None:
+    assert shard.ask(clean.dead(keys, EPOCH, after=None, now_us=NOW)) == ["ok", []]
+
+
+def test_a_page_goes_on_where_the_last_one_of_it_was_requeued(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | died(5))
+    page = shard.run(clean.dead(keys, EPOCH, after=None, count=2, now_us=NOW))
+    shard.do("ZREM", keys.dead, "d01")
+    after = shard.run(clean.dead(keys, EPOCH, after=page[-1], count=2, now_us=NOW))
+    assert [corpse.id for corpse in after] == ["d02", "d03"]
+
+
+def test_a_dead_one_with_nothing_else_known(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "dead": {"a": T}})
+    assert shard.ask(clean.dead(keys, EPOCH, after=None, now_us=NOW)) == ["ok", ["a", f"{T}", "", "", ""]]
+
+
+def test_a_page_of_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys) -> None:
+    large = {f"d{i:02}": record("x" * (600 << 10)) for i in range(5)}
+    shard.seed({"meta": meta()} | died(5) | {"task": large})
+    assert [len(page) for page in pages(shard, keys, 100)] == [2, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "keep", "going"),
+    [(1001, 5, 0), (1000, 5, 1), (997, 9, 4), (5000, 3, 2), (999, 1, 4), (0, 0, 5)],
+)
+def test_trim(shard: Shard, keys: ShardKeys, age_ms: int, keep: int, going: int) -> None:
+    shard.seed({"meta": meta()} | died(5))
+    assert shard.ask(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == ["ok", going]
+    left = {name: value for name, value in died(5, first=going).items() if value}
+    assert shard.state() == {"meta": meta()} | left
+    # twice is harmless
+    assert shard.run(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == 0
+
+
+def test_trim_a_chunk_and_one_more(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "dead": {f"i{n}": T for n in range(clean.CHUNK + 1)}})
+    assert [shard.run(clean.trim(keys, EPOCH, age_ms=0, keep=0, now_us=NOW)) for _ in range(3)] == [clean.CHUNK, 1, 0]
+
+
+FULL: State = {
+    "task": dict.fromkeys(["s", "r", "l", "d", "mail/s", "mail/r", "mail/l", "mail/d"], A),
+    "due": {"s": T + 5, "mail/s": T + 5},
+    "ready/": ["r"],
+    "ready/mail": ["mail/r"],
+    "leased": {"l": T + 5, "mail/l": T + 5},
+    "lease": {"l": "0:0::x", "mail/l": "0:0::x", "d": "3:0::", "mail/r": "0:1::"},
+    "dead": {"d": T - 5, "mail/d": T - 5},
+    "why": {"d": "boom", "mail/d": "boom"},
+    "seen": {"mail/s": T + 900},
+}
+
+
+def test_purge_a_topic_leaves_what_is_held(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | FULL)
+    call = clean.purge(keys, EPOCH, "mail", scope="topic", go_on=START, now_us=NOW)
+    assert shard.ask(call) == ["ok", 3, 0, "end", "end"]
+    after = shard.state()
+    assert after == {
+        "meta": meta(),
+        "task": dict.fromkeys(["s", "r", "l", "d", "mail/l"], A),
+        "due": {"s": T + 5},
+        "ready/": ["r"],
+        "leased": FULL["leased"],
+        "lease": {"l": "0:0::x", "mail/l": "0:0::x", "d": "3:0::"},
+        "dead": {"d": T - 5},
+        "why": {"d": "boom"},
+        "seen": FULL["seen"],
+    }
+    # twice is harmless
+    assert shard.run(call).removed == 0
+    assert shard.state() == after
+
+
+def test_purge_the_default_topic(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | FULL)
+    assert shard.run(clean.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 3
+    assert shard.state()["task"].keys() == {"l", "mail/s", "mail/r", "mail/l", "mail/d"}
+
+
+def test_purge_everything_goes_through_each_ready_list(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | FULL)
+    assert shard.run(clean.purge(keys, EPOCH, "", scope="all", go_on=START, now_us=NOW)) == Purged(5, 0, "end", "end")
+    assert shard.run(clean.purge(keys, EPOCH, "mail", scope="all", go_on=START, now_us=NOW)).removed == 1
+    assert shard.state() == {
+        "meta": meta(),
+        "task": dict.fromkeys(["l", "mail/l"], A),
+        "leased": FULL["leased"],
+        "lease": {"l": "0:0::x", "mail/l": "0:0::x"},
+        "seen": FULL["seen"],
+    }
+
+
+def test_purge_and_stale_entries(shard: Shard, keys: ShardKeys) -> None:
+    """A stale entry of a task that is held goes, the task stays."""
+    shard.seed(
+        {
+            "meta": meta(),
+            "task": {"l": A, "r": A},
+            "leased": {"l": T + 5},
+            "lease": {"l": "0:0::x"},
+            "ready/": ["l", "r", "r", "x"],
+            "ghost": {"l": "1", "r": "1"},
+        }
+    )
+    assert shard.run(clean.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 1
+    assert shard.state() == {"meta": meta(), "task": {"l": A}, "leased": {"l": T + 5}, "lease": {"l": "0:0::x"}}
+
+
+def test_purge_piece_by_piece(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"i{n}" for n in range(3 * clean.CHUNK + 1)]
+    ready, due, dead = ids[: clean.CHUNK + 1], ids[clean.CHUNK + 1 : -600], ids[-600:]
+    shard.seed(
+        {
+            "meta": meta(),
+            "task": dict.fromkeys(ids, A),
+            "ready/": ready,
+            "due": dict.fromkeys(due, T),
+            "dead": dict.fromkeys(dead, T),
+        }
+    )
+    step, removed, calls = START, 0, 0
+    while not calls or not step.done:
+        step = shard.run(clean.purge(keys, EPOCH, "", scope="topic", go_on=step, now_us=NOW))
+        assert step.removed < 4 * clean.CHUNK
+        removed, calls = removed + step.removed, calls + 1
+    assert removed == len(ids)
+    assert calls > 1
+    assert shard.state() == {"meta": meta()}

@@ -1,0 +1,203 @@
+"""open, declare, heartbeat and peek: the whole of an engine, and how full a shard is."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq.calls import control as calls
+from shardq.calls import observe
+from shardq.calls.answers import Stale
+from shardq.calls.control import Declared, Roll
+from shardq.layout.keys import ControlKeys, ShardKeys
+from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
+
+A = record("a")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"meta": None}, {"epoch": "3", "topology": "new"}),
+        ({"meta": {"epoch": "2", "topology": "old", "reaped": "5"}}, {"epoch": "3", "topology": "new", "reaped": "5"}),
+        ({"meta": {"epoch": "3", "topology": "old"}}, {"epoch": "3", "topology": "new"}),
+    ],
+    ids=["new", "older", "same"],
+)
+def test_open(shard: Shard, keys: ShardKeys, before: State, after: dict[str, str]) -> None:
+    shard.seed({name: value for name, value in before.items() if value})
+    for _ in range(2):
+        assert shard.ask(calls.open_shard(keys, 3, "new")) == ["ok"]
+        assert shard.state() == {"meta": after}
+
+
+def test_open_anew_forgets_what_pollers_and_sweepers_left(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": {"epoch": "2", "wake_at": f"{T}", "swept": "1", "reaped": "5"}})
+    for _ in range(2):
+        assert shard.ask(calls.open_shard(keys, 3, "new", anew=True)) == ["ok"]
+        assert shard.state() == {"meta": {"epoch": "3", "topology": "new", "reaped": "5"}}
+
+
+def test_open_knows_numbers_from_texts(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": {"epoch": "10", "topology": "x"}})
+    assert shard.ask(calls.open_shard(keys, 9, "y")) == ["stale", "10"]
+    with pytest.raises(Stale, match="epoch 10"):
+        shard.run(calls.open_shard(keys, 9, "y"))
+    assert shard.state() == {"meta": {"epoch": "10", "topology": "x"}}
+
+
+def test_declare(centre: Shard, control: ControlKeys) -> None:
+    first = {b"epoch": b"1", b"shards": b"16"}
+    second = {b"epoch": b"2", b"shards": b"32"}
+    with centre.listener(control.news) as news:
+        assert centre.run(calls.declare(control, 0, first)) == Declared(True, first)
+        assert news.heard() == [(control.news, "topology")]
+        # whoever was told of another is given the present one
+        for _ in range(2):
+            assert centre.run(calls.declare(control, 0, second)) == Declared(False, first)
+        assert centre.run(calls.declare(control, 2, second)) == Declared(False, first)
+        assert news.heard() == []
+        assert centre.run(calls.declare(control, 1, second)) == Declared(True, second)
+        assert news.heard() == [(control.news, "topology")]
+    assert centre.state() == {"topology": {"epoch": "2", "shards": "32"}}
+
+
+def test_declare_leaves_the_fields_of_others(centre: Shard, control: ControlKeys) -> None:
+    centre.seed({"topology": {"epoch": "1", "shards": "16", "theirs": "x"}})
+    assert centre.run(calls.declare(control, 1, {b"epoch": b"2"})).changed
+    assert centre.state() == {"topology": {"epoch": "2", "shards": "16", "theirs": "x"}}
+
+
+def test_read_topology(centre: Shard, control: ControlKeys) -> None:
+    assert centre.run(calls.read_topology(control)) == {}
+    centre.seed({"topology": {"epoch": "1"}})
+    assert centre.run(calls.read_topology(control)) == {b"epoch": b"1"}
+
+
+TOPOLOGY = {"topology": {"epoch": "4", "shards": "16"}}
+STORED = {b"epoch": b"4", b"shards": b"16"}
+
+HEARTBEATS: dict[str, tuple[State, bool, Roll, State, bool]] = {
+    # before, leaving, what it hears, members afterwards, whether the news ring
+    "the first of all": ({}, False, Roll(T * 1000, {"me": T}, 0, {}), {"me": T}, True),
+    "one more": (
+        {"members": {"other": T - 400}} | TOPOLOGY,
+        False,
+        Roll(T * 1000, {"other": T - 400, "me": T}, 4, STORED),
+        {"other": T - 400, "me": T},
+        True,
+    ),
+    "again": ({"members": {"me": T - 500}}, False, Roll(T * 1000, {"me": T}, 0, {}), {"me": T}, False),
+    "another is silent, but not for long enough": (
+        {"members": {"me": T - 500, "other": T - 1000}},
+        False,
+        Roll(T * 1000, {"me": T, "other": T - 1000}, 0, {}),
+        {"me": T, "other": T - 1000},
+        False,
+    ),
+    "another is silent for longer": (
+        {"members": {"me": T - 500, "other": T - 1001}},
+        False,
+        Roll(T * 1000, {"me": T}, 0, {}),
+        {"me": T},
+        True,
+    ),
+    "another is ahead of the clock": (
+        {"members": {"me": T - 500, "other": T + 9000}},
+        False,
+        Roll(T * 1000, {"me": T, "other": T}, 0, {}),
+        {"me": T, "other": T},
+        False,
+    ),
+    "I leave": (
+        {"members": {"me": T - 500, "other": T - 300}},
+        True,
+        Roll(T * 1000, {"other": T - 300}, 0, {}),
+        {"other": T - 300},
+        True,
+    ),
+    "I left already": (
+        {"members": {"other": T - 300}},
+        True,
+        Roll(T * 1000, {"other": T - 300}, 0, {}),
+        {"other": T - 300},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "leave", "roll", "members", "rung"), HEARTBEATS.values(), ids=list(HEARTBEATS))
+def test_heartbeat(
+    centre: Shard, control: ControlKeys, before: State, leave: bool, roll: Roll, members: dict[str, int], rung: bool
+) -> None:
+    centre.seed(before)
+    call = calls.heartbeat(control, "me", period_ms=1000, epoch=1, leave=leave, now_us=NOW)
+    with centre.listener(control.news) as news:
+        assert centre.run(call) == roll
+        assert centre.state() == {name: before[name] for name in before if name == "topology"} | {"members": members}
+        assert news.heard() == ([(control.news, "members")] if rung else [])
+        # twice is harmless
+        assert centre.run(call) == roll
+        assert news.heard() == []
+
+
+def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(TOPOLOGY)
+    for known, topology in ((4, {}), (3, STORED), (5, STORED)):
+        roll = centre.run(calls.heartbeat(control, "me", period_ms=1000, epoch=known, now_us=NOW))
+        assert (roll.epoch, roll.topology) == (4, topology)
+
+
+def test_a_heartbeat_by_the_clock_of_the_server(centre: Shard, control: ControlKeys) -> None:
+    roll = centre.run(calls.heartbeat(control, "me", period_ms=1000, epoch=0))
+    seconds = int(centre.do("TIME")[0])
+    assert 0 <= seconds - roll.now_us // 1_000_000 <= 1
+    assert roll.members == {"me": roll.now_us // 1000}
+
+
+FULL: State = {
+    "due": {"a": T + 70, "b": T + 80},
+    "leased": {"c": T + 5},
+    "dead": {"d": T - 5, "e": T - 4, "f": T},
+    "ready/": ["g"],
+    "ready/mail": ["mail/h", "mail/i"],
+    "topics": {"": "11", "mail": "7"},
+    "meta": meta(wake_at=T + 70, late=3, reaped=2, buried=1, forwarded=9),
+}
+
+PEEKS = {
+    "an empty shard": Case(
+        lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
+        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], []],
+    ),
+    "a full one": Case(
+        lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], now_us=NOW),
+        ["ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]],
+        FULL,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PEEKS.values(), ids=PEEKS)
+def test_peek(shard: Shard, keys: ShardKeys, case: Case) -> None:
+    case.check(shard, keys)
+
+
+def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed(FULL)
+    glance = shard.run(observe.peek(keys, EPOCH, ["mail", ""], now_us=NOW))
+    assert glance == observe.Glance(
+        now_us=T * 1000,
+        scheduled=2,
+        leased=1,
+        dead=3,
+        head_ms=T + 70,
+        late_ms=3,
+        reaped=2,
+        buried=1,
+        forwarded=9,
+        dispatched={"": 11, "mail": 7},
+        ready={"mail": 2, "": 1},
+    )
+    shard.seed({"meta": meta()})
+    glance = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
+    assert (glance.head_ms, glance.late_ms, glance.dispatched) == (None, None, {})

@@ -1,0 +1,306 @@
+"""dispatch: what is due moves to its list, leases that ran out come back, dedup windows are trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from shardq.calls import dispatch as calls
+from shardq.calls.dispatch import Dispatched
+from shardq.calls.request import Call
+from shardq.errors import ServerFault
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta
+
+LIMIT = 1000
+ATTEMPTS = 3
+
+
+def dispatch(
+    keys: ShardKeys,
+    topics: Sequence[str] = ("",),
+    *,
+    limit: int = LIMIT,
+    paused: Collection[str] = (),
+    now_us: str = NOW,
+) -> Call[Dispatched]:
+    return calls.dispatch(keys, EPOCH, topics, limit=limit, max_attempts=ATTEMPTS, paused=paused, now_us=now_us)
+
+
+def done(
+    moved: int = 0,
+    *,
+    reaped: int = 0,
+    buried: int = 0,
+    oldest: int = -1,
+    newest: int = -1,
+    next: int | None = None,
+    lacking: tuple[str, ...] = (),
+) -> Dispatched:
+    """An answer at T; ``next`` is counted from there."""
+    next_us = None if next is None else (T + next) * 1000
+    return Dispatched(moved, reaped, buried, oldest, newest, next_us, T * 1000, lacking)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the table."""
+
+    before: State
+    says: Dispatched
+    after: State = field(default_factory=dict)
+    topics: Sequence[str] = ("",)
+    limit: int = LIMIT
+
+
+STEPS = {
+    "an empty shard": Step({}, done(), {"meta": meta(wake_at="")}),
+    "an empty shard again": Step({"meta": meta(wake_at="")}, done()),
+    "nothing due yet": Step({"due": {"a": T + 70}}, done(next=70), {"meta": meta(wake_at=T + 70)}),
+    "one due now": Step(
+        {"due": {"a": T}},
+        done(1, oldest=0, newest=0),
+        {"due": None, "ready/": ["a"], "topics": {"": "1"}, "meta": meta(wake_at="", late=0)},
+    ),
+    "some late, one not yet due": Step(
+        {"due": {"a": T - 90, "b": T - 20, "c": T + 1}, "ready/": ["z"], "topics": {"": "7"}},
+        done(2, oldest=90, newest=20, next=1),
+        {
+            "due": {"c": T + 1},
+            "ready/": ["z", "a", "b"],
+            "topics": {"": "9"},
+            "meta": meta(wake_at=T + 1, late=20),
+        },
+    ),
+    "several topics": Step(
+        {"due": {"a": T - 3, "mail/b": T - 2, "c": T - 1, "x/d": T}},
+        done(4, oldest=3, newest=0),
+        {
+            "due": None,
+            "ready/": ["a", "c"],
+            "ready/mail": ["mail/b"],
+            "ready/x": ["x/d"],
+            "topics": {"": "2", "mail": "1", "x": "1"},
+            "meta": meta(wake_at="", late=0),
+        },
+        topics=("x", "mail", ""),
+    ),
+    "a list is not given: the others move, and it is called again at once": Step(
+        {"due": {"a": T - 3, "mail/b": T - 2, "x/c": T - 1, "mail/d": T}},
+        done(1, oldest=3, newest=0, next=0, lacking=("mail", "x")),
+        {
+            "due": {"mail/b": T - 2, "x/c": T - 1, "mail/d": T},
+            "ready/": ["a"],
+            "topics": {"": "1"},
+            "meta": meta(wake_at=T, late=0),
+        },
+    ),
+    "no list is given": Step(
+        {"due": {"a": T - 3, "mail/b": T - 2}},
+        done(next=0, lacking=("", "mail")),
+        {"meta": meta(wake_at=T)},
+        topics=(),
+    ),
+    "as many as allowed: called again at once": Step(
+        {"due": {"a": T - 3, "b": T - 2, "c": T - 1}},
+        done(2, oldest=3, newest=2, next=0),
+        {
+            "due": {"c": T - 1},
+            "ready/": ["a", "b"],
+            "topics": {"": "2"},
+            "meta": meta(wake_at=T, late=2),
+        },
+        limit=2,
+    ),
+    "exactly as many as allowed": Step(
+        {"due": {"a": T - 3, "b": T - 2}},
+        done(2, oldest=3, newest=2, next=0),
+        {"due": None, "ready/": ["a", "b"], "topics": {"": "2"}, "meta": meta(wake_at=T, late=2)},
+        limit=2,
+    ),
+    "a lease runs out": Step(
+        {"leased": {"a": T, "b": T + 5}, "lease": {"a": "0:0::tok", "b": "0:0::tok"}, "ready/": ["z"]},
+        done(reaped=1, next=5),
+        {
+            "leased": {"b": T + 5},
+            "lease": {"a": "0:1::", "b": "0:0::tok"},
+            "ready/": ["a", "z"],
+            "meta": meta(wake_at=T + 5, late=-1, reaped=1),
+        },
+    ),
+    "a lease without an entry runs out": Step(
+        {"leased": {"a": T - 5}},
+        done(reaped=1),
+        {"leased": None, "lease": {"a": "0:1::"}, "ready/": ["a"], "meta": meta(wake_at="", late=-1, reaped=1)},
+    ),
+    "the list of a lapsed one is not given": Step(
+        {"leased": {"mail/a": T - 5}, "lease": {"mail/a": "0:0::tok"}},
+        done(next=0, lacking=("mail",)),
+        {"meta": meta(wake_at=T)},
+    ),
+    "a lease runs out for the last time": Step(
+        {
+            "leased": {"a": T, "b": T},
+            "lease": {"a": "1:1::tok", "b": "1:0::tok"},
+            "meta": meta(buried=4, reaped=6),
+        },
+        done(reaped=1, buried=1),
+        {
+            "leased": None,
+            "lease": {"a": "1:2::", "b": "1:1::"},
+            "dead": {"a": T},
+            "why": {"a": "lost with its worker"},
+            "ready/": ["b"],
+            "meta": meta(wake_at="", late=-1, reaped=7, buried=5),
+        },
+    ),
+    "a limit of its own counts instead": Step(
+        {"leased": {"a": T, "b": T}, "lease": {"a": "0:0:1:tok", "b": "0:7:9:tok"}},
+        done(reaped=1, buried=1),
+        {
+            "leased": None,
+            "lease": {"a": "0:1:1:", "b": "0:8:9:"},
+            "dead": {"a": T},
+            "why": {"a": "lost with its worker"},
+            "ready/": ["b"],
+            "meta": meta(wake_at="", late=-1, reaped=1, buried=1),
+        },
+    ),
+    "tasks and leases at once": Step(
+        {"due": {"a": T - 4}, "leased": {"b": T}, "lease": {"b": "0:0::tok"}},
+        done(1, reaped=1, oldest=4, newest=4),
+        {
+            "due": None,
+            "leased": None,
+            "lease": {"b": "0:1::"},
+            "ready/": ["b", "a"],
+            "topics": {"": "1"},
+            "meta": meta(wake_at="", late=4, reaped=1),
+        },
+    ),
+    "windows end": Step(
+        {"seen": {"a": T - 5, "b": T, "c": T + 5000}},
+        done(next=5000),
+        {"seen": {"c": T + 5000}, "meta": meta(wake_at=T + 5000)},
+    ),
+    "a window ends soon: that can wait for a second": Step(
+        {"seen": {"a": T + 1}}, done(next=1000), {"meta": meta(wake_at=T + 1000)}
+    ),
+    "the nearest instant of all counts": Step(
+        {"due": {"a": T + 4000}, "leased": {"b": T + 3000}, "seen": {"c": T + 2000}},
+        done(next=2000),
+        {"meta": meta(wake_at=T + 2000)},
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_dispatch(shard: Shard, keys: ShardKeys, step: Step) -> None:
+    before = {"meta": meta()} | step.before
+    shard.seed(before)
+    assert shard.run(dispatch(keys, step.topics, limit=step.limit)) == step.says
+    expected = {name: value for name, value in (before | step.after).items() if value is not None}
+    assert shard.state() == expected
+
+
+def test_the_bare_answer(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T - 2, "mail/b": T - 1}})
+    answer = shard.ask(dispatch(keys))
+    assert answer == ["ok", 1, 0, 0, 2, 1, f"{T}", NOW, "mail"]
+    assert shard.ask(dispatch(keys, ["mail"]))[:7] == ["ok", 1, 0, 0, 1, 1, ""]
+    assert shard.ask(dispatch(keys, ["mail"])) == ["ok", 0, 0, 0, -1, -1, "", NOW]
+
+
+@pytest.mark.parametrize("microseconds", [0, 999])
+def test_never_early_by_a_microsecond(shard: Shard, keys: ShardKeys, microseconds: int) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T + 1}})
+    assert shard.run(dispatch(keys, now_us=f"{T * 1000 + microseconds}")).moved == 0
+    assert shard.run(dispatch(keys, now_us=at(1))).moved == 1
+
+
+def test_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys) -> None:
+    seconds, microseconds = map(int, shard.do("TIME"))
+    before = seconds * 1_000_000 + microseconds
+    shard.seed({"meta": meta(), "due": {"past": before // 1000, "future": before // 1000 + 3_600_000}})
+    answer = shard.run(dispatch(keys, now_us=""))
+    assert answer.moved == 1
+    assert answer.oldest_ms == answer.newest_ms == answer.now_us // 1000 - before // 1000
+    assert answer.now_us >= before
+    assert answer.next_us == (before // 1000 + 3_600_000) * 1000
+
+
+@pytest.mark.parametrize("topics", [("",), ("", "mail")])
+def test_the_most_in_one_call(shard: Shard, keys: ShardKeys, topics: Sequence[str]) -> None:
+    due = {f"{'mail/' if len(topics) > 1 and n % 2 else ''}i{n:04}": T - 2000 + n for n in range(LIMIT + 1)}
+    shard.seed({"meta": meta(), "due": due})
+    assert shard.run(dispatch(keys, topics)) == done(LIMIT, oldest=2000, newest=1001, next=0)
+    assert shard.state()["due"] == dict([list(due.items())[-1]])
+    assert shard.run(dispatch(keys, topics)) == done(1, oldest=1000, newest=1000)
+    ready = [id for topic in topics for id in shard.state()[f"ready/{topic}"]]
+    assert sorted(ready) == sorted(due)
+
+
+def test_sixty_four_topics_and_one_more(shard: Shard, keys: ShardKeys) -> None:
+    topics = [f"t{n:02}" for n in range(65)]
+    shard.seed({"meta": meta(), "due": {f"{topic}/a": T for topic in topics}})
+    assert shard.run(dispatch(keys, topics[:64])) == done(64, oldest=0, newest=0, next=0, lacking=("t64",))
+    assert shard.state()["due"] == {"t64/a": T}
+    assert shard.run(dispatch(keys, topics[1:])) == done(1, oldest=0, newest=0)
+    assert shard.state()["topics"] == dict.fromkeys(topics, "1")
+
+
+def test_two_hundred_leases_in_one_call_and_one_more(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"i{n:03}" for n in range(201)]
+    shard.seed({"meta": meta(), "leased": dict.fromkeys(ids, T), "lease": dict.fromkeys(ids, "0:0::tok")})
+    assert shard.run(dispatch(keys)) == done(reaped=200, next=0)
+    assert shard.state()["leased"] == {"i200": T}
+    assert shard.run(dispatch(keys)) == done(reaped=1)
+    assert sorted(shard.state()["ready/"]) == ids
+
+
+def test_five_hundred_windows_in_one_call_and_one_more(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "seen": {f"i{n:03}": T - 600 + n for n in range(501)}})
+    # never urgent: the rest is for a second later
+    assert shard.run(dispatch(keys)) == done(next=1000)
+    assert shard.state()["seen"] == {"i500": T - 100}
+    shard.run(dispatch(keys, now_us=at(1000)))
+    assert shard.state() == {"meta": meta(wake_at="")}
+
+
+def test_twice_moves_nothing_more(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T - 1, "b": T + 9}, "leased": {"c": T}, "lease": {"c": "0:0::x"}})
+    shard.run(dispatch(keys))
+    state = shard.state()
+    assert shard.run(dispatch(keys)) == done(next=9)
+    assert shard.state() == state
+
+
+@pytest.mark.parametrize("beside", [{}, {"mail/b": T - 1}])
+def test_a_list_of_the_wrong_type_keeps_its_ids_due(shard: Shard, keys: ShardKeys, beside: dict[str, int]) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T - 5} | beside})
+    shard.do("SET", keys.ready(""), "x")
+    for _ in range(2):
+        with pytest.raises(ServerFault, match="WRONGTYPE"):
+            shard.run(dispatch(keys, ["", "mail"]))
+    state = shard.state()
+    # due as of now: what is due behind it gets its turn
+    assert state["due"] == {"a": T}
+    assert state.get("ready/mail", []) == list(beside)
+    shard.do("DEL", keys.ready(""))
+    shard.run(dispatch(keys, ["", "mail"]))
+    assert shard.state()["ready/"] == ["a"]
+
+
+def test_a_lapsed_lease_whose_list_has_the_wrong_type_stays_leased(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "leased": {"a": T - 5}, "lease": {"a": "0:0::tok"}})
+    shard.do("SET", keys.ready(""), "x")
+    with pytest.raises(ServerFault, match="WRONGTYPE"):
+        shard.run(dispatch(keys))
+    assert shard.state() == {
+        "meta": meta(),
+        "leased": {"a": T},
+        "lease": {"a": "0:0::tok"},
+        "ready/": "a string",
+    }

@@ -1,0 +1,151 @@
+"""forward: payloads from a ready list to somebody's list on the same server, byte for byte."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from shardq.calls import dispatch as calls
+from shardq.calls.dispatch import Forwarded
+from shardq.calls.request import Call
+from shardq.errors import ServerFault
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+from tests.lua.test_claim import LIMITED, ODD, expiring
+
+A, B, C = record("a"), record("b"), record("c")
+
+# their list is among the keys of the shard, so that it is in its slot and is looked at with the rest
+THEIRS = "ready/their list"
+
+
+def forward(
+    keys: ShardKeys, topic: str = "", *, side: Literal["left", "right"] = "right", limit: int = 1000
+) -> Call[Forwarded]:
+    return calls.forward(keys, EPOCH, topic, to=keys.prefix + THEIRS, side=side, limit=limit, now_us=NOW)
+
+
+def sent(count: int, before: int = 0) -> dict[str, str]:
+    return meta(forwarded=count + before)
+
+
+TABLE: dict[str, tuple[State, Forwarded, State]] = {
+    "nothing is ready": ({THEIRS: ["x"]}, Forwarded(0, 0), {}),
+    "some": (
+        {"ready/": ["b", "a"], "task": {"a": A, "b": B, "c": C}, "due": {"c": T}, THEIRS: ["x"]},
+        Forwarded(2, 0),
+        {"ready/": None, "task": {"c": C}, THEIRS: ["x", "b", "a"], "meta": sent(2)},
+    ),
+    "their past goes too, and a head is no part of the payload": (
+        {
+            "ready/": ["a", "d"],
+            "task": {"a": A, "d": LIMITED},
+            "lease": {"a": "0:1::", "d": "2:0:7:", "z": "1:1::"},
+            "meta": sent(5),
+        },
+        Forwarded(2, 0),
+        {"ready/": None, "task": None, "lease": {"z": "1:1::"}, THEIRS: ["a", "d"], "meta": sent(2, 5)},
+    ),
+    "an empty payload, and one of bytes": (
+        {"ready/": ["a", "b"], "task": {"a": record(), "b": "\x10\x00\udcff\r\n"}},
+        Forwarded(2, 0),
+        {"ready/": None, "task": None, THEIRS: ["", "\x00\udcff\r\n"], "meta": sent(2)},
+    ),
+    "an id without a record is dropped": (
+        {"ready/": ["x", "a"], "task": {"a": A}},
+        Forwarded(1, 0),
+        {"ready/": None, "task": None, THEIRS: ["a"], "meta": sent(1)},
+    ),
+    "stale entries are dropped, as many as are counted": (
+        {"ready/": ["a", "b", "a"], "task": {"a": A, "b": B}, "due": {"b": T + 5}, "ghost": {"a": "1", "b": "2"}},
+        Forwarded(1, 0),
+        {"ready/": None, "task": {"b": B}, "ghost": {"b": "1"}, THEIRS: ["a"], "meta": sent(1)},
+    ),
+    "only stale entries": (
+        {"ready/": ["a"], "task": {"a": A}, "due": {"a": T + 5}, "ghost": {"a": "1"}},
+        Forwarded(0, 0),
+        {"ready/": None, "ghost": None},
+    ),
+    "a record of an unknown version, and one that has expired": (
+        {"ready/": ["x", "a", "y"], "task": {"x": ODD, "a": A, "y": expiring(T)}},
+        Forwarded(1, 0),
+        {
+            "ready/": None,
+            "task": {"x": ODD, "y": expiring(T)},
+            "dead": {"x": T, "y": T},
+            "why": {"x": "format", "y": "expired"},
+            THEIRS: ["a"],
+            "meta": sent(1),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("line", TABLE.values(), ids=TABLE)
+def test_forward(shard: Shard, keys: ShardKeys, line: tuple[State, Forwarded, State]) -> None:
+    before, says, after = line
+    before = {"meta": meta()} | before
+    shard.seed(before)
+    assert shard.run(forward(keys)) == says
+    assert shard.state() == {name: value for name, value in (before | after).items() if value is not None}
+
+
+def test_the_bare_answer_and_the_other_end(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed(
+        {
+            "meta": meta(),
+            "ready/mail": ["mail/a", "mail/b", "mail/c"],
+            "task": {"mail/a": A, "mail/b": B, "mail/c": C},
+            THEIRS: ["x"],
+        }
+    )
+    assert shard.ask(forward(keys, "mail", side="left", limit=2)) == ["ok", 2, 1]
+    assert shard.state()[THEIRS] == ["b", "a", "x"]
+    assert shard.state()["ready/mail"] == ["mail/c"]
+
+
+def test_twice_sends_what_is_next_and_then_nothing(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}})
+    assert [shard.run(forward(keys, limit=1)).sent for _ in range(3)] == [1, 1, 0]
+    assert shard.state() == {"meta": sent(2), THEIRS: ["a", "b"]}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_list_of_the_wrong_type_changes_nothing(
+    shard: Shard, keys: ShardKeys, side: Literal["left", "right"]
+) -> None:
+    before = {
+        "meta": meta(),
+        "ready/": ["a", "x", "g"],
+        "task": {"a": A, "x": ODD},
+        "ghost": {"g": "1"},
+        THEIRS: ["x"],
+    }
+    shard.seed(before)
+    shard.do("DEL", keys.prefix + THEIRS)
+    shard.do("SET", keys.prefix + THEIRS, "not a list")
+    with pytest.raises(ServerFault, match="WRONGTYPE"):
+        shard.run(forward(keys, side=side))
+    assert shard.state() == before | {THEIRS: "a string"}
+
+
+def test_a_thousand_and_one_more(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"i{n}" for n in range(1001)]
+    shard.seed({"meta": meta(), "ready/": ids, "task": {id: record(id) for id in ids}})
+    assert shard.run(forward(keys)) == Forwarded(1000, 1)
+    assert shard.state()[THEIRS] == ids[:1000]
+    assert shard.run(forward(keys)) == Forwarded(1, 0)
+    assert shard.state() == {"meta": sent(1001), THEIRS: ids}
+
+
+@pytest.mark.parametrize("small_ones", [0, 1, 30])
+def test_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys, small_ones: int) -> None:
+    small = {f"s{n}": A for n in range(small_ones)}
+    large = {f"l{n}": record("x" * (600 << 10)) for n in range(5)}
+    shard.seed({"meta": meta(), "ready/": [*small, *large], "task": small | large})
+    steps: list[Forwarded] = []
+    while not steps or steps[-1].left:
+        steps.append(shard.run(forward(keys)))
+    assert steps == [Forwarded(small_ones + 2, 3), Forwarded(2, 1), Forwarded(1, 0)]
+    assert [len(payload) for payload in shard.state()[THEIRS]] == [1] * small_ones + [600 << 10] * 5

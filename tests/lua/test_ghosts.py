@@ -1,0 +1,130 @@
+"""Ready ids that are cancelled, rescheduled or replaced leave a stale entry behind, and are still given out once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardq.calls import orders, produce
+from shardq.calls.consume import Ack
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, Shard, T, at, meta, record, text
+from tests.lua.test_claim import claim, tasks_of
+from tests.lua.test_dispatch import dispatch
+from tests.lua.test_forward import THEIRS, forward
+from tests.lua.test_settle import settle
+
+OLD, NEW, OTHER = record("old"), record("new"), record("other")
+
+Verb = Callable[[ShardKeys, str], Call[Any]]
+
+
+def cancel(keys: ShardKeys, now: str) -> Call[Any]:
+    return orders.cancel(keys, EPOCH, "a", now_us=now)
+
+
+def reschedule(keys: ShardKeys, now: str) -> Call[Any]:
+    return orders.reschedule(keys, EPOCH, "a", -100, now_us=now)
+
+
+def replace(keys: ShardKeys, now: str) -> Call[Any]:
+    return produce.push_unique(keys, EPOCH, ["a", -100, NEW, "replace", 0], now_us=now)
+
+
+def push(keys: ShardKeys, now: str) -> Call[Any]:
+    return produce.push(keys, EPOCH, ["a", -100, NEW], now_us=now)
+
+
+def push_unique(keys: ShardKeys, now: str) -> Call[Any]:
+    return produce.push_unique(keys, EPOCH, ["a", -100, NEW, "reject", 0], now_us=now)
+
+
+WAYS: dict[str, tuple[Verb, ...]] = {
+    "cancelled, pushed again": (cancel, push),
+    "cancelled, pushed again under its id": (cancel, push_unique),
+    "rescheduled": (reschedule,),
+    "replaced": (replace,),
+    "rescheduled, cancelled, pushed again": (reschedule, cancel, push),
+    "rescheduled, replaced": (reschedule, replace),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("drop_first", [True, False], ids=["met before", "met together"])
+def test_given_out_once_and_not_early(shard: Shard, keys: ShardKeys, way: str, rounds: int, drop_first: bool) -> None:
+    shard.seed({"meta": meta(), "ready/": ["z", "a", "y"], "task": {"a": OLD, "z": OTHER, "y": OTHER}})
+    for round in range(rounds):
+        now = at(round * 100)
+        for verb in WAYS[way]:
+            shard.run(verb(keys, now))
+        if drop_first:
+            # early: only the stale entry is there
+            early = shard.run(claim(keys))
+            assert tasks_of(early) == ([] if round else ["z", "y"])
+            shard.run(settle(keys, *(Ack(task.id, "tok") for task in early.tasks)))
+            assert "ghost" not in shard.state()
+        assert shard.run(dispatch(keys, now_us=at(round * 100 + 99))).moved == 0
+        assert shard.run(dispatch(keys, now_us=at(round * 100 + 100))).moved == 1
+    claimed = shard.run(claim(keys))
+    assert tasks_of(claimed).count("a") == 1
+    assert next(text(task.record) for task in claimed.tasks if task.id == "a") == (OLD if way == "rescheduled" else NEW)
+    assert shard.run(settle(keys, *(Ack(task.id, "tok") for task in claimed.tasks))) == {}
+    state = shard.state()
+    assert state == {"meta": state["meta"], "topics": {"": f"{rounds}"}}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_forwarded_once(shard: Shard, keys: ShardKeys, way: str) -> None:
+    shard.seed({"meta": meta(), "ready/": ["a", "z"], "task": {"a": OLD, "z": OTHER}})
+    for verb in WAYS[way]:
+        shard.run(verb(keys, at(0)))
+    shard.run(dispatch(keys, now_us=at(100)))
+    assert shard.run(forward(keys)).sent == 2
+    state = shard.state()
+    assert sorted(state[THEIRS]) == sorted([(OLD if way == "rescheduled" else NEW)[1:], "other"])
+    assert state.keys() == {"meta", "topics", THEIRS}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_anything(shard: Shard, keys: ShardKeys, seed: int) -> None:
+    """Random orders on one id: it is given out exactly when it is ready, and in one state at any time."""
+    chance = random.Random(seed)
+    tokens = itertools.count()
+    present, due = False, 0
+    ready = False
+    for step in range(60):
+        now = T + step * 100
+        now_us = f"{now * 1000}"
+        match chance.choice(["cancel", "reschedule", "replace", "push", "dispatch", "claim"]):
+            case "cancel":
+                assert bool(shard.run(cancel(keys, now_us))) is present
+                present = ready = False
+            case "reschedule":
+                assert bool(shard.run(reschedule(keys, now_us))) is present
+                due, ready = now + 100, False
+            case "replace":
+                shard.run(replace(keys, now_us))
+                present, due, ready = True, now + 100, False
+            case "push":
+                assert shard.run(push(keys, now_us)) == (["a"] if present else [])
+                if not present:
+                    present, due, ready = True, now + 100, False
+            case "dispatch":
+                moves = present and not ready and due <= now
+                assert shard.run(dispatch(keys, now_us=now_us)).moved == moves
+                ready = ready or moves
+            case "claim":
+                token = f"tok{next(tokens)}"
+                claimed = tasks_of(shard.run(claim(keys, token=token)))
+                assert claimed == (["a"] if ready else [])
+                if ready:
+                    assert shard.run(settle(keys, Ack("a", token))) == {}
+                    present = ready = False
+        found = shard.run(orders.get(keys, EPOCH, "a", now_us=now_us))
+        assert (found and found.state) == (("ready" if ready else "scheduled") if present else None)

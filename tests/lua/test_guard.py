@@ -1,0 +1,63 @@
+"""What all scripts on a shard have in common: who may go on, and that nothing happens otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq.calls.answers import Missing, Stale
+from shardq.layout.keys import ShardKeys
+from tests.lua.samples import FULL, NUMBERS, on_a_shard
+from tests.lua.shard import EPOCH, Shard
+
+pytestmark = pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+
+
+def test_a_shard_without_meta_is_left_alone(shard: Shard, keys: ShardKeys, number: int) -> None:
+    call = on_a_shard(keys, EPOCH)[number]
+    before = {name: value for name, value in FULL.items() if name != "meta"}
+    shard.seed(before)
+    assert shard.ask(call) == ["missing"]
+    with pytest.raises(Missing):
+        shard.run(call)
+    assert shard.state() == before
+
+
+def test_a_meta_without_an_epoch_is_no_meta(shard: Shard, keys: ShardKeys, number: int) -> None:
+    before = FULL | {"meta": {"wake_at": "5"}}
+    shard.seed(before)
+    assert shard.ask(on_a_shard(keys, EPOCH)[number]) == ["missing"]
+    assert shard.state() == before
+
+
+@pytest.mark.parametrize(("epoch", "stored"), [(EPOCH - 1, "3"), (9, "10")])
+def test_an_older_epoch_is_stale(shard: Shard, keys: ShardKeys, number: int, epoch: int, stored: str) -> None:
+    call = on_a_shard(keys, epoch)[number]
+    before = FULL | {"meta": {"epoch": stored}}
+    shard.seed(before)
+    assert shard.ask(call) == ["stale", stored]
+    with pytest.raises(Stale) as caught:
+        shard.run(call)
+    assert caught.value.epoch == int(stored)
+    assert shard.state() == before
+
+
+@pytest.mark.parametrize("epoch", [EPOCH + 1, 10])
+def test_a_newer_one_is_adopted_and_changes_nothing_else(
+    shard: Shard, keys: ShardKeys, number: int, epoch: int
+) -> None:
+    shard.seed(FULL)
+    answer = shard.ask(on_a_shard(keys, EPOCH)[number])
+    state = shard.state()
+    shard.seed(FULL)
+    assert shard.ask(on_a_shard(keys, epoch)[number]) == answer
+    assert shard.state() == state | {"meta": state["meta"] | {"epoch": f"{epoch}"}}
+
+
+def test_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys, number: int) -> None:
+    """Without an explicit now every script takes the server's own."""
+    call = on_a_shard(keys, EPOCH)[number]
+    words = list(call.words)
+    words[1] = ""
+    call.words = words
+    shard.seed(FULL)
+    assert shard.ask(call)[0] == "ok"

@@ -1,0 +1,167 @@
+"""cancel, reschedule, requeue and get: orders and questions by id, in every state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardq.calls import orders
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from shardq.model.task import Outcome
+from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
+
+A, B = record("a"), record("b")
+
+# the id asked about is a; b is beside it, to show that it is left alone
+STATES: dict[str, State] = {
+    "scheduled": {"task": {"a": A, "b": B}, "due": {"a": T + 50, "b": T + 60}, "lease": {"a": "1:0::", "b": "2:0::"}},
+    "ready": {"task": {"a": A, "b": B}, "ready/": ["a", "b"], "lease": {"a": "0:1::"}},
+    "leased": {"task": {"a": A}, "leased": {"a": T + 9}, "lease": {"a": "1:2:5:tok"}},
+    "dead": {
+        "task": {"a": A, "b": B},
+        "dead": {"a": T - 9, "b": T - 8},
+        "why": {"a": "boom", "b": "bang"},
+        "lease": {"a": "3:0::"},
+    },
+    "gone": {"seen": {"a": T + 5}},
+    "moving": {"moved": {"a": "n1|2|…"}},
+    "an id without a record": {"due": {"a": T + 50}},
+}
+
+
+def cancel(keys: ShardKeys) -> Call[Outcome]:
+    return orders.cancel(keys, EPOCH, "a", now_us=NOW)
+
+
+def reschedule(keys: ShardKeys) -> Call[Outcome]:
+    return orders.reschedule(keys, EPOCH, "a", -40, now_us=NOW)
+
+
+def requeue(keys: ShardKeys) -> Call[Outcome]:
+    return orders.requeue(keys, EPOCH, "a", -40, now_us=NOW)
+
+
+def get(keys: ShardKeys) -> Call[orders.Found | None]:
+    return orders.get(keys, EPOCH, "a", now_us=NOW)
+
+
+RUNG = meta(wake_at=T + 40)
+
+TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[str], State]] = [
+    (
+        cancel,
+        "scheduled",
+        ["ok", "cancelled"],
+        {"task": {"b": B}, "due": {"b": T + 60}, "lease": {"b": "2:0::"}},
+    ),
+    (cancel, "ready", ["ok", "cancelled"], {"task": {"b": B}, "ghost": {"a": "1"}, "lease": None}),
+    (cancel, "leased", ["ok", "running"], {}),
+    (
+        cancel,
+        "dead",
+        ["ok", "cancelled"],
+        {"task": {"b": B}, "dead": {"b": T - 8}, "why": {"b": "bang"}, "lease": None},
+    ),
+    (cancel, "gone", ["ok", "gone"], {}),
+    (cancel, "moving", ["ok", "moving"], {}),
+    (cancel, "an id without a record", ["ok", "cancelled"], {"due": None}),
+    (reschedule, "scheduled", ["ok", "moved"], {"due": {"a": T + 40, "b": T + 60}, "meta": RUNG}),
+    (reschedule, "ready", ["ok", "moved"], {"due": {"a": T + 40}, "ghost": {"a": "1"}, "meta": RUNG}),
+    (reschedule, "leased", ["ok", "running"], {}),
+    (reschedule, "dead", ["ok", "dead"], {}),
+    (reschedule, "gone", ["ok", "gone"], {}),
+    (reschedule, "moving", ["ok", "moving"], {}),
+    (requeue, "moving", ["ok", "moving"], {}),
+    (requeue, "scheduled", ["ok", "scheduled"], {}),
+    (requeue, "ready", ["ok", "ready"], {}),
+    (requeue, "leased", ["ok", "running"], {}),
+    (
+        requeue,
+        "dead",
+        ["ok", "requeued"],
+        {"due": {"a": T + 40}, "dead": {"b": T - 8}, "why": {"b": "bang"}, "lease": None, "meta": RUNG},
+    ),
+    (requeue, "gone", ["ok", "gone"], {}),
+    (get, "scheduled", ["ok", "scheduled", f"{T + 50}", "1:0::", "", A], {}),
+    (get, "ready", ["ok", "ready", "", "0:1::", "", A], {}),
+    (get, "leased", ["ok", "leased", f"{T + 9}", "1:2:5:tok", "", A], {}),
+    (get, "dead", ["ok", "dead", f"{T - 9}", "3:0::", "boom", A], {}),
+    (get, "gone", ["ok", "gone"], {}),
+    (get, "moving", ["ok", "moving"], {}),
+    (get, "an id without a record", ["ok", "gone"], {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "state", "answer", "after"), TABLE, ids=[f"{call.__name__} {state}" for call, state, _, _ in TABLE]
+)
+def test_by_state(
+    shard: Shard,
+    keys: ShardKeys,
+    call: Callable[[ShardKeys], Call[Any]],
+    state: str,
+    answer: list[str],
+    after: State,
+) -> None:
+    Case(call, answer, STATES[state], after).check(shard, keys)
+
+
+@pytest.mark.parametrize(
+    ("call", "state", "second"),
+    [
+        (cancel, "scheduled", Outcome.GONE),
+        (cancel, "ready", Outcome.GONE),
+        (cancel, "dead", Outcome.GONE),
+        (reschedule, "scheduled", Outcome.MOVED),
+        (reschedule, "ready", Outcome.MOVED),
+        (requeue, "dead", Outcome.SCHEDULED),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_twice_changes_nothing_more(
+    shard: Shard, keys: ShardKeys, call: Callable[[ShardKeys], Call[Outcome]], state: str, second: Outcome
+) -> None:
+    shard.seed({"meta": meta()} | STATES[state])
+    assert shard.run(call(keys))
+    state_then = shard.state()
+    assert shard.run(call(keys)) is second
+    assert shard.state() == state_then
+
+
+@pytest.mark.parametrize(
+    ("call", "state", "outcome"),
+    [
+        (cancel, "gone", Outcome.UNKNOWN),  # by the first sending, or before it
+        (cancel, "scheduled", Outcome.CANCELLED),
+        (cancel, "leased", Outcome.RUNNING),
+        (reschedule, "scheduled", Outcome.MOVED),
+        (requeue, "scheduled", Outcome.REQUEUED),
+        (requeue, "dead", Outcome.REQUEUED),
+        (requeue, "gone", Outcome.GONE),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_after_a_lost_answer(
+    shard: Shard, keys: ShardKeys, call: Callable[[ShardKeys], Call[Outcome]], state: str, outcome: Outcome
+) -> None:
+    shard.seed({"meta": meta()} | STATES[state])
+    assert shard.run(call(keys).after_loss()) is outcome
+
+
+def test_get_as_a_value(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | STATES["dead"])
+    found = shard.run(get(keys))
+    assert found == orders.Found("dead", T - 9, failures=3, lapses=0, reason="boom", record=A.encode())
+    shard.seed({"meta": meta()} | STATES["gone"])
+    assert shard.run(get(keys)) is None
+
+
+@pytest.mark.parametrize("verb", [orders.reschedule, orders.requeue])
+@pytest.mark.parametrize(("due", "instant"), [(0, T + 1), (-7, T + 8), (T + 70, T + 70), (5, 5)])
+def test_due_words(shard: Shard, keys: ShardKeys, verb: Callable[..., Call[Outcome]], due: int, instant: int) -> None:
+    shard.seed({"meta": meta()} | STATES["dead" if verb is orders.requeue else "scheduled"])
+    assert shard.run(verb(keys, EPOCH, "a", due, now_us=f"{T * 1000 + 1}"))
+    assert shard.state()["due"]["a"] == instant

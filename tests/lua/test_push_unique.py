@@ -1,0 +1,195 @@
+"""push_unique: ids of the caller's own, by the table of conflicts; and what a lost answer makes of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from shardq.calls import produce
+from shardq.calls.produce import Resent
+from shardq.calls.request import Word
+from shardq.layout.keys import ShardKeys
+from shardq.model.record import RAW, decode_record, encode_head, encode_record
+from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, raw, record, text
+
+OLD, NEW = record("old"), record("new")
+
+WINDOW = 800
+
+STATES: dict[str, State] = {
+    "scheduled": {"task": {"a": OLD}, "due": {"a": T + 50}, "lease": {"a": "1:0::"}},
+    "ready": {"task": {"a": OLD}, "ready/": ["a"], "lease": {"a": "0:1::"}},
+    "leased": {"task": {"a": OLD}, "leased": {"a": T + 9}, "lease": {"a": "1:2:5:tok"}},
+    "dead": {"task": {"a": OLD}, "dead": {"a": T - 9}, "why": {"a": "boom"}, "lease": {"a": "3:0::"}},
+    "seen": {"seen": {"a": T + 1}},
+    "gone": {},
+}
+
+STORED: State = {"task": {"a": NEW}, "due": {"a": T + 100}, "seen": {"a": T + WINDOW}, "meta": meta(wake_at=T + 100)}
+
+REPLACED: dict[str, State] = {
+    "scheduled": STORED | {"lease": None},
+    "ready": STORED | {"lease": None, "ghost": {"a": "1"}},
+    "leased": STORED | {"leased": None, "lease": {"a": "0:0::~tok"}},
+    "dead": STORED | {"dead": None, "why": None, "lease": None},
+    "seen": STORED,
+    "gone": STORED,
+}
+
+ANSWERS = {
+    "keep": {state: f"kept:{state}" for state in STATES} | {"seen": "seen", "gone": "pushed"},
+    "reject": {state: f"refused:{state}" for state in STATES} | {"gone": "pushed"},
+    "replace": dict.fromkeys(STATES, "replaced") | {"seen": "pushed", "gone": "pushed"},
+}
+
+
+def push(rule: str, *, record: str = NEW, window: int = WINDOW, resent: Resent = "0") -> Case:
+    tasks: list[Word] = ["a", -100, record, rule, window]
+    return Case(lambda keys: produce.push_unique(keys, EPOCH, tasks, resent=resent, now_us=NOW), [])
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", STATES)
+def test_conflicts(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
+    answer = ANSWERS[rule][state]
+    after = REPLACED[state] if answer in ("pushed", "replaced") else {}
+    Case(push(rule).call, ["ok", answer], STATES[state], after).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_equal_record_after_a_lost_answer_is_our_own(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
+    # what has no record any more is pushed; but in the window of a keep or reject, it was this push that opened it
+    written = state == "gone" or (state == "seen" and rule == "replace")
+    case = push(rule, record=NEW if written else OLD, resent="1")
+    Case(case.call, ["ok", "pushed"], STATES[state], STORED if written else {}).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", ["scheduled", "ready", "leased", "dead"])
+def test_another_record_after_a_lost_answer_is_not(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
+    after = REPLACED[state] if rule == "replace" else {}
+    Case(push(rule, resent="1").call, ["ok", ANSWERS[rule][state]], STATES[state], after).check(shard, keys)
+
+
+def test_without_a_window_none_is_kept(shard: Shard, keys: ShardKeys) -> None:
+    Case(push("keep", window=0).call, ["ok", "pushed"], {}, STORED | {"seen": None}).check(shard, keys)
+
+
+def test_a_window_is_over_at_its_end(shard: Shard, keys: ShardKeys) -> None:
+    Case(push("keep").call, ["ok", "pushed"], {"seen": {"a": T}}, STORED).check(shard, keys)
+
+
+@pytest.mark.parametrize("state", ["scheduled", "ready"])
+def test_replaced_twice_the_first_holder_still_hears_it(shard: Shard, keys: ShardKeys, state: str) -> None:
+    before = STATES[state] | {"lease": {"a": "0:0::~tok"}}
+    Case(push("replace").call, ["ok", "replaced"], before, REPLACED[state] | {"lease": before["lease"]}).check(
+        shard, keys
+    )
+
+
+def test_a_ready_id_replaced_again_and_again_has_a_ghost_for_each(shard: Shard, keys: ShardKeys) -> None:
+    before = STATES["ready"] | {"ready/": ["a", "a"], "ghost": {"a": "1", "b": "2"}}
+    after = REPLACED["ready"] | {"ghost": {"a": "2", "b": "2"}}
+    Case(push("replace").call, ["ok", "replaced"], before, after).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("resent", ["0", "1"])
+def test_an_id_on_its_way_to_another_shard(shard: Shard, keys: ShardKeys, rule: str, resent: Resent) -> None:
+    Case(push(rule, resent=resent).call, ["ok", "moving"], {"moved": {"a": "n1|2|…"}}).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", STATES)
+def test_where_an_id_may_be_from_earlier_none_is_added(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
+    tasks: list[Word] = ["a", -100, NEW, rule, WINDOW]
+    answer = ANSWERS[rule][state].replace("pushed", "elsewhere")
+    Case(
+        lambda keys: produce.push_unique(keys, EPOCH, tasks, only_here=True, now_us=NOW),
+        ["ok", answer],
+        STATES[state],
+        REPLACED[state] if answer == "replaced" else {},
+    ).check(shard, keys)
+
+
+def test_nothing(shard: Shard, keys: ShardKeys) -> None:
+    Case(lambda keys: produce.push_unique(keys, EPOCH, [], now_us=NOW), ["ok"]).check(shard, keys)
+
+
+def test_one_id_twice_in_a_batch_meets_itself(shard: Shard, keys: ShardKeys) -> None:
+    tasks: list[Word] = ["a", -50, OLD, "keep", 0, "a", -60, NEW, "keep", 0, "a", -70, NEW, "replace", 0]
+    Case(
+        lambda keys: produce.push_unique(keys, EPOCH, tasks, now_us=NOW),
+        ["ok", "pushed", "kept:scheduled", "replaced"],
+        {},
+        {"task": {"a": NEW}, "due": {"a": T + 70}, "meta": meta(wake_at=T + 50)},
+    ).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+def test_twice_changes_nothing_more(shard: Shard, keys: ShardKeys, rule: str) -> None:
+    call = push(rule).call(keys)
+    assert shard.run(call) == ["pushed"]
+    state = shard.state()
+    assert shard.run(call) == [ANSWERS[rule]["scheduled"]]
+    assert shard.state() == state
+
+
+def test_a_thousand(shard: Shard, keys: ShardKeys) -> None:
+    tasks: list[Word] = [word for n in range(1000) for word in (f"i{n}", -n, NEW, "keep", 0)]
+    call = produce.push_unique(keys, EPOCH, tasks, now_us=NOW)
+    assert shard.run(call) == ["pushed"] * 1000
+    assert shard.state()["due"] == {f"i{n}": T + n for n in range(1000)}
+    assert shard.run(call) == ["kept:scheduled"] * 1000
+    assert shard.run(call.after_loss()) == ["pushed"] * 1000
+
+
+def dated(expires: int, *, headers: dict[str, str] | None = None, payload: bytes = b"p") -> str:
+    """A record that is good until an instant, or (below 0) for a time from its push."""
+    stored: str = text(encode_record(RAW, payload, encode_head(expires=expires, headers=headers)))
+    return stored
+
+
+def head_of(stored: bytes) -> dict[str, object]:
+    """The head, read without the library."""
+    head: dict[str, object] = msgspec.msgpack.decode(stored[3 : 3 + int.from_bytes(stored[1:3], "big")])
+    return head
+
+
+def test_a_time_to_live_becomes_an_instant_when_it_is_pushed(shard: Shard, keys: ShardKeys) -> None:
+    tasks: list[Word] = ["a", 0, raw(dated(-500)), "keep", 0, "b", 0, raw(dated(T + 9)), "keep", 0]
+    assert shard.run(produce.push_unique(keys, EPOCH, tasks, now_us=NOW)) == ["pushed", "pushed"]
+    shard.run(produce.push(keys, EPOCH, ["c", 0, raw(dated(-500, headers={"h": "1"}))], now_us=NOW))
+    stored = {id: raw(record) for id, record in shard.state()["task"].items()}
+    assert {id: head_of(record) for id, record in stored.items()} == {
+        "a": {"x": T + 500},
+        "b": {"x": T + 9},
+        "c": {"x": T + 500, "h": {"h": "1"}},
+    }
+    assert {decode_record(record).payload for record in stored.values()} == {b"p"}
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize(
+    ("sent", "ours"),
+    [
+        (dated(-500, headers={"h": "1", "i": "2"}), True),
+        (dated(-900, headers={"i": "2", "h": "1"}), True),  # only the time may be another
+        (dated(-500, headers={"h": "1"}), False),
+        (dated(-500, headers={"h": "1", "i": "2", "j": "3"}), False),
+        (dated(-500, headers={"h": "1", "i": "3"}), False),
+        (dated(-500, headers={"h": "1", "i": "2"}, payload=b"q"), False),
+        (record("p"), False),
+    ],
+)
+def test_with_a_time_to_live_an_equal_record_after_a_lost_answer_is_our_own(
+    shard: Shard, keys: ShardKeys, rule: str, sent: str, ours: bool
+) -> None:
+    first: list[Word] = ["a", 0, raw(dated(-500, headers={"h": "1", "i": "2"})), rule, 0]
+    shard.run(produce.push_unique(keys, EPOCH, first, now_us=NOW))
+    again: list[Word] = ["a", 0, raw(sent), rule, 0]
+    state = shard.state()
+    answer = shard.run(produce.push_unique(keys, EPOCH, again, resent="1", now_us=at(70)))
+    assert answer == ["pushed" if ours else ANSWERS[rule]["scheduled"]]
+    assert (shard.state() == state) is (ours or rule != "replace")

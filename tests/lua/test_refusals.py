@@ -1,0 +1,346 @@
+"""A server that refuses a command halfway: no id is lost, whatever is refused, and a server without memory drains.
+
+Each command that writes is refused in turn by permission, each key by its type, and all memory by ``maxmemory``.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from cluster.server import Server
+from shardq.calls import consume, dispatch, produce
+from shardq.calls.consume import Ack
+from shardq.calls.request import Call, Word
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.errors import OutOfMemory
+from shardq.layout.keys import ControlKeys, ShardKeys
+from shardq.scripts import script
+from tests.lua.contract import NAMES
+from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
+from tests.lua.shard import EPOCH, Shard, State, User, at, meta, record
+from tests.lua.test_contracts import CONTROL, KEYS
+
+LATER = at(10_000_000)
+
+READS = {
+    "EXISTS", "HEXISTS", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "LLEN", "LRANGE", "TIME", "ZCARD", "ZCOUNT",
+    "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
+}  # fmt: skip
+
+
+def writes(name: str) -> list[str]:
+    """The commands of a script that write, or publish."""
+    return sorted(set(re.findall(r"redis\.p?call\('([A-Z]+)'", script(name).text)) - READS)
+
+
+def test_what_reads_is_known(single: Server) -> None:
+    """Otherwise a command that writes would be missing below."""
+    commands = {command for name in NAMES for command in re.findall(r"redis\.p?call\('([A-Z]+)'", script(name).text)}
+    for command in sorted(commands - {"SPUBLISH"}):
+        flags = single.ask("COMMAND", "INFO", command)
+        assert ("write" in str(flags)) == (command not in READS), command
+
+
+SAMPLES = on_a_shard(KEYS, EPOCH)
+REFUSALS = {
+    f"{name} without {command}": (number, command)
+    for name, number in NUMBERS.items()
+    for command in writes(SAMPLES[number].script.name)
+}
+
+
+STATES: dict[str, State] = {
+    "full": FULL,
+    # what can't be read, and what is stale, is written down first, and hides what is refused afterwards
+    "plain": FULL
+    | {"ready/": ["ready"], "task": {id: record for id, record in FULL["task"].items() if id not in ("odd", "stale")}}
+    | {"due": {id: due for id, due in FULL["due"].items() if id != "stale"}, "ghost": {"elsewhere": "1"}},
+}
+
+
+@pytest.fixture
+def user(shard: Shard) -> Iterator[str]:
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "allchannels", "allkeys")
+    yield user
+    shard.do("ACL", "DELUSER", user)
+
+
+def refusal(user: User, call: Call[Any]) -> str:
+    """The error that a call ends with, if any."""
+    try:
+        user.ask(call)
+    except redis.ResponseError as exc:
+        return str(exc)
+    return ""
+
+
+def ids_of(state: State) -> set[str]:
+    """All ids with a record that can be read, and with a place."""
+    return {id for id in state.get("task", {}) if id != "odd"}
+
+
+def claimed(shard: Shard, keys: ShardKeys, token: str, *, now_us: str) -> Counter[str]:
+    """What is ready, claimed and acknowledged."""
+    shares = {"": 100, "mail": 100}
+    call = consume.claim(keys, EPOCH, shares, max=200, lease_ms=9_000_000, token=token, now_us=now_us)
+    ids = [task.id for task in shard.run(call).tasks]
+    shard.run(consume.settle(keys, EPOCH, [Ack(id, token) for id in ids], now_us=now_us))
+    return Counter(ids)
+
+
+def drained(shard: Shard, keys: ShardKeys) -> Counter[str]:
+    """What is given out, and how often, when all is due and all leases have run out; and what is dead."""
+    state = shard.state()
+    # due and leased count before dead, as everywhere
+    elsewhere = state.get("due", {}).keys() | state.get("leased", {}).keys()
+    given = Counter((state.get("dead", {}).keys() & state.get("task", {}).keys()) - elsewhere)
+    for turn in range(5):
+        shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=99, now_us=LATER))
+        given += claimed(shard, keys, f"drain{turn}", now_us=LATER)
+    # the unreadable one ends among the dead, sooner or later
+    del given["odd"]
+    return given
+
+
+NEW = {"n", "x", "y"}
+"""Ids that a sample adds."""
+
+
+def removes(call: Call[Any]) -> set[str]:
+    """The ids that a call is meant to end."""
+    match call.script.name, call.words:
+        case "cancel", [*_, str(id)]:
+            return {id}
+        case "settle", [_, _, _, 1, str(id), _]:
+            return {id}
+        case "trim", _:
+            return {"dead"}
+        case "purge", [_, _, _, scope, *_]:
+            return {"due", "later", "stale", "dead", "ready" if scope == "topic" else "mail/ready"}
+    return set()
+
+
+@pytest.mark.parametrize("before", STATES.values(), ids=STATES)
+@pytest.mark.parametrize(("number", "command"), REFUSALS.values(), ids=REFUSALS)
+def test_without_a_permission_no_id_is_lost(
+    shard: Shard, keys: ShardKeys, user: str, number: int, command: str, before: State
+) -> None:
+    call = on_a_shard(keys, EPOCH)[number]
+    shard.seed(before)
+    shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
+    with shard.as_user(user) as asker:
+        error = refusal(asker, call)
+    assert re.search("^$|NOPERM|ACL|permission|can't run this command", error)
+    assert not (error and command == "SPUBLISH"), "publishing is never a reason to fail"
+    state = shard.state()
+    forwarded = len(state.get("ready/theirs", []))
+    given = claimed(shard, keys, "now", now_us=at(0))
+    assert not given.keys() & state.get("due", {}).keys(), "early"
+    given += drained(shard, keys)
+    wanted = ids_of(before) - removes(call)
+    lost = wanted - given.keys()
+    # a payload in a foreign list has left us, and so has a task on its way to another shard
+    gone = {"ready"} if forwarded else set(state.get("moved", {}))
+    assert lost <= gone
+    assert not gone & given.keys(), "here and there"
+    assert [id for id, times in given.items() if times > 1] == []
+    # nobody is told an id that a push did not store
+    assert given.keys() - wanted <= removes(call) | NEW
+
+
+@pytest.mark.parametrize(("number", "command"), REFUSALS.values(), ids=REFUSALS)
+def test_without_a_permission_a_second_try_is_good(
+    shard: Shard, keys: ShardKeys, user: str, number: int, command: str
+) -> None:
+    """When it is permitted again, the same call leads to what it would have led to; no record stays without a place."""
+    call = on_a_shard(keys, EPOCH)[number]
+    shard.seed(FULL)
+    shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
+    with shard.as_user(user) as asker:
+        if refusal(asker, call):
+            shard.ask(call)
+    drained(shard, keys)
+    left = shard.state()
+    assert left.get("task", {}).keys() <= left.get("dead", {}).keys()
+    assert not {"due", "leased", "ready/", "ready/mail", "ghost"} & left.keys()
+
+
+TYPED = {
+    f"{name} with another type of {key.rpartition('}:')[2]}": (number, index)
+    for name, number in NUMBERS.items()
+    for index, key in enumerate(SAMPLES[number].keys)
+}
+
+# dispatch does all it can before it fails: what is due moves though dead, or a list, is broken
+GOES_ON = {"dispatch"}
+
+
+@pytest.mark.parametrize(("number", "index"), TYPED.values(), ids=TYPED)
+def test_a_key_of_another_type_loses_no_id(shard: Shard, keys: ShardKeys, number: int, index: int) -> None:
+    call = on_a_shard(keys, EPOCH)[number]
+    broken = call.keys[index]
+    shard.seed(FULL)
+    shard.do("DEL", broken)
+    shard.do("SET", broken, "not ours")
+    before = shard.state()
+    with shard.as_user("default") as asker:
+        error = refusal(asker, call)
+    after = shard.state()
+    assert re.search("^$|WRONGTYPE", error)
+    if error and call.script.name not in GOES_ON:
+        assert after == before
+    # unmark removes its key whole, whatever it is
+    assert call.script.name == "unmark" or after[broken.removeprefix(shard.prefix)] == "a string"
+    assert _placed(before) <= _placed(after) | removes(call) | set(after.get("ready/theirs", []))
+
+
+def _placed(state: State) -> set[str]:
+    """The ids that are somewhere."""
+    return {
+        id
+        for name, place in state.items()
+        if name in ("due", "leased", "dead") or name.startswith("ready/")
+        if not isinstance(place, str)
+        for id in place
+        if id in state.get("task", {}) and state["task"] != "a string"
+    }
+
+
+@pytest.fixture(scope="module")
+def full_server(server_binary: Path) -> Iterator[Server]:
+    """A server whose memory ends when a test says so."""
+    with Server(server_binary, options={"maxmemory-policy": "noeviction"}) as server:
+        yield server
+
+
+class Memory:
+    """``maxmemory`` of a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def end(self) -> None:
+        self._server.ask("CONFIG", "SET", "maxmemory", "1")
+
+    def come_back(self) -> None:
+        self._server.ask("CONFIG", "SET", "maxmemory", "0")
+
+
+@pytest.fixture
+def memory(full_server: Server) -> Iterator[Memory]:
+    memory = Memory(full_server)
+    yield memory
+    memory.come_back()
+
+
+@pytest.fixture
+def there(full_server: Server, memory: Memory, name: str) -> Iterator[Driver]:
+    driver = Driver(Settings.from_url(full_server.url, protocol=2))
+    driver.open()
+    yield driver
+    memory.come_back()
+    driver.close()
+
+
+NEED_MEMORY = {"push", "push_unique", "reschedule", "requeue", "open", "declare", "reserve", "remember", "swept"}
+"""These are refused, with nothing written; all others do what they always do."""
+
+
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+def test_out_of_memory_what_needs_none_goes_on(there: Driver, memory: Memory, keys: ShardKeys, number: int) -> None:
+    shard = Shard(there, keys)
+    call = on_a_shard(keys, EPOCH)[number]
+    shard.seed(FULL)
+    answer = shard.ask(call)
+    after = shard.state()
+    shard.seed(FULL)
+    memory.end()
+    try:
+        if call.script.name in NEED_MEMORY:
+            with pytest.raises(OutOfMemory):
+                shard.run(call)
+            assert shard.state() == FULL
+        else:
+            assert shard.ask(call) == answer
+            state = shard.state()
+            if call.script.name == "wake" or (call.script.name == "claim" and "p2" in call.words):
+                # a wake-up more or less: who waits looks by itself too
+                state, after = ({k: v for k, v in s.items() if "waiting" not in k} for s in (state, after))
+            assert state == after
+    finally:
+        memory.come_back()
+        shard.clear()
+
+
+@pytest.mark.parametrize("number", range(len(on_the_whole(CONTROL))), ids=named(on_the_whole(CONTROL)))
+def test_out_of_memory_the_whole(there: Driver, memory: Memory, control: ControlKeys, number: int) -> None:
+    centre = Shard(there, control)
+    call = on_the_whole(control)[number]
+    centre.seed(WHOLE)
+    answer = centre.ask(call)
+    centre.seed(WHOLE)
+    memory.end()
+    try:
+        if call.script.name in NEED_MEMORY:
+            with pytest.raises(OutOfMemory):
+                centre.run(call)
+            assert centre.state() == WHOLE
+        else:
+            assert centre.ask(call) == answer
+    finally:
+        memory.come_back()
+        centre.clear()
+
+
+def test_out_of_memory_no_shard_is_opened(there: Driver, memory: Memory, keys: ShardKeys) -> None:
+    shard = Shard(there, keys)
+    memory.end()
+    for call in on_a_meta(keys, EPOCH):
+        with pytest.raises(OutOfMemory):
+            shard.run(call)
+    assert shard.state() == {}
+
+
+def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) -> None:
+    """Pushed before it was full: all is dispatched, claimed, forwarded and acknowledged, and then there is room."""
+    shard = Shard(there, keys)
+    shard.seed({"meta": meta()})
+    ids = [f"{topic}i{n}" for n in range(500) for topic in ("", "mail/")]
+    tasks: list[Word] = [word for id in ids for word in (id, -5, record(id))]
+    shard.run(produce.push(keys, EPOCH, tasks, now_us=at(0)))
+    memory.end()
+    later = at(100)
+    with pytest.raises(OutOfMemory):
+        shard.run(produce.push(keys, EPOCH, ["n", 0, record()], now_us=later))
+    moved = shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=3, now_us=later)).moved
+    assert moved == 1000
+    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok", now_us=later)
+    claimed = [task.id for task in shard.run(claim).tasks]
+    half = claimed[:250]
+    assert shard.run(consume.settle(keys, EPOCH, [Ack(id, "tok") for id in half], now_us=later)) == {}
+    # the others lapse, and are claimed again
+    later = at(200)
+    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 200
+    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 50
+    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok2", now_us=later)
+    again = [task.id for task in shard.run(claim).tasks]
+    assert sorted(again) == sorted(claimed[250:])
+    assert shard.run(consume.settle(keys, EPOCH, [Ack(id, "tok2") for id in again], now_us=later)) == {}
+    theirs = keys.ready("theirs")
+    forward = dispatch.forward(keys, EPOCH, "mail", to=theirs, side="right", limit=1000, now_us=later)
+    assert shard.run(forward).sent == 500
+    state = shard.state()
+    assert sorted(state.pop("ready/theirs")) == sorted(id for id in ids if id.startswith("mail/"))
+    assert state.keys() == {"meta", "topics"}
+    memory.come_back()
+    shard.clear()

@@ -1,0 +1,58 @@
+"""Many entries at once make a table of a small key, and nothing of how that is done is left behind."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+import redis
+
+from shardq.calls import consume
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+
+MANY = [f"id{number}" for number in range(20)]
+FEW = MANY[:5]
+
+A = record("a")
+
+
+def claimed(shard: Shard, keys: ShardKeys, ids: list[str], token: str) -> None:
+    claim = shard.run(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token=token, now_us=NOW))
+    assert [task.id for task in claim.tasks] == ids
+
+
+def encoding(shard: Shard, key: str) -> str:
+    return str(shard.do("OBJECT", "ENCODING", key))
+
+
+@pytest.mark.parametrize(("ids", "hash", "zset"), [(FEW, "listpack", "listpack"), (MANY, "hashtable", "skiplist")])
+def test_claim(shard: Shard, keys: ShardKeys, ids: list[str], hash: str, zset: str) -> None:
+    shard.seed({"meta": meta(), "task": dict.fromkeys(ids, A), "ready/": ids})
+    claimed(shard, keys, ids, "tok")
+    assert shard.state()["leased"] == dict.fromkeys(ids, T + 9000)
+    assert shard.state()["lease"] == dict.fromkeys(ids, "0:0::tok")
+    assert (encoding(shard, keys.lease), encoding(shard, keys.leased)) == (hash, zset)
+
+
+def test_a_few_at_a_time(shard: Shard, keys: ShardKeys) -> None:
+    """It is the size that counts, not that of the batch."""
+    shard.seed({"meta": meta(), "task": dict.fromkeys(MANY, A)})
+    for start in range(0, 20, 5):
+        shard.do("RPUSH", keys.ready(""), *MANY[start : start + 5])
+        claimed(shard, keys, MANY[start : start + 5], f"tok{start}")
+    assert set(shard.state()["leased"]) == set(shard.state()["lease"]) == set(MANY)
+    assert (encoding(shard, keys.lease), encoding(shard, keys.leased)) == ("hashtable", "skiplist")
+
+
+def test_refused_nothing_is_left(shard: Shard, keys: ShardKeys) -> None:
+    ready: State = {"meta": meta(), "task": dict.fromkeys(MANY, A), "ready/": MANY}
+    shard.seed(ready)
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
+    try:
+        with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
+            asker.ask(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok", now_us=NOW))
+    finally:
+        shard.do("ACL", "DELUSER", user)
+    assert shard.state() == ready

@@ -1,0 +1,158 @@
+"""Processes that wait for a topic: claim notes them; what makes tasks ready wakes as many, who waited longest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from shardq.calls import consume
+from shardq.calls.consume import Claim
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
+from tests.lua.test_dispatch import dispatch
+
+A = record("a")
+
+HOUR = 3_600_000
+
+
+def claim(
+    keys: ShardKeys, topics: Sequence[str] = ("",), *, max: int = 10, waiter: str = "me", now_us: str = NOW
+) -> Call[Claim]:
+    return consume.claim(
+        keys,
+        EPOCH,
+        dict.fromkeys(topics, max),
+        max=max,
+        lease_ms=30_000,
+        token="tok",
+        waiter=waiter,
+        now_us=now_us,
+    )
+
+
+def waiting(shard: Shard, topic: str = "") -> list[str]:
+    return list(shard.state().get(f"waiting/{topic}", {}))
+
+
+def ready(*ids: str) -> State:
+    return {"ready/": list(ids), "task": dict.fromkeys(ids, A)}
+
+
+def test_a_claim_waits_for_each_list_it_leaves_empty(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | ready("a") | {"ready/full": ["full/b", "full/c"]})
+    answer = shard.run(claim(keys, ["", "full", "none"], max=1))
+    assert (answer.left, answer.crowds) == ([0, 2, 0], [1, 0, 1])
+    state = shard.state()
+    assert {name: state[name] for name in state if name.startswith("waiting/")} == {
+        "waiting/": {"me": T},
+        "waiting/none": {"me": T},
+    }
+
+
+def test_who_does_not_wait_is_not_noted(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "waiting/": {"other": T}})
+    answer = shard.run(claim(keys, waiter=""))
+    assert (answer.left, answer.crowds) == ([0], [0])
+    assert waiting(shard) == ["other"]
+
+
+def test_twice_keeps_its_place(shard: Shard, keys: ShardKeys) -> None:
+    assert shard.run(claim(keys)).crowds == [1]
+    assert shard.run(claim(keys, waiter="other", now_us=at(5))).crowds == [2]
+    assert shard.run(claim(keys, now_us=at(10))).crowds == [2]
+    assert shard.state()["waiting/"] == {"me": T, "other": T + 5}
+
+
+def test_who_did_not_come_back_for_an_hour_is_gone(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "waiting/": {"gone": T - HOUR, "there": T - HOUR + 1}})
+    assert shard.run(claim(keys)).crowds == [2]
+    assert waiting(shard) == ["there", "me"]
+
+
+@pytest.mark.parametrize("due", [1, 2, 5])
+def test_dispatch_wakes_one_for_each_task(shard: Shard, keys: ShardKeys, due: int) -> None:
+    names = ["p1", "p2", "p3"]
+    shard.seed(
+        {
+            "meta": meta(),
+            "due": {f"i{n}": T for n in range(due)},
+            "waiting/": {name: T - 9 + n for n, name in enumerate(names)},
+            "waiting/mail": {"p1": T - 9},
+        }
+    )
+    with shard.listener(*map(keys.wake, names)) as wakes:
+        shard.run(dispatch(keys, ["", "mail"]))
+        woken = names[:due]
+        assert wakes.heard() == [(keys.wake(name), "") for name in woken]
+    assert waiting(shard) == names[due:]
+    assert waiting(shard, "mail") == ["p1"]
+
+
+def test_what_lapses_wakes_too_and_says_its_topic(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed(
+        {
+            "meta": meta(),
+            "leased": {"mail/a": T},
+            "lease": {"mail/a": "0:0::tok"},
+            "waiting/mail": {"p1": T - 9, "p2": T - 8},
+        }
+    )
+    with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
+        shard.run(dispatch(keys, ["mail"]))
+        assert wakes.heard() == [(keys.wake("p1"), "mail")]
+
+
+def test_who_does_not_hear_is_passed_over(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {"deaf": T - 9, "p1": T - 8, "p2": T - 7}})
+    with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
+        shard.run(dispatch(keys))
+        assert wakes.heard() == [(keys.wake("p1"), "")]
+    assert waiting(shard) == ["p2"]
+
+
+def test_at_most_eight_draws_a_call(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {f"deaf{n}": T + n for n in range(9)}})
+    shard.run(dispatch(keys))
+    assert waiting(shard) == ["deaf8"]
+
+
+def test_a_paused_topic_wakes_nobody(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"mail/a": T}, "waiting/mail": {"p1": T}})
+    with shard.listener(keys.wake("p1")) as wakes:
+        assert shard.run(dispatch(keys, ["mail"], paused=["mail"])).moved == 1
+        assert wakes.heard() == []
+    assert shard.state()["ready/mail"] == ["mail/a"]
+    assert waiting(shard, "mail") == ["p1"]
+
+
+@pytest.mark.parametrize(("max", "woken"), [(1, ["p1"]), (2, []), (0, [])])
+def test_a_claim_that_leaves_tasks_behind_wakes_the_next(
+    shard: Shard, keys: ShardKeys, max: int, woken: list[str]
+) -> None:
+    shard.seed({"meta": meta(), "waiting/": {"p1": T - 9, "p2": T - 8}} | ready("a", "b"))
+    with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
+        shard.run(claim(keys, max=max, waiter=""))
+        assert wakes.heard() == [(keys.wake(name), "") for name in woken]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_wake_up_is_passed_on_while_there_is_a_task(shard: Shard, keys: ShardKeys, left: int) -> None:
+    before = {"meta": meta(), "waiting/": {"p1": T - 9, "p2": T - 8}} | ready(*["a"] * left)
+    shard.seed({name: value for name, value in before.items() if value})
+    with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
+        assert shard.ask(consume.wake(keys, EPOCH, "", now_us=NOW)) == ["ok"]
+        assert wakes.heard() == [(keys.wake("p1"), "")] * left
+    assert waiting(shard) == ["p1", "p2"][left:]
+
+
+def test_a_set_of_the_wrong_type_stops_nothing(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"c": T}} | ready("a", "b"))
+    shard.do("SET", keys.waiting(""), "x")
+    assert shard.run(dispatch(keys)).moved == 1
+    assert [task.id for task in shard.run(claim(keys, max=1)).tasks] == ["a"]
+    shard.run(consume.wake(keys, EPOCH, "", now_us=NOW))
+    answer = shard.run(claim(keys))
+    assert (answer.left, answer.crowds) == ([0], [0])
