@@ -1,0 +1,87 @@
+"""A cluster of processes, whole and broken on purpose."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import AskError, TryAgainError
+
+from cluster.cluster import Cluster
+from cluster.server import ServerFailed
+from cluster.view import SLOTS
+
+_KEY = "{a}:1"
+_OTHER = "{a}:2"
+
+
+def slot_of(cluster: Cluster, key: str) -> int:
+    return int(cluster.nodes[0].ask("CLUSTER", "KEYSLOT", key))
+
+
+def test_every_node_agrees_when_it_is_up(cluster: Cluster) -> None:
+    assert (len(cluster.masters), len(cluster.replicas)) == (3, 3)
+    for node in cluster.nodes:
+        assert "cluster_state:ok" in node.ask("CLUSTER", "INFO")
+        view = node.view()
+        assert sum(last - first + 1 for seen in view.values() for first, last in seen.slots) == SLOTS
+        assert set(view) == {each.node_id for each in cluster.nodes}
+    for master in cluster.masters:
+        assert len(cluster.replicas_of(master)) == 1
+        assert cluster.replicas_of(master)[0].group == master.group
+
+
+def test_its_masters_are_in_the_order_of_their_slots(cluster: Cluster) -> None:
+    assert [cluster.node_of_slot(slot) for slot in (0, SLOTS // 2, SLOTS - 1)] == cluster.masters
+
+
+def test_a_slot_stopped_in_the_middle_of_its_move(own_cluster: Cluster) -> None:
+    slot = slot_of(own_cluster, _KEY)
+    source = own_cluster.node_of_slot(slot)
+    target = next(node for node in own_cluster.masters if node is not source)
+    for number in range(10):
+        source.ask("SET", f"{{a}}:{number}", number)
+    move = own_cluster.begin_move(slot, target)
+    assert move.carry(9) == 9
+    left = source.ask("CLUSTER", "GETKEYSINSLOT", slot, 10)
+    assert len(left) == 1
+    with pytest.raises(TryAgainError):
+        source.ask("MGET", left[0], "{a}:absent")
+    with pytest.raises(AskError, match=f"{slot} {target.address}"):
+        source.ask("GET", "{a}:absent")
+    move.finish()
+    assert own_cluster.node_of_slot(slot) is target
+    assert [target.ask("GET", f"{{a}}:{number}") for number in range(10)] == [str(n) for n in range(10)]
+    own_cluster.wait_ok()
+    with pytest.raises(ServerFailed, match="already"):
+        own_cluster.begin_move(slot, target)
+
+
+def test_a_replica_takes_over_and_the_lost_master_comes_back_as_its_replica(own_cluster: Cluster) -> None:
+    slot = slot_of(own_cluster, _KEY)
+    lost = own_cluster.node_of_slot(slot)
+    lost.ask("SET", _KEY, "1")
+    lost.ask("WAIT", 1, 5000)
+    lost.kill()
+    promoted = own_cluster.wait_promoted(lost)
+    assert promoted is own_cluster.node_of_slot(slot)
+    assert promoted in own_cluster.masters
+    assert promoted.ask("GET", _KEY) == "1"
+    lost.restart()
+    own_cluster.wait_ok()
+    assert own_cluster.replicas_of(promoted) == [lost]
+
+
+def test_a_node_more_and_its_replica() -> None:
+    with Cluster(masters=1, replicas=0) as cluster:
+        node = cluster.add_node()
+        cluster.nodes[0].ask("SET", _OTHER, "1")
+        slot = slot_of(cluster, _OTHER)
+        cluster.move_slot(slot, node)
+        assert cluster.masters == [cluster.nodes[0], node]
+        assert node.ask("GET", _OTHER) == "1"
+        replica = cluster.add_node(replica_of=node)
+        assert cluster.replicas_of(node) == [replica]
+
+
+def test_a_cluster_needs_a_master() -> None:
+    with pytest.raises(ValueError, match="at least 1 master"):
+        Cluster(masters=0)

@@ -1,0 +1,165 @@
+"""``python -m cluster`` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import cluster as package
+from tests.support.waiting import wait_until
+
+_ROOT = Path(package.__file__).parent.parent
+
+
+class Shell:
+    """Runs the command in a directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "cluster", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cluster", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def pids(self) -> list[int]:
+        record = json.loads((self.folder / ".cluster" / "record.json").read_text())
+        return [process["pid"] for process in record["processes"]]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    yield shell
+    shell.run("down")
+
+
+def _running(pids: list[int]) -> list[int]:
+    alive = [pid for pid in pids if psutil.pid_exists(pid)]
+    return [pid for pid in alive if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def test_up_twice_look_and_down(shell: Shell) -> None:
+    code, out, _ = shell.run("up", "--masters", "2", "--replicas", "1")
+    url = shell.run("url")[1].strip()
+    assert code == 0
+    assert url.startswith("redis+cluster://127.0.0.1:")
+    assert f"export SHARDQ_URL={url}" in out
+    pids = shell.pids()
+    assert len(_running(pids)) == 4
+
+    code, out, _ = shell.run("up")
+    assert code == 0
+    assert "already up here: 4 of 4" in out
+    assert url in out
+    assert shell.pids() == pids
+
+    code, out, _ = shell.run("status")
+    assert code == 0
+    assert out.count("master  ") == 2
+    assert out.count("replica of 127.0.0.1:") == 2
+
+    assert shell.run("down")[0] == 0
+    assert _running(pids) == []
+    assert list(shell.folder.iterdir()) == []
+
+
+def test_status_after_a_crash_and_up_again(shell: Shell) -> None:
+    shell.run("up", "--masters", "1", "--replicas", "0")
+    (pid,) = shell.pids()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not _running([pid]), "the node is dead")
+    code, out, _ = shell.run("status")
+    assert code == 1
+    assert "has ended" in out
+    assert shell.run("up", "--masters", "1", "--replicas", "0")[0] == 0
+    assert shell.pids() != [pid]
+
+
+def test_down_spares_a_process_that_only_has_the_id_of_a_node(shell: Shell) -> None:
+    shell.run("up", "--masters", "1", "--replicas", "0")
+    (pid,) = shell.pids()
+    os.kill(pid, signal.SIGKILL)
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        record = shell.folder / ".cluster" / "record.json"
+        record.write_text(record.read_text().replace(str(pid), str(bystander.pid)))
+        _, out, _ = shell.run("down")
+        assert "Stopped 0 processes" in out
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+def test_nothing_is_up(shell: Shell) -> None:
+    assert shell.run("down") == (0, "No cluster is up here.\n", "")
+    assert shell.run("status")[0] == 1
+    code, out, error = shell.run("url")
+    assert (code, out) == (1, "")
+    assert "no cluster is up here" in error
+    assert list(shell.folder.iterdir()) == []
+
+
+def test_an_interrupted_start_takes_everything_back(shell: Shell) -> None:
+    process = shell.begin("up")
+    nodes = shell.folder / ".cluster" / "node-6" / "server.log"
+    wait_until(nodes.exists, "the last process has been started")
+    started = [child.pid for child in psutil.Process(process.pid).children()]
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 130, out
+    assert error == "interrupted; what was begun was taken back\n"
+    assert list(shell.folder.iterdir()) == []
+    wait_until(lambda: not _running(started), "every process is gone")
+
+
+def test_a_killed_start_leaves_no_process_and_no_obstacle(shell: Shell) -> None:
+    process = shell.begin("up", "--masters", "1", "--replicas", "0")
+    wait_until((shell.folder / ".cluster" / "node-1" / "server.log").exists, "the process has been started")
+    started = [child.pid for child in psutil.Process(process.pid).children()]
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not _running(started), "every process is gone")
+    assert shell.run("up", "--masters", "1", "--replicas", "0")[0] == 0
+
+
+def test_two_at_once(shell: Shell) -> None:
+    process = shell.begin("up", "--masters", "1", "--replicas", "0")
+    wait_until((shell.folder / ".cluster" / "node-1").exists, "the first is at work")
+    code, _, error = shell.run("down")
+    assert code == 1
+    assert "another command is at work" in error
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("up", "--masters", "0"), ("up", "--server", "redis1"), ("sideways",), ()])
+def test_what_is_not_understood(arguments: tuple[str, ...], shell: Shell) -> None:
+    code, _, error = shell.run(*arguments)
+    assert code == 2
+    assert error.startswith("usage:")

@@ -1,0 +1,93 @@
+"""Servers and names for the tests. Every server is a real one; none is started before a test asks for it.
+
+``url`` runs a test on one server and on a cluster; ``--server`` chooses the program, ``--server all`` runs
+every test on every kind found. Tests share these servers, and stay apart by ``name``; one that breaks its
+server takes ``own_server`` or ``own_cluster``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import servers
+from cluster.cluster import Cluster
+from cluster.server import Server
+from tests.support.leaks import Leaks
+
+# Nobody breaks the shared cluster: it should not fail over because the machine was busy for two seconds.
+_CALM_NODE_TIMEOUT_MS = 15_000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--server",
+        default=servers.DEFAULT,
+        choices=(*servers.KINDS, "all"),
+        help="the kind of server to test on; a named kind that is not found fails (default: %(default)s)",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server_binary" in metafunc.fixturenames:
+        kind = metafunc.config.getoption("--server")
+        kinds = list(servers.found()) if kind == "all" else [kind]
+        metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def server_binary(request: pytest.FixtureRequest) -> Path:
+    """The server program under test."""
+    return servers.binary(request.param)
+
+
+@pytest.fixture(scope="session")
+def single(server_binary: Path) -> Iterator[Server]:
+    """One server, shared by all tests."""
+    with Server(server_binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster(server_binary: Path) -> Iterator[Cluster]:
+    """A cluster of three masters with a replica each, shared by all tests."""
+    with Cluster(server_binary, masters=3, replicas=1, node_timeout_ms=_CALM_NODE_TIMEOUT_MS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=["single", "cluster"])
+def url(request: pytest.FixtureRequest, server_binary: Path) -> str:
+    """Where to connect to: a test runs on both, unless it parametrizes ``url`` indirectly with one."""
+    server: Server | Cluster = request.getfixturevalue(request.param)
+    return server.url
+
+
+@pytest.fixture
+def own_server(server_binary: Path) -> Iterator[Server]:
+    """A server for this test alone, which may break it: it keeps an append-only file."""
+    with Server(server_binary, options={"appendonly": "yes"}) as server:
+        yield server
+
+
+@pytest.fixture
+def own_cluster(server_binary: Path) -> Iterator[Cluster]:
+    """A cluster for this test alone, which may break it: it fails over after two seconds."""
+    with Cluster(server_binary, masters=3, replicas=1, options={"appendonly": "yes"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of an engine that no other test uses."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Every test ends its engines' threads and closes its sockets. The first fixture, so checked last."""
+    leaks = Leaks()
+    yield
+    leaks.check()

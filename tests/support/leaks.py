@@ -1,0 +1,45 @@
+"""What a test must not leave behind in this process: threads of the engine, and open sockets."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import psutil
+
+from tests.support.waiting import wait_until
+
+GRACE_S = 2.0  # closing is prompt, but a thread may still be returning from its last call
+
+Socket = tuple[int, str]
+
+
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("shardq")}
+
+
+def open_sockets() -> set[Socket]:
+    """File descriptor and ends of every socket of this process."""
+    sockets = psutil.Process().net_connections(kind="all")
+    return {(each.fd, f"{each.laddr} to {each.raddr}") for each in sockets}
+
+
+class Leaks:
+    """Remembers what there is; ``check`` fails if there is more."""
+
+    def __init__(self) -> None:
+        self._threads = engine_threads()
+        self._sockets = open_sockets()
+
+    def check(self, *, grace: float = GRACE_S) -> None:
+        if not self._left():
+            return
+        gc.collect()  # what is only held by a cycle is no leak
+        try:
+            wait_until(lambda: not self._left(), "all is closed", timeout=grace)
+        except AssertionError:
+            raise AssertionError(f"the test left behind: {', '.join(self._left())}") from None
+
+    def _left(self) -> list[str]:
+        threads = [f"thread {thread.name}" for thread in engine_threads() - self._threads]
+        return threads + [f"socket {ends}" for _, ends in open_sockets() - self._sockets]

@@ -1,0 +1,48 @@
+"""Bringing one task into a wanted state, through the public face only."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from shardq import Consumer, Delivery, Engine, Receipt
+from shardq.model.task import State
+from tests.support.waiting import wait_until
+
+STATES: tuple[State, ...] = get_args(State)
+
+FAR_S = 3600.0
+"""A delay that no test sees the end of."""
+
+
+def put(engine: Engine, state: State, *, payload: Any = "first", **options: Any) -> Receipt:
+    """Pushes a task and brings it into ``state``. The engine dispatches, and nothing else of the topic is ready."""
+    receipt = engine.push(payload, delay=FAR_S if state == "scheduled" else 0, **options)
+    if state == "scheduled":
+        return receipt
+    wait_until(lambda: state_of(engine, receipt) == "ready", f"{receipt} is ready")
+    if state == "ready":
+        return receipt
+    consumer = engine.consumer(options.get("topic", ""), lease=60)
+    (delivery,) = claim(consumer, 1)
+    assert delivery.id == receipt
+    if state == "dead":
+        consumer.bury(delivery, "of no use")
+    return receipt
+
+
+def state_of(engine: Engine, id: str) -> str:
+    """The state of an id, ``gone`` included."""
+    task = engine.get(id)
+    return "gone" if task is None else task.state
+
+
+def claim(consumer: Consumer, count: int) -> list[Delivery]:
+    """Exactly so many deliveries, as they become ready."""
+    deliveries: list[Delivery] = []
+
+    def all_claimed() -> bool:
+        deliveries.extend(consumer.claim(count - len(deliveries), wait=0.2))
+        return len(deliveries) >= count
+
+    wait_until(all_claimed, f"{count} tasks are claimed")
+    return deliveries

@@ -1,0 +1,27 @@
+"""Waiting in tests: until something is so, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_POLL_S = 0.005
+
+
+def wait_until(predicate: Callable[[], T], sentence: str, *, timeout: float = 10.0) -> T:
+    """Ask again until the answer is true, and return it; fails with the sentence and the last answer.
+
+    >>> wait_until(lambda: 6 * 7, "the answer is known")
+    42
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = predicate()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{timeout:g} s were not enough until {sentence}; the last answer: {answer!r}")
+        time.sleep(_POLL_S)

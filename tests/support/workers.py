@@ -1,0 +1,86 @@
+"""Other processes for a test: started, told to stop, killed, and never left behind.
+
+A worker is a module run with ``python -m``. It says one line when it is under way, and ends when its stdin does: so
+it also ends with the test that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from types import TracebackType
+from typing import Self
+
+STOP_TIMEOUT_S = 15.0
+
+
+class Worker:
+    """One process. On leaving the ``with`` block it is told to stop, and killed if it does not."""
+
+    def __init__(self, module: str, *words: object) -> None:
+        self._module = module
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the test, which then stops its workers
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            if kind is None:
+                raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """Its next line; waits for it. Empty when it has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash is."""
+        self._process.kill()
+        self._finish()
+
+    def stop(self) -> int:
+        """Tells it to stop, and waits. Its exit code."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it may have ended already
+            self._process.stdin.close()
+        return self._finish()
+
+    def _finish(self) -> int:
+        code = self._process.wait(STOP_TIMEOUT_S)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        return code
+
+
+def wait_for_the_end() -> None:
+    """In the worker: until the test says stop, or is gone."""
+    sys.stdin.read()
+
+
+def say(line: str) -> None:
+    """In the worker: one line to the test."""
+    print(line, flush=True)

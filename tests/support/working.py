@@ -1,0 +1,124 @@
+"""A worker process: ``python -m tests.support.working URL NAME OPTIONS``, the options in JSON.
+
+Every begin and end of a handler is a line in a file of its process, written at once: it is there after SIGKILL too. So
+are the worker's own warnings. Also read by tests: ``notes`` and ``logged``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from shardq import Backoff, Delivery, Engine
+from tests.support.workers import say, wait_for_the_end
+
+
+class Options(msgspec.Struct, kw_only=True):
+    folder: str
+    """Where the notes go. A file ``open`` there opens the gate for tasks whose payload is "gate"."""
+    concurrency: int = 16
+    processes: int = 1
+    lease: float = 30.0
+    grace: float = 30.0
+    max_attempts: int = 25
+    flavour: Literal["function", "coroutine"] = "function"
+    most_s: float = 0.0
+    """A handler takes so long at most, at random."""
+    fails: float = 0.0
+    """So many of them fail."""
+
+
+class Note(NamedTuple):
+    kind: Literal["begun", "done", "failed"]
+    id: str
+    attempt: int
+    pid: int
+
+
+def notes(folder: Path) -> Iterator[Note]:
+    """All that was noted so far."""
+    for file in folder.glob("*.notes"):
+        # the last line may be half written
+        for line in file.read_text().split("\n")[:-1]:
+            kind, id, attempt = line.split(" ")
+            yield Note(kind, id, int(attempt), int(file.stem))  # type: ignore[arg-type]  # as they were written
+
+
+def logged(folder: Path) -> str:
+    return "".join(file.read_text() for file in folder.glob("*.log"))
+
+
+class Handlers:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._folder = Path(options.folder)
+        self._gate = self._folder / "open"
+        self._files: dict[int, int] = {}
+
+    def function(self, delivery: Delivery) -> None:
+        self._note("begun", delivery)
+        while delivery.payload == "gate" and not self._gate.exists():
+            time.sleep(0.01)
+        if self._options.most_s:
+            time.sleep(random.uniform(0, self._options.most_s))
+        self._end(delivery)
+
+    async def coroutine(self, delivery: Delivery) -> None:
+        self._note("begun", delivery)
+        while delivery.payload == "gate" and not self._gate.exists():  # noqa: ASYNC110  the gate is a file
+            await asyncio.sleep(0.01)
+        if self._options.most_s:
+            await asyncio.sleep(random.uniform(0, self._options.most_s))
+        self._end(delivery)
+
+    def _end(self, delivery: Delivery) -> None:
+        if random.random() < self._options.fails:
+            self._note("failed", delivery)
+            raise ValueError("by chance")
+        self._note("done", delivery)
+
+    def _note(self, kind: str, delivery: Delivery) -> None:
+        pid = os.getpid()
+        if pid not in self._files:
+            # threads of one process may come here together: two descriptors of one file do no harm
+            self._files[pid] = os.open(self._folder / f"{pid}.notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(self._files[pid], f"{kind} {delivery.id} {delivery.attempt}\n".encode())
+
+
+def main(url: str, name: str, text: str) -> None:
+    options = msgspec.json.decode(text, type=Options)
+    logging.basicConfig(filename=Path(options.folder) / f"{os.getpid()}.log", level=logging.WARNING)
+    engine = Engine(url, name=name)
+    worker = engine.worker(
+        concurrency=options.concurrency,
+        processes=options.processes,
+        lease=options.lease,
+        grace=options.grace,
+        max_attempts=options.max_attempts,
+        backoff=Backoff(base=0.05, cap=1.0),
+    )
+    handlers = Handlers(options)
+    worker.on("")(handlers.function if options.flavour == "function" else handlers.coroutine)
+
+    def stop() -> None:
+        wait_for_the_end()
+        worker.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+    say("ready")
+    worker.run()
+    engine.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
