@@ -1,0 +1,50 @@
+"""What the answers of all shard scripts have in common: the status in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardq.errors import ServerFault, ShardqError
+
+
+class Stale(ShardqError):
+    """The shard has seen a newer topology than the caller's. Inside the library: refresh, route again, repeat."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        super().__init__(f"the topology has changed: the shard is at epoch {epoch}")
+
+
+class Missing(ShardqError):
+    """The shard has no meta. Inside the library: refresh, open the shard if it is still one, repeat."""
+
+    def __init__(self) -> None:
+        super().__init__("the shard was never opened, or its server lost it")
+
+
+class StaleAgain(Stale):
+    """Stale, in answer to the resend of a push: the first send may have stored it under the older topology."""
+
+
+class Moving(ShardqError):
+    """The task is on its way to another shard. Inside the library: bring it there, then ask there."""
+
+    def __init__(self) -> None:
+        super().__init__("the task is on its way to another shard")
+
+
+def body(answer: list[Any]) -> list[Any]:
+    """What follows ``ok``. Raises Stale or Missing for the other statuses of the guard."""
+    status = answer[0]
+    if status == b"ok":
+        return answer[1:]
+    if status == b"stale":
+        raise Stale(int(answer[1]))
+    if status == b"missing":
+        raise Missing()
+    raise ServerFault(f"a script answered {status!r}, which this version of shardq does not know")
+
+
+def nothing(answer: list[Any]) -> None:
+    """For scripts that answer ``ok`` alone."""
+    body(answer)

@@ -1,0 +1,98 @@
+"""dead, trim and purge: looking at dead tasks, and removing tasks in bulk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardq.calls.answers import body
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from shardq.scripts import script
+
+PAGE = 200
+"""Dead tasks read at a time."""
+
+CHUNK = 500
+"""Tasks removed at a time: some 2 ms of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpse:
+    """One dead task, its record still encoded."""
+
+    id: str
+    died_ms: str
+    """As the server wrote it: the cursor's second half."""
+    reason: str
+    failures: int
+    lapses: int
+    record: bytes
+
+
+def dead(
+    keys: ShardKeys, epoch: int, *, after: Corpse | None, count: int = PAGE, now_us: str = ""
+) -> Call[list[Corpse]]:
+    """The page that follows ``after``; empty at the end."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, after.id if after else "", after.died_ms if after else "0", count],
+        decode=_corpses,
+        script=script("dead"),
+        keys=(keys.meta, keys.task, keys.lease, keys.dead, keys.why),
+    )
+
+
+def _corpses(answer: list[Any]) -> list[Corpse]:
+    fields = iter(body(answer)[0])
+    corpses = []
+    for id, died_ms, reason, lease, record in zip(fields, fields, fields, fields, fields, strict=True):
+        failures, lapses = (int(part) for part in lease.split(b":")[:2]) if lease else (0, 0)
+        corpses.append(Corpse(id.decode(), died_ms.decode(), reason.decode(), failures, lapses, record))
+    return corpses
+
+
+def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[int]:
+    """How many were removed; CHUNK means that there may be more."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, age_ms, keep, CHUNK],
+        decode=lambda answer: int(body(answer)[0]),
+        script=script("trim"),
+        keys=(keys.meta, keys.task, keys.lease, keys.dead, keys.why),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    removed: int
+    left: int
+    due: str
+    dead: str
+
+    @property
+    def done(self) -> bool:
+        return not self.left and self.due == self.dead == "end"
+
+
+START = Purged(0, 0, "0", "0")
+
+
+def purge(
+    keys: ShardKeys, epoch: int, topic: str, *, scope: Literal["topic", "all"], go_on: Purged, now_us: str = ""
+) -> Call[Purged]:
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, topic, scope, go_on.due, go_on.dead, CHUNK],
+        decode=_purged,
+        script=script("purge"),
+        keys=(
+            *(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost),
+            keys.ready(topic),
+        ),
+    )
+
+
+def _purged(answer: list[Any]) -> Purged:
+    removed, left, due, dead = body(answer)
+    return Purged(removed, left, due.decode(), dead.decode())

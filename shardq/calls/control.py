@@ -1,0 +1,105 @@
+"""The topology, the metas of shards, and the members: what concerns the whole and not one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardq.calls.answers import nothing
+from shardq.calls.request import Call, Command, Word
+from shardq.layout.keys import ControlKeys, ShardKeys
+from shardq.scripts import script
+
+Fields = Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    changed: bool
+    fields: Fields
+    """Of the topology as it is now, whoever made it."""
+
+
+def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared]:
+    """Replaces the topology of ``seen_epoch``; 0 creates it. The same again answers that somebody changed it."""
+    flat: list[Word] = []
+    for field, value in fields.items():
+        flat += (field, value)
+    return Call(
+        slot=keys.slot,
+        words=[seen_epoch, keys.news, *flat],
+        decode=lambda answer: Declared(answer[0] == b"ok", _pairs(answer[1:])),
+        script=script("declare"),
+        keys=(keys.topology,),
+    )
+
+
+def read_topology(keys: ControlKeys) -> Command[Fields]:
+    """Empty when there is none. By HGETALL: a map or a flat list, by protocol."""
+    return Command(
+        slot=keys.slot,
+        words=("HGETALL", keys.topology),
+        decode=lambda answer: answer if isinstance(answer, dict) else _pairs(answer),
+    )
+
+
+def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False) -> Call[None]:
+    """``anew``: of a shard that is to be used from now on, so that whether it is polled is to be seen again."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, topology, "1" if anew else "0"],
+        decode=nothing,
+        script=script("open"),
+        keys=(keys.meta,),
+    )
+
+
+def read_copy(keys: ShardKeys) -> Command[bytes | None]:
+    """The topology that a shard was last told, as text."""
+    return Command(slot=keys.slot, words=("HGET", keys.meta, "topology"), decode=lambda text: text)
+
+
+def living(keys: ControlKeys) -> Command[int]:
+    """How many dispatchers there are, those that died in the last seconds included."""
+    return Command(slot=keys.slot, words=("ZCARD", keys.members), decode=int)
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Who lives, by the clock of the control slot's master."""
+
+    now_us: int
+    members: Mapping[str, int]
+    """Name → last heartbeat in ms."""
+    epoch: int
+    """Of the stored topology; 0 when there is none."""
+    topology: Fields
+    """Empty when its epoch is the one the caller knows."""
+
+
+def heartbeat(
+    keys: ControlKeys, process: str, *, period_ms: int, epoch: int, leave: bool = False, now_us: str = ""
+) -> Call[Roll]:
+    return Call(
+        slot=keys.slot,
+        words=[process, now_us, period_ms, epoch, "leave" if leave else "stay", keys.news],
+        decode=_roll,
+        script=script("heartbeat"),
+        keys=(keys.topology, keys.members),
+    )
+
+
+def _roll(answer: list[Any]) -> Roll:
+    _, now_us, members, epoch, topology = answer
+    return Roll(
+        now_us=int(now_us),
+        members={name.decode(): int(last) for name, last in _pairs(members).items()},
+        epoch=int(epoch or 0),
+        topology=_pairs(topology),
+    )
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    fields = iter(flat)
+    return dict(zip(fields, fields, strict=True))

@@ -1,0 +1,104 @@
+"""dispatch and forward. Used by the pollers only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardq.calls.answers import body
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from shardq.scripts import script
+
+MAX_BATCH = 1000
+"""Lua's stack holds some 8,000 values, and a call should not hold the server for much over a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What one dispatch did, and when the next is wanted."""
+
+    moved: int
+    reaped: int
+    buried: int
+    oldest_ms: int
+    """Lateness of the oldest task moved; -1 when none was."""
+    newest_ms: int
+    next_us: int | None
+    """The next instant at which there is something to do; None: not before somebody rings."""
+    now_us: int
+    lacking: tuple[str, ...]
+    """Topics with due tasks whose ready lists were not given."""
+
+
+def dispatch(
+    keys: ShardKeys,
+    epoch: int,
+    topics: Sequence[str],
+    *,
+    limit: int,
+    max_attempts: int,
+    paused: Collection[str] = (),
+    now_us: str = "",
+) -> Call[Dispatched]:
+    marked = [f"!{topic}" if topic in paused else topic for topic in topics]
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, limit, max_attempts, keys.wake(""), *marked],
+        decode=_dispatched,
+        script=script("dispatch"),
+        keys=(
+            keys.meta,
+            keys.due,
+            keys.topics,
+            keys.leased,
+            keys.lease,
+            keys.dead,
+            keys.why,
+            keys.seen,
+            *map(keys.ready, topics),
+            *map(keys.waiting, topics),
+        ),
+    )
+
+
+def _dispatched(answer: list[Any]) -> Dispatched:
+    moved, reaped, buried, oldest, newest, next_ms, now_us, *lacking = body(answer)
+    return Dispatched(
+        moved=moved,
+        reaped=reaped,
+        buried=buried,
+        oldest_ms=oldest,
+        newest_ms=newest,
+        next_us=int(next_ms) * 1000 if next_ms else None,
+        now_us=int(now_us),
+        lacking=tuple(topic.decode() for topic in lacking),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    sent: int
+    left: int
+    """What is still in the ready list."""
+
+
+def forward(
+    keys: ShardKeys,
+    epoch: int,
+    topic: str,
+    *,
+    to: str,
+    side: Literal["left", "right"],
+    limit: int,
+    now_us: str = "",
+) -> Call[Forwarded]:
+    """Only for a list on the same server, and on a cluster only for one in the same slot."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, limit, side],
+        decode=lambda answer: Forwarded(*body(answer)),
+        script=script("forward"),
+        keys=(keys.meta, keys.task, keys.ready(topic), keys.ghost, keys.lease, keys.dead, keys.why, to),
+    )

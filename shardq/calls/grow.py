@@ -1,0 +1,211 @@
+"""Moving tasks to the shard they belong to under another number of shards: reserve, take, put and clear; remember and
+forget for the ends of dedup windows; stock, swept and unmark for what is to be known at the end.
+
+    target: reserve ──▶ source: take ──▶ target: put ──▶ source: clear
+
+Every step can be repeated by anybody, and a process frozen between any two of them does no harm: a number is used by
+one attempt only; ``take`` is the commit and keeps the task in the source's ``moved`` until ``put`` has used up the mark
+that ``reserve`` left; and a ``take`` under an old topology is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardq.calls.answers import body, nothing
+from shardq.calls.request import Call, Command, Word
+from shardq.layout.keys import ShardKeys
+from shardq.scripts import script
+
+SCAN = 4000
+"""Members looked at in one trip, in about a millisecond: of a growth to 16 shards that makes full batches."""
+
+BATCH = 250
+"""Tasks moved by one script call: about a millisecond of each server."""
+
+BATCH_BYTES = 1 << 20
+
+WINDOWS = 1000
+"""Ends of dedup windows in one script call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One task on its way."""
+
+    id: str
+    data: bytes
+    """As stored: 'number|target|msgpack'."""
+
+    @property
+    def number(self) -> str:
+        return self.data.split(b"|", 1)[0].decode()
+
+    @property
+    def target(self) -> int:
+        return int(self.data.split(b"|", 2)[1])
+
+
+def reserve(keys: ShardKeys, epoch: int, number: str, ids: Sequence[str], *, now_us: str = "") -> Call[None]:
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, number, *ids],
+        decode=nothing,
+        script=script("reserve"),
+        keys=(keys.meta, keys.staged),
+    )
+
+
+def take(
+    keys: ShardKeys, epoch: int, number: str, target: int, ids: Sequence[str], *, now_us: str = ""
+) -> Call[list[Parcel]]:
+    """After a lost answer the parcels are found in ``moved``."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, number, target, *ids],
+        decode=_parcels,
+        script=script("take"),
+        keys=(keys.meta, keys.task, keys.due, keys.lease, keys.dead, keys.why, keys.moved),
+    )
+
+
+def _parcels(answer: list[Any]) -> list[Parcel]:
+    fields = iter(body(answer))
+    return [Parcel(id.decode(), data) for id, data in zip(fields, fields, strict=True)]
+
+
+def put(keys: ShardKeys, epoch: int, parcels: Sequence[Parcel], *, now_us: str = "") -> Call[None]:
+    words: list[Word] = [epoch, now_us, keys.bell]
+    for parcel in parcels:
+        words += (parcel.id, parcel.data)
+    return Call(
+        slot=keys.slot,
+        words=words,
+        decode=nothing,
+        script=script("put"),
+        keys=(keys.meta, keys.task, keys.due, keys.lease, keys.dead, keys.why, keys.staged),
+    )
+
+
+def clear(keys: ShardKeys, epoch: int, parcels: Sequence[Parcel], *, now_us: str = "") -> Call[None]:
+    words: list[Word] = [epoch, now_us]
+    for parcel in parcels:
+        words += (parcel.id, parcel.number)
+    return Call(slot=keys.slot, words=words, decode=nothing, script=script("clear"), keys=(keys.meta, keys.moved))
+
+
+def swept(keys: ShardKeys, epoch: int, since: int, *, now_us: str = "") -> Call[None]:
+    return Call(slot=keys.slot, words=[epoch, now_us, since], decode=nothing, script=script("swept"), keys=(keys.meta,))
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """A page of the ids whose records are in a shard."""
+
+    cursor: str
+    """Where to go on; '0' at the end."""
+    bytes: int
+    """Of the records, which the server read and did not send."""
+    ids: list[str]
+
+
+def stock(keys: ShardKeys, epoch: int, cursor: str, *, count: int, now_us: str = "") -> Call[Stock]:
+    def decode(answer: list[Any]) -> Stock:
+        cursor, size, ids = body(answer)
+        return Stock(cursor.decode(), size, [id.decode() for id in ids])
+
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, cursor, count],
+        decode=decode,
+        script=script("stock"),
+        keys=(keys.meta, keys.task),
+    )
+
+
+def remember(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str = "") -> Call[None]:
+    """``ends``: id → end of its dedup window in ms. The later end of a window counts."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, *_windows(ends)],
+        decode=nothing,
+        script=script("remember"),
+        keys=(keys.meta, keys.seen),
+    )
+
+
+def forget(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str = "") -> Call[None]:
+    """Those that end at that time, or earlier."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, *_windows(ends)],
+        decode=nothing,
+        script=script("forget"),
+        keys=(keys.meta, keys.seen),
+    )
+
+
+def _windows(ends: Mapping[str, str]) -> list[Word]:
+    return [word for id, end in ends.items() for word in (end, id)]
+
+
+def unmark(keys: ShardKeys, epoch: int, *, now_us: str = "") -> Call[None]:
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us],
+        decode=nothing,
+        script=script("unmark"),
+        keys=(keys.meta, keys.staged),
+    )
+
+
+# ---- plain commands: looking
+
+
+def scan(keys: ShardKeys, key: str, cursor: str, *, count: int) -> Command[tuple[str, dict[str, str]]]:
+    """A part of a ZSET: member → score. What is there during the whole scan is met at least once."""
+
+    def decode(answer: list[Any]) -> tuple[str, dict[str, str]]:
+        items = iter(answer[1])
+        return answer[0].decode(), {m.decode(): s.decode() for m, s in zip(items, items, strict=True)}
+
+    return Command(slot=keys.slot, words=("ZSCAN", key, cursor, "COUNT", count), decode=decode)
+
+
+def scan_moved(keys: ShardKeys, cursor: str, *, count: int) -> Command[tuple[str, list[Parcel]]]:
+    def decode(answer: list[Any]) -> tuple[str, list[Parcel]]:
+        items = iter(answer[1])
+        return answer[0].decode(), [Parcel(id.decode(), data) for id, data in zip(items, items, strict=True)]
+
+    return Command(slot=keys.slot, words=("HSCAN", keys.moved, cursor, "COUNT", count), decode=decode)
+
+
+def parcel_of(keys: ShardKeys, id: str) -> Command[Parcel | None]:
+    return Command(
+        slot=keys.slot,
+        words=("HGET", keys.moved, id),
+        decode=lambda data: None if data is None else Parcel(id, data),
+    )
+
+
+def parcels(keys: ShardKeys) -> Command[int]:
+    """How many tasks are on their way out of this shard."""
+    return Command(slot=keys.slot, words=("HLEN", keys.moved), decode=int)
+
+
+def meta_fields(keys: ShardKeys, *fields: str) -> Command[list[bytes | None]]:
+    return Command(slot=keys.slot, words=("HMGET", keys.meta, *fields), decode=list)
+
+
+def records(keys: ShardKeys) -> Command[int]:
+    """How many tasks are in this shard, in whatever state."""
+    return Command(slot=keys.slot, words=("HLEN", keys.task), decode=int)
+
+
+def record_bytes(keys: ShardKeys) -> Command[int]:
+    """Of the whole hash, by a sample of its records; 0 when there is none."""
+    return Command(
+        slot=keys.slot, words=("MEMORY", "USAGE", keys.task, "SAMPLES", 50), decode=lambda bytes: int(bytes or 0)
+    )

@@ -1,0 +1,89 @@
+"""peek: how full a shard is; and how far the replicas of its node are. Used by stats()."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardq.calls.answers import body
+from shardq.calls.request import Call, Command
+from shardq.layout.keys import ShardKeys
+from shardq.scripts import script
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """One shard at one instant."""
+
+    now_us: int
+    scheduled: int
+    leased: int
+    dead: int
+    head_ms: int | None
+    """Due time of the first scheduled task."""
+    late_ms: int | None
+    """Lateness of the task dispatched last."""
+    reaped: int
+    buried: int
+    forwarded: int
+    dispatched: Mapping[str, int]
+    """By topic, since the shard was opened."""
+    ready: Mapping[str, int]
+    """By topic, of the topics asked for."""
+
+
+Peek = Call[Glance]
+
+
+def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, now_us: str = "") -> Call[Glance]:
+    def decode(answer: list[Any]) -> Glance:
+        now, scheduled, leased, dead, head, meta, counts, lengths = body(answer)
+        late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
+        fields = iter(counts)
+        return Glance(
+            now_us=int(now),
+            scheduled=scheduled,
+            leased=leased,
+            dead=dead,
+            head_ms=int(float(head)) if head else None,
+            late_ms=late if meta[0] is not None else None,
+            reaped=reaped,
+            buried=buried,
+            forwarded=forwarded,
+            dispatched={topic.decode(): int(count) for topic, count in zip(fields, fields, strict=True)},
+            ready=dict(zip(topics, lengths, strict=True)),
+        )
+
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us],
+        decode=decode,
+        script=script("peek"),
+        keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, *map(keys.ready, topics)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How far the replicas of one master are."""
+
+    replicas: int
+    """Connected now."""
+    unconfirmed: int | None
+    """Bytes of writes that no replica has confirmed: the most that is lost when the one furthest ahead takes over now.
+    Replicas confirm once a second, so it is rarely 0 under load. None: there is no replica."""
+
+
+def replication(slot: int) -> Command[Replication]:
+    """Of the master of a slot."""
+
+    def decode(text: bytes) -> Replication:
+        fields = dict(row.partition(b":")[::2] for row in text.splitlines())
+        # slave0:ip=10.0.0.2,port=6379,state=online,offset=1234,lag=0
+        rows = [value for name, value in fields.items() if name.startswith(b"slave") and b"state=online" in value]
+        offsets = [int(row.partition(b"offset=")[2].partition(b",")[0]) for row in rows]
+        written = int(fields[b"master_repl_offset"])
+        return Replication(len(offsets), max(0, written - max(offsets)) if offsets else None)
+
+    return Command(slot=slot, words=("INFO", "replication"), decode=decode)

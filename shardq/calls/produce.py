@@ -1,0 +1,89 @@
+"""push and push_unique. Used by the producers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from shardq.calls.answers import Stale, StaleAgain, body
+from shardq.calls.request import Call, Word
+from shardq.layout.keys import ShardKeys
+from shardq.scripts import script
+
+Answer = str
+"""What became of one task: pushed, replaced, seen, refused:seen, kept:STATE, refused:STATE, moving or elsewhere."""
+
+Resent = Literal["0", "1"]
+
+
+def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
+    """Stores tasks given as id, due, record, id, due, record, …; answers the ids that were already taken."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, keys.bell, *tasks],
+        decode=_collided,
+        script=script("push"),
+        keys=(keys.meta, keys.task, keys.due),
+        resend=lambda: _push_again(keys, epoch, tasks, now_us),
+    )
+
+
+def push_unique(
+    keys: ShardKeys,
+    epoch: int,
+    tasks: Sequence[Word],
+    *,
+    resent: Resent = "0",
+    only_here: bool = False,
+    now_us: str = "",
+) -> Call[list[Answer]]:
+    """Stores tasks given as id, due, record, conflict rule, dedup window in ms, …; one answer for each.
+
+    ``only_here``: of a shard that may have the id from earlier; ``elsewhere`` is the answer where it has not.
+    """
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, keys.bell, resent, "1" if only_here else "0", *tasks],
+        decode=_answers if resent == "0" else _answers_again,
+        script=script("push_unique"),
+        keys=_unique_keys(keys),
+        resend=lambda: push_unique(keys, epoch, tasks, resent="1", only_here=only_here, now_us=now_us),
+    )
+
+
+def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> Call[list[str]]:
+    # after a lost answer the ids may be ours already: whatever is stored under them is what we sent
+    words: list[Word] = [epoch, now_us, keys.bell, "1", "0"]
+    for at in range(0, len(tasks), 3):
+        words += (*tasks[at : at + 3], "keep", 0)
+    return Call(
+        slot=keys.slot,
+        words=words,
+        decode=lambda answer: _answers_again(answer) and [],
+        script=script("push_unique"),
+        keys=_unique_keys(keys),
+    )
+
+
+def _unique_keys(keys: ShardKeys) -> tuple[str, ...]:
+    return (
+        keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost, keys.seen, keys.moved,
+    )  # fmt: skip
+
+
+def _collided(answer: list[Any]) -> list[str]:
+    if answer[0] == b"collided":
+        return [id.decode() for id in answer[1:]]
+    body(answer)
+    return []
+
+
+def _answers_again(answer: list[Any]) -> list[Answer]:
+    try:
+        return _answers(answer)
+    except Stale as exc:
+        raise StaleAgain(exc.epoch) from exc
+
+
+def _answers(answer: list[Any]) -> list[Answer]:
+    return [word.decode() for word in body(answer)]

@@ -1,0 +1,66 @@
+"""A request as a value: what to send, where, and how to read the answer. No I/O.
+
+Every operation of the engine is built as a ``Call`` (one Lua script on one slot) by the other modules of this
+package, and carried out by a driver. A driver needs to know no more of it than this module says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hiredis import pack_command
+
+from shardq.scripts import Script
+
+T = TypeVar("T")
+Word = str | bytes | int | float
+
+
+def _pack(*words: Word) -> bytes:
+    return pack_command(words)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
+
+
+@dataclass(slots=True)
+class Command(Generic[T]):
+    """One plain command."""
+
+    slot: int
+    """The hash slot of its keys: chooses the node. Any node will do: -1."""
+    words: Sequence[Word]
+    decode: Callable[[Any], T]
+    """Makes the result of the raw answer (bytes, int, list, None). May raise a ShardqError."""
+
+    def packed(self) -> bytes:
+        """As sent first."""
+        return _pack(*self.words)
+
+    def packed_in_full(self) -> bytes:
+        """As sent when the server does not know the script."""
+        return self.packed()
+
+    def after_loss(self) -> Command[T]:
+        """What to send when an earlier answer was lost. Plain commands: the same again."""
+        return self
+
+
+@dataclass(slots=True)
+class Call(Command[T]):
+    """One script. ``words`` are its ARGV."""
+
+    script: Script
+    keys: Sequence[str]
+    resend: Callable[[], Call[T]] | None = None
+    """Makes the request that is right after a lost answer, where the same again would be wrong."""
+    patience_s: float | None = None
+    """How long to try again after a fault, where that is less than the driver's timeout; an answer may take longer."""
+
+    def packed(self) -> bytes:
+        return _pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)
+
+    def packed_in_full(self) -> bytes:
+        return _pack(b"EVAL", self.script.text, len(self.keys), *self.keys, *self.words)
+
+    def after_loss(self) -> Call[T]:
+        return self if self.resend is None else self.resend()

@@ -1,0 +1,7 @@
+"""Carries calls to the servers that serve them. The only package that imports ``redis``.
+
+Pure, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``patience`` (what to
+do about it, and when to give up), ``slots`` (who serves what), ``discover`` (how that is learnt). Then the two
+drivers, side by side: ``sync`` with ``lanes``, ``ear``, ``routes``, ``pool`` and ``wire``; ``aio`` with
+``aioroutes`` and ``pipe``. Both open their connections through ``dial``.
+"""

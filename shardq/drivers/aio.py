@@ -1,0 +1,185 @@
+"""The driver for asyncio: the twin of ``sync``, for the one loop it was opened in.
+
+Pollers and subscribers are threads under both engines, so lines and ears are ``sync``'s alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, TypeVar
+
+from shardq.calls.request import Command
+from shardq.drivers.aioroutes import AsyncRoutes
+from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
+from shardq.drivers.lanes import DEPTH, LOOK_AHEAD
+from shardq.drivers.patience import Errand
+from shardq.drivers.routes import Connections
+from shardq.drivers.settings import Settings
+from shardq.errors import EngineClosed, ShardqError
+
+T = TypeVar("T")
+
+_END: Any = object()
+
+
+class AsyncDriver:
+    """Calls, from any coroutine, to one server, the master of a service, or the masters of a cluster."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._routes = AsyncRoutes(settings)
+
+    async def open(self) -> None:
+        """Connect, learn who serves what, and check the servers' versions.
+
+        Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
+        """
+        await self._routes.open()
+
+    async def reopen(self) -> None:
+        """Open again after ``close()``."""
+        await self._routes.open()
+
+    async def close(self) -> None:
+        """Close every connection, also those in use: their calls end at once."""
+        await self._routes.close()
+
+    @property
+    def is_open(self) -> bool:
+        """False before ``open()``, after ``close()``, and in the child of a fork."""
+        return self._routes.is_open
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.settings.kind == "cluster"
+
+    @property
+    def server_version(self) -> str:
+        """Like ``valkey 9.1.2``; empty before ``open()``."""
+        return self._routes.version
+
+    # ---- calls
+
+    # A deadline for the whole call, and not a cancellation: what was sent must be told from what was not.
+    async def call(self, call: Command[T], timeout: float | None = None) -> T:  # noqa: ASYNC109
+        """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
+        routes = self._routes
+        routes.check_open()
+        patience = self.settings.timeout if timeout is None else timeout
+        errand = Errand(call, now=time.monotonic(), timeout=patience)
+        while True:
+            address = routes.target(errand)
+            answer = unserved(errand.request.slot) if address is None else await self._trip(errand, address)
+            if isinstance(answer, ErrorReply):
+                answer = of_reply(answer.text, asked=address or "")
+            if not isinstance(answer, Fault):
+                return errand.request.decode(answer)
+            node = address or self.settings.safe_url
+            step = errand.met(answer, now=time.monotonic(), node=node, chance=random.random())
+            await routes.act(step)
+            if step.pause_s:
+                await asyncio.sleep(step.pause_s)
+
+    async def call_all(
+        self,
+        calls: Iterable[Command[T]],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as in call)
+    ) -> AsyncIterator[tuple[Command[T], T | ShardqError]]:
+        """Carry many calls out, yielding each with its result or error as it comes, in no order.
+
+        Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
+        hold back the calls of another. ``timeout`` is for each call.
+        """
+        self._routes.check_open()
+        source = iter(calls)
+        exhausted = False
+        under_way: dict[asyncio.Task[T], tuple[Command[T], str]] = {}
+        load: Counter[str] = Counter()
+        waiting: defaultdict[str, deque[Command[T]]] = defaultdict(deque)
+
+        def start(node: str) -> None:
+            while waiting[node] and load[node] < DEPTH:
+                call = waiting[node].popleft()
+                load[node] += 1
+                under_way[asyncio.create_task(self.call(call, timeout))] = call, node
+
+        def hungry() -> bool:
+            nodes = max(1, len(self._routes.map.nodes))
+            busy = sum(count >= DEPTH for count in load.values())
+            return busy < nodes and sum(map(len, waiting.values())) < LOOK_AHEAD * nodes
+
+        try:
+            while True:
+                while not exhausted and hungry():
+                    call = next(source, _END)
+                    if call is _END:
+                        exhausted = True
+                        break
+                    node = self.node_of(call.slot)
+                    waiting[node].append(call)
+                    start(node)
+                    await asyncio.sleep(0)  # it leaves before the next one is packed
+                if not under_way:
+                    return
+                done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                outcomes = []
+                for task in done:
+                    call, node = under_way.pop(task)
+                    load[node] -= 1
+                    start(node)
+                    outcomes.append((call, _outcome(task)))
+                for outcome in outcomes:
+                    yield outcome
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _trip(self, errand: Errand[Any], address: str) -> Any:
+        pipe = await self._routes.node(address).pipe(errand.deadline)
+        if isinstance(pipe, Fault):
+            return pipe
+        return await pipe.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+
+    # ---- who serves what
+
+    def node_of(self, slot: int) -> str:
+        """The address of the slot's master, as last learnt; empty while nobody serves it."""
+        return self._routes.map.node(slot) or ""
+
+    def nodes(self) -> list[str]:
+        """The addresses of all masters, as last learnt."""
+        return list(self._routes.map.nodes)
+
+    def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
+        """The slots by the node that serves them, in the order given."""
+        groups: dict[str, list[int]] = {}
+        for slot in slots:
+            groups.setdefault(self.node_of(slot), []).append(slot)
+        return groups
+
+    async def refresh(self) -> None:
+        """Learn now who serves what. Raises a ServerFault when nobody can tell."""
+        await self._routes.refresh()
+
+    def connections(self) -> dict[str, Connections]:
+        """How many connections are open to each node, and their bound."""
+        return self._routes.connections()
+
+    def __repr__(self) -> str:
+        return f"AsyncDriver({self.settings.safe_url!r}, {self.server_version or 'not open'})"
+
+
+def _outcome(task: asyncio.Task[T]) -> T | ShardqError:
+    """The result of a call, or the error it may end in; a closed engine or any other exception is raised."""
+    try:
+        return task.result()
+    except EngineClosed:
+        raise
+    except ShardqError as exc:
+        return exc

@@ -1,0 +1,206 @@
+"""Who serves what, kept current, and the pipes to them: the asyncio twin of ``routes`` and ``pool``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from shardq.drivers.discover import ASK_TIMEOUT_S, REFRESH_EVERY_S, Ask, discover, greet
+from shardq.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.drivers.patience import Errand, Step, explained, pause_s
+from shardq.drivers.pipe import Pipe, open_pipe
+from shardq.drivers.routes import CLOSED, NOT_OPEN, Connections
+from shardq.drivers.settings import Settings
+from shardq.drivers.slots import SlotMap
+from shardq.drivers.wire import pack
+from shardq.errors import EngineClosed
+
+T = TypeVar("T")
+
+# A pipe carries any number of calls; more than one keeps small calls from waiting behind big ones.
+PIPES = 4
+# So many unanswered calls on the least busy pipe are a reason to open another.
+BUSY = 64
+
+
+class AsyncNode:
+    """One node and its pipes."""
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        self.address = address
+        self.bound = min(PIPES, settings.connections)
+        self._settings = settings
+        self._pipes: list[Pipe] = []
+        self._dialling = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        return sum(pipe.open for pipe in self._pipes)
+
+    async def pipe(self, deadline: float) -> Pipe | Fault:
+        """The least busy pipe; a new one when there is none, or all are busy."""
+        best = self._best()
+        if best is not None and (best.load < BUSY or self.open >= self.bound or self._dialling.locked()):
+            return best
+        async with self._dialling:
+            best = self._best()
+            if best is not None and best.load < BUSY:
+                return best
+            within = max(0.001, min(self._settings.connect_timeout, deadline - time.monotonic()))
+            pipe = await open_pipe(self._settings, self.address, within=within)
+            if isinstance(pipe, Pipe):
+                self._pipes.append(pipe)
+                if self._closed:
+                    await pipe.close()
+            return pipe
+
+    async def close(self) -> None:
+        self._closed = True
+        for pipe in self._pipes:
+            await pipe.close()
+
+    def _best(self) -> Pipe | None:
+        self._pipes = [pipe for pipe in self._pipes if pipe.open]
+        return min(self._pipes, key=lambda pipe: pipe.load, default=None)
+
+    def __repr__(self) -> str:
+        return f"AsyncNode({self.address}: {self.open} of {self.bound} open)"
+
+
+class AsyncRoutes:
+    """The slot map and the nodes in it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.map = SlotMap(settings.addresses)
+        self.version = ""
+        self._closed: str | None = NOT_OPEN
+        self._nodes: dict[str, AsyncNode] = {}
+        self._learning = asyncio.Lock()
+        self._learned = 0.0
+
+    # ---- opening and closing
+
+    async def open(self) -> None:
+        """Learn the map and check the servers. Waits longer for one that loads than for one not there."""
+        self._closed = None
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self) -> None:
+        start = time.monotonic()
+        settings = self.settings
+        tries = 0
+        while True:
+            fault = await self._learn() or await self._greet()
+            if fault is None:
+                return
+            loading = fault.text.startswith("LOADING")
+            timeout = settings.timeout if loading else settings.connect_timeout
+            tries += 1
+            pause = pause_s(tries, random.random())
+            if fault.is_final or time.monotonic() + pause >= start + timeout:
+                text = explained(fault, settings.safe_url, "could not connect", timeout)
+                raise fault.error(text) from fault.cause
+            await asyncio.sleep(pause)
+
+    async def _greet(self) -> Fault | None:
+        version = await self._converse(greet(self.settings, self.map.nodes))
+        if isinstance(version, Fault):
+            return version
+        self.version = version
+        return None
+
+    async def close(self) -> None:
+        """Close every connection; whoever waits on one is told at once."""
+        self._closed = CLOSED
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            await node.close()
+
+    # ---- where to send
+
+    def target(self, errand: Errand[Any]) -> str | None:
+        """Where the next try of an errand goes; None: nobody serves its slot."""
+        return errand.address or self.map.node(errand.request.slot)
+
+    def node(self, address: str) -> AsyncNode:
+        """The node at this address, with its pipes."""
+        node = self._nodes.get(address)
+        if node is None:
+            self.check_open()
+            node = self._nodes[address] = AsyncNode(address, self.settings)
+        return node
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed is None
+
+    def check_open(self) -> None:
+        """Raise when there is nothing to send through."""
+        if self._closed is not None:
+            raise EngineClosed(self._closed)
+
+    def connections(self) -> dict[str, Connections]:
+        """How many are open, by node."""
+        return {address: Connections(node.open, node.bound, 0) for address, node in sorted(self._nodes.items())}
+
+    # ---- keeping current
+
+    async def act(self, step: Step) -> None:
+        """Do what a step says about the map; pausing is the caller's."""
+        if step.refresh:
+            async with self._learning:  # who waits here shares what the one before learnt
+                if time.monotonic() - self._learned > REFRESH_EVERY_S:
+                    await self._learn(step.doubted)
+        if step.moved is not None and self.map.node(step.moved[0]) != step.moved[1]:
+            self.map = self.map.corrected(*step.moved)
+
+    async def refresh(self) -> None:
+        """Learn the map now, whenever it was learnt last. Raises when nobody can tell."""
+        self.check_open()
+        async with self._learning:
+            fault = await self._learn()
+        if fault is not None:
+            text = explained(fault, self.settings.safe_url, "the slot map was not learnt", ASK_TIMEOUT_S)
+            raise fault.error(text) from fault.cause
+
+    async def _learn(self, doubted: str = "") -> Fault | None:
+        known = self.map.nodes if self._learned else ()
+        found = await self._converse(discover(self.settings, known, doubted=doubted))
+        self._learned = time.monotonic()
+        if isinstance(found, Fault):
+            return found
+        self.map = found
+        gone = [address for address in self._nodes if address not in found.nodes]
+        for node in [self._nodes.pop(address) for address in gone]:
+            await node.close()
+        return None
+
+    async def _converse(self, conversation: Generator[Ask, Any, T]) -> T:
+        """Hold a conversation, each question on a connection of its own: the pipes may be dead."""
+        answer: Any = None
+        try:
+            while True:
+                answer = await self._ask(conversation.send(answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _ask(self, ask: Ask) -> Any:
+        self.check_open()
+        pipe = await open_pipe(self.settings, ask.address, within=ASK_TIMEOUT_S, sentinel=ask.sentinel)
+        if isinstance(pipe, Fault):
+            return pipe
+        try:
+            answer = await pipe.exchange(pack(ask.words), deadline=time.monotonic() + ASK_TIMEOUT_S)
+        finally:
+            await pipe.close()
+        return of_reply(answer.text, asked=ask.address) if isinstance(answer, ErrorReply) else answer

@@ -1,0 +1,145 @@
+"""One call on its way: what to send next, where, when to try again, and when to give up. No I/O.
+
+Both drivers carry ``Errand``s: they send what ``packed()`` says, hand every fault to ``met()`` and do what
+the ``Step`` says. Patience is bounded by time, never by a count of tries.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from shardq.calls.request import Call, Command
+from shardq.drivers.faults import Fault, Reaction
+from shardq.errors import (
+    AccessDenied,
+    OutOfMemory,
+    ReadOnly,
+    ServerFault,
+    ServerTooOld,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
+
+T = TypeVar("T")
+
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+# The first pause is about the time a slot's handover or a reconnect takes on a local network ...
+FIRST_PAUSE_S = 0.005
+# ... and the longest keeps the delay after a failover small, and 64 pollers at some 1,000 tries a second.
+LONGEST_PAUSE_S = 0.1
+# More redirections in a row mean that two nodes point at each other: from then on pause between them.
+REDIRECTS_AT_ONCE = 5
+
+
+class Step(NamedTuple):
+    """What to do before the errand is sent again."""
+
+    pause_s: float = 0.0
+    refresh: bool = False
+    """Learn the slot map again."""
+    moved: tuple[int, str] | None = None
+    """This slot is served by this node now."""
+    doubted: str = ""
+    """Where the fault was met: of all nodes the last to ask for the map."""
+
+
+class Errand(Generic[T]):
+    """One call until its answer. Invariant: once ``unknown``, only ``after_loss()`` forms are sent."""
+
+    __slots__ = (
+        "_again_until", "_in_full", "_patience_s", "_tries", "address", "call", "deadline", "request", "size",
+        "unknown",
+    )  # fmt: skip
+
+    def __init__(self, call: Command[T], *, now: float, timeout: float) -> None:
+        self.call = call
+        """As the caller gave it."""
+        self.request = call
+        """As it is sent now."""
+        self.deadline = now + timeout
+        self.address: str | None = None
+        """Where the next try goes, when a node said ASK; else the slot map says."""
+        self.size = 0
+        """Bytes of the try under way, for carriers that bound what is unanswered."""
+        self.unknown = False
+        """Some try was sent and its answer lost."""
+        self._in_full = False
+        self._tries = 0
+        patience = call.patience_s if isinstance(call, Call) else None
+        self._patience_s = timeout if patience is None else min(patience, timeout)
+        self._again_until = now + self._patience_s
+
+    def packed(self) -> bytes:
+        """The bytes of the next try; with an ``address``, ASKING goes first and has an answer of its own."""
+        data = self.request.packed_in_full() if self._in_full else self.request.packed()
+        return data if self.address is None else ASKING + data
+
+    @property
+    def answers(self) -> int:
+        """How many answers the next try will have; the last one counts."""
+        return 1 if self.address is None else 2
+
+    def met(self, fault: Fault, *, now: float, node: str, chance: float) -> Step:
+        """Decide what follows a fault met at ``node``. Raises when the errand is over.
+
+        ``chance`` is a random number in [0, 1): it spreads the pauses of many callers.
+        """
+        if fault.lost:
+            self.unknown = True
+            self.request = self.request.after_loss()
+            self._in_full = False
+        if fault.reaction is Reaction.IN_FULL and not self._in_full and now < self.deadline:
+            self._in_full = True
+            return Step()
+        self.address = None
+        self._tries += 1
+        paused = self._tries - (0 if fault.reaction is Reaction.WAIT else REDIRECTS_AT_ONCE)
+        pause = pause_s(paused, chance)
+        # No try begins past the deadline: its answer could not be waited for.
+        if fault.reaction in (Reaction.END, Reaction.IN_FULL) or now + pause >= self._again_until:
+            raise self._over(fault, node) from fault.cause
+        if fault.reaction is Reaction.ASK:
+            self.address = fault.address
+            return Step(pause)
+        moved = (fault.slot, fault.address) if fault.reaction is Reaction.MOVED else None
+        return Step(pause, refresh=True, moved=moved, doubted=node)
+
+    def _over(self, fault: Fault, node: str) -> ShardqError:
+        verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
+        if self.unknown:
+            return Unanswered(
+                f"{verb} was sent to {node}, its answer was lost, and no later try within "
+                f"{self._patience_s:g} s was answered either (last: {fault.text}); it may or may not have "
+                "happened: look, or repeat it where that is safe"
+            )
+        return fault.error(explained(fault, node, f"{verb} was not done", self._patience_s))
+
+
+def pause_s(tries: int, chance: float) -> float:
+    """How long to pause after so many tries: doubling, and between half and the whole of its length."""
+    if tries <= 0:
+        return 0.0
+    whole: float = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 10), LONGEST_PAUSE_S)
+    return whole * (0.5 + chance / 2)
+
+
+def explained(fault: Fault, node: str, what: str, timeout_s: float) -> str:
+    """The message of the error that a fault ends in: what was wrong, and what to do."""
+    error: type[ServerFault] = fault.error
+    if fault.reaction is not Reaction.END and error in (Unavailable, ReadOnly):
+        what = f"{what} within {timeout_s:g} s"
+    advice = {
+        Unavailable: "check that the server runs and can be reached from here",
+        ReadOnly: "check that the master can save to its disk, and that the address is not a replica's",
+        OutOfMemory: "raise its maxmemory, or let consumers drain it",
+        AccessDenied: "check the user, the password and the ACL",
+        ServerTooOld: "shardq needs Redis 7.0 or newer, or Valkey",
+    }.get(error)
+    if fault.text.startswith("LOADING"):
+        advice = "the server is loading its data: try again later, or with a longer timeout"
+    return f"{node}: {what}: {fault.text}" + (f"; {advice}" if advice else "")
+
+
+def _shown(word: str | bytes | int | float) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)

@@ -1,0 +1,235 @@
+"""Who serves what, kept current, and the connections to them: what every part of the sync driver shares.
+
+``sync`` and ``lanes`` ask it where an errand goes, take wires from its nodes, and hand it steps to act on.
+The asyncio twin is ``aioroutes``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from shardq.drivers.discover import ASK_TIMEOUT_S, REFRESH_EVERY_S, Ask, discover, greet
+from shardq.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.drivers.patience import Errand, Step, explained, pause_s
+from shardq.drivers.pool import Node
+from shardq.drivers.settings import Settings
+from shardq.drivers.slots import SlotMap
+from shardq.drivers.wire import Wire, open_wire, pack
+from shardq.errors import EngineClosed
+
+T = TypeVar("T")
+
+NOT_OPEN = "the connections are not open: open the engine first"
+CLOSED = "the engine is closed: make a new one, or open it again"
+FORKED = "this process is a fork of the one that opened the connections: call start() again in it"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Connections:
+    """The connections to one node: those that threads share, their bound, and those with one owner."""
+
+    shared: int
+    bound: int
+    own: int
+    """Of pollers and subscribers: one each."""
+
+
+class Routes:
+    """The slot map, the nodes in it, and every wire that was opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.map = SlotMap(settings.addresses)
+        self.version = ""
+        self._closed: str | None = NOT_OPEN
+        self._set_up()
+        _alive.add(self)
+
+    def _set_up(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._changing = threading.Lock()
+        self._learning = threading.Lock()
+        self._learned = 0.0
+
+    # ---- opening and closing
+
+    def open(self) -> None:
+        """Learn the map and check the servers. Waits longer for one that loads than for one not there."""
+        self._closed = None
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        start = time.monotonic()
+        settings = self.settings
+        tries = 0
+        while True:
+            fault = self._learn() or self._greet()
+            if fault is None:
+                return
+            loading = fault.text.startswith("LOADING")
+            timeout = settings.timeout if loading else settings.connect_timeout
+            tries += 1
+            pause = pause_s(tries, random.random())
+            if fault.is_final or time.monotonic() + pause >= start + timeout:
+                text = explained(fault, settings.safe_url, "could not connect", timeout)
+                raise fault.error(text) from fault.cause
+            time.sleep(pause)
+
+    def _greet(self) -> Fault | None:
+        version = self._converse(greet(self.settings, self.map.nodes))
+        if isinstance(version, Fault):
+            return version
+        self.version = version
+        return None
+
+    def close(self, why: str = CLOSED) -> None:
+        """Close every connection; whoever is blocked on one is told at once."""
+        with self._changing:
+            self._closed = why
+            nodes, self._nodes = self._nodes, {}
+            wires = list(self._wires)
+        for node in nodes.values():
+            node.close()
+        for wire in wires:
+            if wire.open:
+                wire.interrupt()
+
+    def forget(self) -> None:
+        """In the child of a fork: give all descriptors back, and say nothing on what is the parent's."""
+        if self._closed is None:
+            self._closed = FORKED
+        wires = list(self._wires)
+        self._set_up()
+        for wire in wires:
+            wire.close()
+
+    # ---- where to send
+
+    def target(self, errand: Errand[Any]) -> str | None:
+        """Where the next try of an errand goes; None: nobody serves its slot."""
+        return errand.address or self.map.node(errand.request.slot)
+
+    def node(self, address: str) -> Node:
+        """The node at this address, with its pool."""
+        node = self._nodes.get(address)
+        if node is None:
+            with self._changing:
+                self.check_open()
+                node = self._nodes.get(address)
+                if node is None:
+                    node = Node(address, bound=self.settings.connections, dial=self.dial)
+                    self._nodes[address] = node
+        return node
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed is None
+
+    def check_open(self) -> None:
+        """Raise when there is nothing to send through."""
+        if self._closed is not None:
+            raise EngineClosed(self._closed)
+
+    def dial(self, address: str, deadline: float, *, protocol: int | None = None) -> Wire | Fault:
+        """A new connection, counted and closed with all the others."""
+        self.check_open()
+        timeout = max(0.001, min(self.settings.connect_timeout, deadline - time.monotonic()))
+        wire = open_wire(self.settings, address, timeout=timeout, protocol=protocol)
+        if isinstance(wire, Wire):
+            with self._changing:
+                self._wires.add(wire)
+            if self._closed is not None:
+                wire.close()
+                self.check_open()
+        return wire
+
+    def connections(self) -> dict[str, Connections]:
+        """How many are open, by node."""
+        with self._changing:
+            total = Counter(wire.address for wire in self._wires if wire.open)
+            nodes = dict(self._nodes)
+        bound = self.settings.connections
+        return {
+            address: Connections(shared, bound, max(0, total[address] - shared))
+            for address in sorted({*total, *nodes})
+            for shared in [nodes[address].open if address in nodes else 0]
+        }
+
+    # ---- keeping current
+
+    def act(self, step: Step) -> None:
+        """Do what a step says about the map; pausing is the caller's."""
+        if step.refresh:
+            with self._learning:  # who waits here shares what the one before learnt
+                if time.monotonic() - self._learned > REFRESH_EVERY_S:
+                    self._learn(step.doubted)
+        if step.moved is not None and self.map.node(step.moved[0]) != step.moved[1]:
+            self.map = self.map.corrected(*step.moved)
+
+    def refresh(self) -> None:
+        """Learn the map now, whenever it was learnt last. Raises when nobody can tell."""
+        self.check_open()
+        with self._learning:
+            fault = self._learn()
+        if fault is not None:
+            text = explained(fault, self.settings.safe_url, "the slot map was not learnt", ASK_TIMEOUT_S)
+            raise fault.error(text) from fault.cause
+
+    def _learn(self, doubted: str = "") -> Fault | None:
+        known = self.map.nodes if self._learned else ()
+        found = self._converse(discover(self.settings, known, doubted=doubted))
+        self._learned = time.monotonic()
+        if isinstance(found, Fault):
+            return found
+        self.map = found
+        with self._changing:
+            gone = [address for address in self._nodes if address not in found.nodes]
+            nodes = [self._nodes.pop(address) for address in gone]
+        for node in nodes:
+            node.close()
+        return None
+
+    def _converse(self, conversation: Generator[Ask, Any, T]) -> T:
+        """Hold a conversation, each question on a connection of its own: the pool may be full or dead."""
+        answer: Any = None
+        try:
+            while True:
+                answer = self._ask(conversation.send(answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _ask(self, ask: Ask) -> Any:
+        self.check_open()
+        wire = open_wire(self.settings, ask.address, timeout=ASK_TIMEOUT_S, sentinel=ask.sentinel)
+        if isinstance(wire, Fault):
+            return wire
+        try:
+            answer = wire.exchange(pack(ask.words), deadline=time.monotonic() + ASK_TIMEOUT_S)
+        finally:
+            wire.close()
+        return of_reply(answer.text, asked=ask.address) if isinstance(answer, ErrorReply) else answer
+
+
+_alive: weakref.WeakSet[Routes] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for routes in list(_alive):
+        routes.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,243 @@
+"""What a URL says about where the servers are and how to talk to them, as one value. No I/O.
+
+The only place that reads connection URLs, and the only one that knows what of them is secret: ``safe_url``
+and ``repr`` show passwords as ``***``, and no message quotes a part that could hold one. Called by engines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import parse_qsl, quote, unquote
+
+from shardq.errors import InvalidOption, InvalidUrl
+
+Kind = Literal["single", "cluster", "sentinel"]
+
+# scheme: what is found there, whether it is reached through TLS, the default port
+_SCHEMES: dict[str, tuple[Kind, bool, int]] = {
+    "redis": ("single", False, 6379),
+    "rediss": ("single", True, 6379),
+    "unix": ("single", False, 0),
+    "redis+cluster": ("cluster", False, 6379),
+    "rediss+cluster": ("cluster", True, 6379),
+    "redis+sentinel": ("sentinel", False, 26379),
+}
+ALLOWED = (
+    "redis://host:port/db, rediss://host:port/db, unix:///path, redis+cluster://host:port,host:port, "
+    "rediss+cluster://host:port,host:port, redis+sentinel://host:port,host:port/service, embedded://"
+)
+_YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_SECRET = "***"
+
+# Enough for a service's threads and far below a server's default of 10,000 clients.
+CONNECTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How the server's certificate is checked, and which one is shown to it.
+
+    Without ``ca`` the system's own authorities are trusted; without ``cert`` none is shown.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """A user and a password. None: not given."""
+
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.username!r}, {_SECRET if self.password else None})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Settings:
+    """Where to connect, as whom, and how long to be patient."""
+
+    kind: Kind
+    addresses: tuple[str, ...]
+    """The server, the seeds of the cluster, or the sentinels: ``host:port`` or an absolute path."""
+    safe_url: str
+    """For messages and logs: the URL with its passwords hidden."""
+    login: Credentials
+    sentinel_login: Credentials
+    service: str
+    db: int
+    tls: Tls | None
+    timeout: float
+    """How long a call may go on trying, in seconds."""
+    connect_timeout: float
+    protocol: int
+    connections: int
+    """The bound of pooled connections to each node."""
+
+    def __repr__(self) -> str:
+        return f"Settings({self.safe_url!r})"
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        protocol: int = 3,
+        connections: int = CONNECTIONS,
+    ) -> Settings:
+        """Read a URL. Raises InvalidUrl (or InvalidOption for the keyword arguments)."""
+        _check("timeout", timeout, least=0.001, most=86_400)
+        _check("connect_timeout", connect_timeout, least=0.001, most=3_600)
+        _check("connections", connections, least=1, most=10_000)
+        if protocol not in (2, 3):
+            raise InvalidOption(f"protocol {protocol!r} is not known; allowed are 2 and 3")
+        scheme, sep, rest = url.partition("://")
+        if not sep or scheme not in _SCHEMES:
+            named = f"scheme {scheme!r}" if sep and re.fullmatch(r"[a-zA-Z0-9+.-]{1,32}", scheme) else "URL"
+            raise InvalidUrl(f"this {named} is not understood; allowed are {ALLOWED}")
+        kind, tls, port = _SCHEMES[scheme]
+        head, _, query = rest.partition("?")
+        if "#" in rest or "@" in query:
+            raise InvalidUrl(
+                f"a {scheme}:// URL has no part after # and no @ after the ?; "
+                "write these characters of a user or password as %23, %3F and %40"
+            )
+        login, shown_login, where = _login(scheme, head)
+        options = _options(scheme, kind, tls, query)
+        if scheme == "unix":
+            addresses, service, db = _path(where), "", _db(scheme, options.pop("db", ""))
+            shown_where = quote(addresses[0])
+        else:
+            hosts, _, path = where.partition("/")
+            addresses = _hosts(scheme, hosts, port, many=kind != "single")
+            service, db = _service_and_db(scheme, kind, path)
+            shown_where = ",".join(map(_bracketed, addresses))
+            shown_where += f"/{quote(service)}" if service else ""
+            shown_where += f"/{db}" if db else ""
+        shown_query = "&".join(
+            f"{name}={_SECRET if 'password' in name else quote(value, safe='/')}"
+            for name, value in [*options.items(), *([("db", str(db))] if scheme == "unix" and db else [])]
+        )
+        return cls(
+            kind=kind,
+            addresses=addresses,
+            safe_url=f"{scheme}://{shown_login}{shown_where}" + (f"?{shown_query}" if shown_query else ""),
+            login=login,
+            sentinel_login=Credentials(options.get("sentinel_user"), options.get("sentinel_password")),
+            service=service,
+            db=db,
+            tls=_tls(scheme, options) if tls else None,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            protocol=protocol,
+            connections=connections,
+        )
+
+
+def _check(name: str, value: float, *, least: float, most: float) -> None:
+    given: object = value
+    if isinstance(given, bool) or not isinstance(given, int | float) or not least <= given <= most:
+        raise InvalidOption(f"{name}={value!r} is not allowed; give a number from {least:g} to {most:g}")
+
+
+def _login(scheme: str, head: str) -> tuple[Credentials, str, str]:
+    """Who, how that is shown, and what follows the ``@``."""
+    if scheme == "unix":
+        if head.startswith("/"):
+            return Credentials(), "", head
+        given, sep, where = head.partition("@/")
+        where = "/" + where
+    else:
+        given, sep, where = head.rpartition("@")
+    if not sep:
+        return Credentials(), "", head
+    user, colon, password = given.partition(":")
+    login = Credentials(unquote(user) or None, unquote(password) if colon else None)
+    return login, quote(unquote(user)) + (f":{_SECRET}" if colon else "") + "@", where
+
+
+def _options(scheme: str, kind: Kind, tls: bool, query: str) -> dict[str, str]:
+    allowed: tuple[str, ...] = ()
+    if tls:
+        allowed = ("ca", "cert", "key", "check_hostname")
+    elif kind == "sentinel":
+        allowed = ("sentinel_user", "sentinel_password")
+    elif scheme == "unix":
+        allowed = ("db",)
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = [name for name in options if name not in allowed]
+    if unknown or (query and not options):
+        listed = ", ".join(allowed) or "none"
+        raise InvalidUrl(
+            f"a {scheme}:// URL has an option after the ? that is not known; allowed are: {listed} "
+            "(a ? in a user or password is written %3F)"
+        )
+    return options
+
+
+def _path(where: str) -> tuple[str, ...]:
+    path = unquote(where)
+    if not path.startswith("/") or path == "/":
+        raise InvalidUrl("a unix:// URL needs the absolute path of a socket: unix:///run/redis/redis.sock")
+    return (path,)
+
+
+def _hosts(scheme: str, hosts: str, default_port: int, *, many: bool) -> tuple[str, ...]:
+    parts = hosts.split(",") if hosts else ["127.0.0.1"]
+    if len(parts) > 1 and not many:
+        raise InvalidUrl(f"a {scheme}:// URL names one server; several are for redis+cluster:// and redis+sentinel://")
+    addresses = []
+    for part in parts:
+        bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.%]+)\](?::(\d{1,5}))?", part)
+        plain = re.fullmatch(r"([A-Za-z0-9_.-]+)(?::(\d{1,5}))?", part)
+        match = bracketed or plain
+        port = int(match[2] or default_port) if match else 0
+        if match is None or not 1 <= port <= 65535:
+            raise InvalidUrl(
+                f"the address in a {scheme}:// URL is not host:port with a port from 1 to 65535; IPv6 is "
+                "written in brackets, and the characters / ? # @ of a user or password percent-encoded"
+            )
+        addresses.append(f"{match[1]}:{port}")
+    return tuple(addresses)
+
+
+def _bracketed(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{port}" if ":" in host else address
+
+
+def _service_and_db(scheme: str, kind: Kind, path: str) -> tuple[str, int]:
+    if kind == "sentinel":
+        service, _, db = path.partition("/")
+        if not service:
+            raise InvalidUrl("a redis+sentinel:// URL needs the name of its service: redis+sentinel://h:p,h:p/mymaster")
+        return unquote(service), _db(scheme, db)
+    db_number = _db(scheme, path)
+    if kind == "cluster" and db_number:
+        raise InvalidUrl(f"a Redis Cluster has only database 0: write the {scheme}:// URL without /{db_number}")
+    return "", db_number
+
+
+def _db(scheme: str, text: str) -> int:
+    if text == "":
+        return 0
+    if not re.fullmatch(r"\d{1,6}", text):
+        raise InvalidUrl(f"the database of a {scheme}:// URL is not a number; allowed is 0 and up")
+    return int(text)
+
+
+def _tls(scheme: str, options: dict[str, str]) -> Tls:
+    check = options.get("check_hostname", "yes").lower()
+    if check not in _YES_NO:
+        raise InvalidUrl(f"check_hostname= of a {scheme}:// URL is not understood; allowed are yes and no")
+    if options.get("key") and not options.get("cert"):
+        raise InvalidUrl(f"key= of a {scheme}:// URL needs cert= too: the client certificate it belongs to")
+    return Tls(ca=options.get("ca"), cert=options.get("cert"), key=options.get("key"), check_hostname=_YES_NO[check])

@@ -1,0 +1,234 @@
+"""The driver for threads: carries calls to the node that serves their slot, whatever that takes.
+
+``Driver`` is what engines, producers and consumers use; ``Line`` is a poller's own connection. Deciding is
+done by ``patience``, learning the map by ``routes``; here things are sent and waited for. The asyncio twin is
+``aio``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from shardq.calls.request import Command
+from shardq.drivers.ear import Ear
+from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
+from shardq.drivers.lanes import Lanes
+from shardq.drivers.patience import Errand, Step, explained
+from shardq.drivers.routes import Connections, Routes
+from shardq.drivers.settings import Settings
+from shardq.drivers.wire import Wire
+from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
+
+T = TypeVar("T")
+
+
+class Driver:
+    """Calls, from any thread, to one server, the master of a service, or the masters of a cluster."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._routes = Routes(settings)
+
+    def open(self) -> None:
+        """Connect, learn who serves what, and check the servers' versions.
+
+        Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
+        """
+        self._routes.open()
+
+    def reopen(self) -> None:
+        """Open again after ``close()`` or, in the child, after a fork."""
+        self._routes.open()
+
+    def close(self) -> None:
+        """Close every connection, also those in use: their calls end at once."""
+        self._routes.close()
+
+    @property
+    def is_open(self) -> bool:
+        """False before ``open()``, after ``close()``, and in the child of a fork."""
+        return self._routes.is_open
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.settings.kind == "cluster"
+
+    @property
+    def server_version(self) -> str:
+        """Like ``valkey 9.1.2``; empty before ``open()``."""
+        return self._routes.version
+
+    # ---- calls
+
+    def call(self, call: Command[T], timeout: float | None = None) -> T:
+        """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
+        self._routes.check_open()
+        return carry(call, self._routes, self._trip, time.sleep, timeout)
+
+    def call_all(
+        self, calls: Iterable[Command[T]], *, timeout: float | None = None
+    ) -> Iterator[tuple[Command[T], T | ShardqError]]:
+        """Carry many calls out, yielding each with its result or error as it comes, in no order.
+
+        Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
+        hold back the calls of another. ``timeout`` is for each call.
+        """
+        self._routes.check_open()
+        return Lanes(calls, self._routes, timeout=self._timeout(timeout)).run()
+
+    def line(self, slot: int) -> Line:
+        """A connection of the caller's own to the master of this slot, wherever it moves."""
+        return Line(self._routes, slot)
+
+    def ear(self, node: str) -> Ear:
+        """A connection of the caller's own, for a subscriber. Raises a ServerFault when it fails."""
+        timeout = self.settings.connect_timeout
+        wire = self._routes.dial(node, time.monotonic() + timeout, protocol=2)
+        if isinstance(wire, Fault):
+            raise wire.error(explained(wire, node, "the subscriber could not connect", timeout)) from wire.cause
+        return Ear(wire)
+
+    def _timeout(self, timeout: float | None) -> float:
+        return self.settings.timeout if timeout is None else timeout
+
+    def _trip(self, errand: Errand[Any], address: str) -> Any:
+        node = self._routes.node(address)
+        wire = node.take(errand.deadline)
+        if isinstance(wire, Fault):
+            return wire
+        try:
+            answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+        except BaseException:
+            node.drop(wire)
+            raise
+        if isinstance(answer, Fault):
+            node.drop(wire)
+        else:
+            node.give(wire)
+        return answer
+
+    # ---- who serves what
+
+    def node_of(self, slot: int) -> str:
+        """The address of the slot's master, as last learnt; empty while nobody serves it."""
+        return self._routes.map.node(slot) or ""
+
+    def nodes(self) -> list[str]:
+        """The addresses of all masters, as last learnt."""
+        return list(self._routes.map.nodes)
+
+    def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
+        """The slots by the node that serves them, in the order given."""
+        groups: dict[str, list[int]] = {}
+        for slot in slots:
+            groups.setdefault(self.node_of(slot), []).append(slot)
+        return groups
+
+    def refresh(self) -> None:
+        """Learn now who serves what. Raises a ServerFault when nobody can tell."""
+        self._routes.refresh()
+
+    def connections(self) -> dict[str, Connections]:
+        """How many connections are open to each node, and their bound."""
+        return self._routes.connections()
+
+    def __repr__(self) -> str:
+        return f"Driver({self.settings.safe_url!r}, {self.server_version or 'not open'})"
+
+
+class Line:
+    """A poller's own connection. ``call`` is for one thread; ``interrupt`` for any, and for good."""
+
+    def __init__(self, routes: Routes, slot: int) -> None:
+        self.slot = slot
+        self._routes = routes
+        self._wire: Wire | None = None
+        self.connects = 0
+        """How often it has connected. The same before and after two calls: they went over one connection."""
+        self._interrupted = threading.Event()
+
+    def call(self, call: Command[T], timeout: float | None = None) -> T:
+        """As ``Driver.call``, on this line's connection, which follows the call's slot."""
+        self._check()
+        try:
+            return carry(call, self._routes, self._trip, self._sleep, timeout)
+        except (Unanswered, Unavailable):
+            # a node that hangs takes all the time a call has: the next one must not go there again, if another serves
+            self._check()
+            self._routes.act(Step(refresh=True, doubted=self._routes.map.node(call.slot) or ""))
+            raise
+
+    def interrupt(self) -> None:
+        """End the line's call, if there is one, and refuse all others with EngineClosed."""
+        self._interrupted.set()
+        wire = self._wire
+        if wire is not None:
+            wire.interrupt()
+
+    def close(self) -> None:
+        """Close the connection; for the thread that calls."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def _trip(self, errand: Errand[Any], address: str) -> Any:
+        wire = self._wire
+        if wire is None or wire.address != address or wire.dead(time.monotonic()):
+            self.close()
+            dialled = self._routes.dial(address, errand.deadline)
+            if isinstance(dialled, Fault):
+                self._check()
+                return dialled
+            self._wire = wire = dialled
+            self.connects += 1
+        self._check()  # after the wire is in place: interrupt() sees it, or we see the interrupt
+        try:
+            answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(answer, Fault):
+            self.close()
+            self._check()
+        return answer
+
+    def _sleep(self, seconds: float) -> None:
+        self._interrupted.wait(seconds)
+        self._check()
+
+    def _check(self) -> None:
+        self._routes.check_open()
+        if self._interrupted.is_set():
+            raise EngineClosed("this line was interrupted because its poller stops")
+
+    def __repr__(self) -> str:
+        wire = self._wire
+        return f"Line(slot {self.slot}, {wire.address if wire is not None and wire.open else 'not connected'})"
+
+
+def carry(
+    call: Command[T],
+    routes: Routes,
+    trip: Callable[[Errand[Any], str], Any],
+    sleep: Callable[[float], object],
+    timeout: float | None,
+) -> T:
+    """Send a call until it is answered or its time is over. ``trip`` makes one try at a node."""
+    patience = routes.settings.timeout if timeout is None else timeout
+    errand = Errand(call, now=time.monotonic(), timeout=patience)
+    while True:
+        address = routes.target(errand)
+        answer = unserved(errand.request.slot) if address is None else trip(errand, address)
+        if isinstance(answer, ErrorReply):
+            answer = of_reply(answer.text, asked=address or "")
+        if not isinstance(answer, Fault):
+            return errand.request.decode(answer)
+        node = address or routes.settings.safe_url
+        step = errand.met(answer, now=time.monotonic(), node=node, chance=random.random())
+        routes.act(step)
+        if step.pause_s:
+            sleep(step.pause_s)

@@ -1,0 +1,120 @@
+"""One open connection of the sync driver: send bytes, read answers, close. Made by ``routes``.
+
+A wire never raises for what happens on it: an exchange gives an answer, an ``ErrorReply`` or a ``Fault``.
+After a ``Fault`` it is out of step with the server and must be closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from hiredis import HiredisError
+
+from shardq.calls.request import Command
+from shardq.drivers.dial import INCOMPLETE, NAME_COMMAND, dial, reader
+from shardq.drivers.faults import Fault, of_exception, timed_out
+from shardq.drivers.settings import Settings
+
+# A server that says nothing for this long is taken for dead, and the call is sent again. No script of ours
+# works for more than some milliseconds; a slow disk or a big MIGRATE can stop a server for a second.
+READ_TIMEOUT_S = 5.0
+# Enough for most answers in one read.
+CHUNK = 65536
+# A wire unused for this long is looked at before it is used: a look costs two microseconds, and finding the
+# connection closed before sending leaves no doubt whether the call was executed.
+LOOK_AFTER_S = 0.01
+
+
+class Wire:
+    """An authenticated connection to one node, for one user at a time."""
+
+    __slots__ = ("__weakref__", "address", "reader", "sock", "used")
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.sock = sock
+        self.address = address
+        self.reader = reader()
+        self.used = time.monotonic()
+
+    def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
+        """Send, and read the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
+        sock = self.sock
+        left = deadline - time.monotonic()
+        wait = READ_TIMEOUT_S if left > READ_TIMEOUT_S else max(left, 0.001)
+        try:
+            sock.settimeout(wait)
+            # What is sent in part is never executed: a failure here is one before sending.
+            sock.sendall(data)
+        except (OSError, ValueError) as exc:
+            return of_exception(exc, sent=False)
+        try:
+            while True:
+                answer = self.reader.gets()
+                while answer is INCOMPLETE:
+                    chunk = sock.recv(CHUNK)
+                    if not chunk:
+                        return of_exception(ConnectionResetError("the server closed the connection"), sent=True)
+                    self.reader.feed(chunk)
+                    answer = self.reader.gets()
+                answers -= 1
+                if not answers:
+                    self.used = time.monotonic()
+                    return answer
+        except TimeoutError:
+            return timed_out(wait)
+        except (OSError, ValueError, HiredisError) as exc:
+            return of_exception(exc, sent=True)
+
+    def dead(self, now: float) -> bool:
+        """Known to be closed by the server, or to hold bytes that nobody asked for."""
+        return now - self.used > LOOK_AFTER_S and readable(self.sock, 0)
+
+    def interrupt(self) -> None:
+        """Make a blocked exchange of another thread end at once."""
+        with contextlib.suppress(OSError):
+            # Not the TLS socket's own way, which takes its state from under the reading thread.
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    @property
+    def open(self) -> bool:
+        return self.sock.fileno() >= 0
+
+    def close(self) -> None:
+        """Give the descriptor back. Says nothing on the connection, so that a fork's child can do it too."""
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+
+def open_wire(
+    settings: Settings, address: str, *, timeout: float, protocol: int | None = None, sentinel: bool = False
+) -> Wire | Fault:
+    """Connect and shake hands, or say why that failed."""
+    sock = dial(settings, address, timeout=timeout, protocol=protocol, sentinel=sentinel)
+    if isinstance(sock, Fault):
+        return sock
+    wire = Wire(sock, address)
+    named = wire.exchange(NAME_COMMAND, deadline=time.monotonic() + timeout)
+    if isinstance(named, Fault):
+        wire.close()
+        return named.before_sending()
+    return wire
+
+
+def pack(words: Iterable[str | bytes]) -> bytes:
+    """One command in the form of the protocol."""
+    return Command(-1, tuple(words), decode=bytes).packed()
+
+
+def readable(sock: socket.socket, timeout: float) -> bool:
+    """Has bytes or its end to read. (No ``select``: it can't look at descriptors past 1,023.)"""
+    poll = select.poll()
+    try:
+        poll.register(sock, select.POLLIN)
+    except ValueError:  # closed
+        return True
+    return bool(poll.poll(timeout * 1000))

@@ -1,0 +1,355 @@
+"""Operations of several dependent trips, written once and driven twice.
+
+An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in;
+or it yields ``Many`` requests and gets a list of (request, result or error); or a ``Pause``. ``run`` drives it on the
+sync driver, ``arun`` on the asyncio one; they differ in the awaiting only.
+
+Here also: what to do when a shard says that the caller's topology is old (``Stale``) or that it was never opened
+(``Missing``). Both come from the guard of every script, before anything was written. And, because that may need it: the
+completion of a change of the number of shards, by whoever comes by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from shardq.atlas import Atlas
+from shardq.calls import control, grow
+from shardq.calls.answers import Missing, Stale
+from shardq.calls.grow import Parcel
+from shardq.calls.request import Call, Command
+from shardq.errors import EngineClosed, ShardqError, Unavailable
+from shardq.layout.keys import ShardKeys, control_keys
+from shardq.layout.topology import Topology
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+
+T = TypeVar("T")
+
+REPAIR_ROUND = 8
+"""After some half a second."""
+
+ROUNDS = 40
+"""Refreshes before giving up on a topology that stays behind its shards: with the pauses about 4 s, longer than any
+change of topology needs to reach both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many(Generic[T]):
+    """Requests that do not wait for each other; taken lazily, so that later ones are made while earlier ones run."""
+
+    requests: Iterable[Command[T]]
+
+    @property
+    def alone(self) -> Command[T] | None:
+        """The only request, where there is one: most claims and acks are one, and need no loop over the nodes."""
+        requests = self.requests
+        return requests[0] if isinstance(requests, list) and len(requests) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Answered = list[tuple[Command[T], T | ShardqError]]
+Operation = Generator[Command[Any] | Many[Any] | Pause, Any, T]
+
+
+class Carrier(Protocol):
+    """What carries requests for ``run``: the sync driver, or what stands in its place."""
+
+    def call(self, call: Command[T], timeout: float | None = None) -> T: ...
+
+    def call_all(
+        self, calls: Iterable[Command[T]], *, timeout: float | None = None
+    ) -> Iterator[tuple[Command[T], T | ShardqError]]: ...
+
+
+def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) -> T:
+    """Carries an operation out. ``timeout`` bounds each trip; None is the driver's default."""
+    try:
+        step = next(operation)
+        while True:
+            try:
+                if isinstance(step, Command):
+                    result: Any = driver.call(step, timeout=timeout)
+                elif isinstance(step, Many):
+                    alone = step.alone
+                    if alone is None:
+                        result = list(driver.call_all(step.requests, timeout=timeout))
+                    else:
+                        try:
+                            result = [(alone, driver.call(alone, timeout=timeout))]
+                        except ShardqError as exc:
+                            result = [(alone, _told(exc))]
+                else:
+                    time.sleep(step.seconds)
+                    result = None
+            except ShardqError as exc:
+                step = operation.throw(exc)
+            else:
+                step = operation.send(result)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+
+
+# a bound of each trip, handed on to the driver: cancelling from outside would not tell sent from unsent
+async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109
+    """The same on asyncio."""
+    try:
+        step = next(operation)
+        while True:
+            try:
+                if isinstance(step, Command):
+                    result: Any = await driver.call(step, timeout=timeout)
+                elif isinstance(step, Many):
+                    alone = step.alone
+                    if alone is None:
+                        result = [answer async for answer in driver.call_all(step.requests, timeout=timeout)]
+                    else:
+                        try:
+                            result = [(alone, await driver.call(alone, timeout=timeout))]
+                        except ShardqError as exc:
+                            result = [(alone, _told(exc))]
+                else:
+                    await asyncio.sleep(step.seconds)
+                    result = None
+            except ShardqError as exc:
+                step = operation.throw(exc)
+            else:
+                step = operation.send(result)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+
+
+def _told(error: ShardqError) -> ShardqError:
+    """The result of a request among many; a closed engine is one of all, and raised."""
+    if isinstance(error, EngineClosed):
+        raise error
+    return error
+
+
+def created(name: str, shards: int) -> Operation[Topology]:
+    """The topology of this name: the stored one, or a new one of ``shards`` shards with all of them opened."""
+    first = Topology(epoch=1, shards=shards)
+    answer = yield control.declare(control_keys(name), 0, first.to_fields())
+    topology = Topology.from_fields(answer.fields)
+    if answer.changed:
+        atlas = Atlas(name, topology)
+        yield from opened(atlas, atlas.span())
+    return topology
+
+
+def opened(
+    atlas: Atlas, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
+) -> Operation[None]:
+    """Brings an epoch (the present one) with a copy of its topology to these shards. A newer one there is left.
+
+    ``anew``: they are to be used from now on.
+    """
+    known = atlas.topology if topology is None else topology
+    text = known.to_text()
+    answers = yield Many([control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards])
+    for _, result in answers:
+        if isinstance(result, ShardqError) and not isinstance(result, Stale):
+            raise result
+
+
+def refreshed(atlas: Atlas) -> Operation[None]:
+    """Reads the topology again. One that lags behind what this process knows (a failover lost it) is restored."""
+    fields = yield control.read_topology(atlas.control)
+    stored = Topology.from_fields(fields) if fields else None
+    known = atlas.topology
+    if stored is not None and stored.epoch >= known.epoch:
+        atlas.learn(stored)
+        return
+    yield from declared(atlas, stored.epoch if stored else 0, known)
+
+
+def declared(atlas: Atlas, seen_epoch: int, topology: Topology) -> Operation[bool]:
+    """Publishes a topology in place of the one of ``seen_epoch``. Learns what is published then; says if it is ours."""
+    answer = yield control.declare(atlas.control, seen_epoch, topology.to_fields())
+    atlas.learn(Topology.from_fields(answer.fields))
+    return bool(answer.changed)
+
+
+def come_in_force(atlas: Atlas) -> Operation[None]:
+    """Completes an announced change of the number of shards; anybody may, and repeat it.
+
+    Every shard is told before it is published: once a producer knows the new number, no other can still push by the
+    old one. Between the two a producer that meets a shard already told waits for the moment.
+
+    First, what is on its way since an earlier change arrives, and nothing more is taken: so tasks move in one direction
+    only, the one in which they are looked for, and none gets into a shard that was found swept.
+    """
+    announced = atlas.topology
+    if announced.pending is None:
+        return
+    following = announced.in_force()
+    span = [atlas.keys(shard) for shard in following.span()]
+    yield from opened(atlas, span, topology=announced)
+    yield from _arrived(atlas, span)
+    yield from opened(atlas, span, topology=following)
+    yield from declared(atlas, announced.epoch, following)
+
+
+def _arrived(atlas: Atlas, shards: Sequence[ShardKeys]) -> Operation[None]:
+    """Everything that is on its way out of these shards."""
+    asked = [(keys, grow.parcels(keys)) for keys in shards]
+    sources = {id(request): keys for keys, request in asked}
+    for request, count in (yield Many([request for _, request in asked])):
+        if isinstance(count, ShardqError):
+            raise count
+        if count:
+            yield from emptied(atlas, sources[id(request)])
+
+
+def emptied(atlas: Atlas, source: ShardKeys) -> Operation[bool]:
+    """Brings whatever is on its way out of a shard to where it goes; says whether there was something."""
+    found = False
+    cursor = ""
+    while cursor != "0":
+        cursor, parcels = yield grow.scan_moved(source, cursor or "0", count=grow.SCAN)
+        found = found or bool(parcels)
+        yield from delivered(atlas, source, parcels)
+    return found
+
+
+def delivered(atlas: Atlas, source: ShardKeys, parcels: Iterable[Parcel]) -> Operation[None]:
+    """Brings parcels that were taken to where they go, under whatever topology, and forgets them at the source."""
+    by_target: dict[int, list[Parcel]] = {}
+    for parcel in parcels:
+        by_target.setdefault(parcel.target, []).append(parcel)
+    batches = [(atlas.keys(target), some) for target, group in by_target.items() for some in _bounded(group)]
+    puts: list[Part[None]] = [(keys, partial(grow.put, parcels=some)) for keys, some in batches]
+    yield from each(atlas, puts)
+    clears: list[Part[None]] = [(source, partial(grow.clear, parcels=some)) for _, some in batches]
+    yield from each(atlas, clears)
+
+
+def _bounded(parcels: list[Parcel]) -> list[list[Parcel]]:
+    """Parts of at most ``grow.BATCH`` parcels and about 1 MiB."""
+    parts: list[list[Parcel]] = []
+    size = grow.BATCH_BYTES + 1
+    for parcel in parcels:
+        if size + len(parcel.data) > grow.BATCH_BYTES or len(parts[-1]) == grow.BATCH:
+            parts.append([])
+            size = 0
+        parts[-1].append(parcel)
+        size += len(parcel.data)
+    return parts
+
+
+def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int) -> Operation[None]:
+    """After ``fault`` of a call on a shard: makes another try worth while, or raises the fault."""
+    if not isinstance(fault, (Stale, Missing)):
+        raise fault
+    if round >= ROUNDS:
+        raise Unavailable(
+            f"the stored topology of {atlas.name!r} and its shard {keys.shard} do not agree: {fault}. "
+            "A failover or a restore may have lost writes; start a dispatcher (`shardq run`) to repair it"
+        ) from fault
+    yield from refreshed(atlas)
+    if isinstance(fault, Missing):
+        if keys.shard in atlas.topology.span():
+            yield from opened(atlas, [keys])
+    elif atlas.topology.epoch < fault.epoch:
+        # the change is just being published; after a while it is taken for interrupted, or lost by a failover
+        yield Pause(min(0.1, 0.002 * 2.0**round))
+        if round >= REPAIR_ROUND:
+            yield from _repaired(atlas, keys)
+
+
+def _repaired(atlas: Atlas, keys: ShardKeys) -> Operation[None]:
+    """The control slot lacks what a shard has seen: it is completed, or restored from the shard's copy."""
+    if atlas.topology.pending is not None:
+        yield from come_in_force(atlas)
+        return
+    text = yield control.read_copy(keys)
+    if text and (copy := Topology.from_text(text)).epoch > atlas.topology.epoch:
+        yield from declared(atlas, atlas.topology.epoch, copy)
+
+
+def on_shard(atlas: Atlas, shard: Callable[[], ShardKeys], make: Callable[[ShardKeys, int], Call[T]]) -> Operation[T]:
+    """One call on the shard that ``shard`` names under the present topology, repeated under a newer one."""
+    round = 0
+    while True:
+        epoch, keys = atlas.topology.epoch, shard()
+        try:
+            return (yield make(keys, epoch))  # type: ignore[no-any-return]  # what a yield gives back is untyped
+        except ShardqError as fault:
+            yield from mended(atlas, keys, fault, round)
+        round += 1
+
+
+Part = tuple[ShardKeys, Callable[[ShardKeys, int], Call[T]]]
+
+
+def each(atlas: Atlas, parts: Sequence[Part[T]]) -> Operation[list[T]]:
+    """Calls on given shards, whatever the topology, in no order. Those refused by the guard, before anything was
+    written, are sent again; of other errors the first is raised when all the rest are done.
+    """
+    done: list[T] = []
+    failure: ShardqError | None = None
+    round = 0
+    while parts:
+        epoch = atlas.topology.epoch
+        sent = {id(call): (part, call) for part in parts for call in [part[1](part[0], epoch)]}
+        again: list[Part[T]] = []
+        faults: dict[int, tuple[ShardKeys, ShardqError]] = {}
+        for call, result in (yield Many([call for _, call in sent.values()])):
+            part = sent[id(call)][0]
+            if isinstance(result, (Stale, Missing)):
+                again.append(part)
+                faults[part[0].shard] = part[0], result
+            elif isinstance(result, ShardqError):
+                failure = failure or result
+            else:
+                done.append(result)
+        for keys, fault in faults.values():
+            yield from mended(atlas, keys, fault, round)
+        parts = again
+        round += 1
+    if failure is not None:
+        raise failure
+    return done
+
+
+def everywhere(
+    atlas: Atlas, make: Callable[[ShardKeys, int], Call[T]], *, broken: dict[int, ShardqError] | None = None
+) -> Operation[list[tuple[ShardKeys, T]]]:
+    """One call on every shard, by shard. With ``broken`` the shards that can't be asked are noted there and left out;
+    without, the first of their errors is raised.
+    """
+    done: dict[int, T] = {}
+    skipped: dict[int, ShardqError] = {} if broken is None else broken
+    round = 0
+    while True:
+        epoch = atlas.topology.epoch
+        asked = {
+            id(call): (keys, call)
+            for keys in atlas.span()
+            if keys.shard not in done and keys.shard not in skipped
+            for call in [make(keys, epoch)]
+        }
+        faults: list[tuple[ShardKeys, ShardqError]] = []
+        for call, result in (yield Many([call for _, call in asked.values()])):
+            keys = asked[id(call)][0]
+            if broken is not None and isinstance(result, ShardqError) and not isinstance(result, (Stale, Missing)):
+                broken[keys.shard] = result
+            elif isinstance(result, ShardqError):
+                faults.append((keys, result))
+            else:
+                done[keys.shard] = result
+        if not faults:
+            return [(keys, done[keys.shard]) for keys in atlas.span() if keys.shard in done]
+        for keys, fault in faults:
+            yield from mended(atlas, keys, fault, round)
+        round += 1

@@ -1,0 +1,52 @@
+"""Small calls for the tests of the drivers, and keys in a wanted slot."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from typing import Any
+
+from shardq.calls.request import Call, Command
+from shardq.layout.slots import slot_of
+from shardq.scripts import Script
+
+STORE = "return redis.call('HINCRBY', KEYS[1], ARGV[1], 1)"
+STORE_ONCE = "redis.call('HSETNX', KEYS[1], ARGV[1], 1) return 'again'"
+TWO_KEYS = "return {redis.call('GET', KEYS[1]), redis.call('INCR', KEYS[2])}"
+
+
+def raw(answer: Any) -> Any:
+    return answer
+
+
+def script_call(text: str, *keys: str, words: tuple[str, ...] = (), resend: Call[Any] | None = None) -> Call[Any]:
+    digest = hashlib.sha1(text.encode()).hexdigest()
+    again = None if resend is None else lambda: resend
+    return Call(
+        slot=slot_of(keys[0]),
+        words=words,
+        decode=raw,
+        script=Script("store", text, digest),
+        keys=keys,
+        resend=again,
+    )
+
+
+def store(key: str, field: str) -> Call[Any]:
+    """Counts a field up; sent again after a loss, it only sees to it that the field is there."""
+    return script_call(STORE, key, words=(field,), resend=script_call(STORE_ONCE, key, words=(field,)))
+
+
+def command(key: str, *words: str | bytes | int) -> Command[Any]:
+    """A plain command for the slot of ``key``."""
+    return Command(slot_of(key), words, raw)
+
+
+def keys_of(name: str, count: int) -> list[str]:
+    """Keys in slots all over the cluster."""
+    return [f"{name}:{{{number * 7919 % 16384}}}" for number in range(count)]
+
+
+def key_in(name: str, slots: range) -> str:
+    """Some key whose slot is in a range, with a tag to put more beside it."""
+    return next(key for n in itertools.count() if slot_of(key := f"{name}:{{{n}}}") in slots)

@@ -1,0 +1,120 @@
+"""Servers that restart, die, hang and load: what waiting can solve never reaches the caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.server import Server
+from shardq.errors import ShardqError, Unavailable
+from tests.drivers.calls import command, store
+from tests.drivers.carriers import Carrier, Carriers
+from tests.support.waiting import wait_until
+
+COUNT = 3000
+
+
+def test_a_restart_between_calls(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    assert carrier.call(store(name, "f")) == 1
+    own_server.restart()
+    assert carrier.call(store(name, "f")) == 2
+
+
+def test_a_call_waits_for_the_server(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    carrier.call(store(name, "f"))
+    own_server.kill()
+    starting = threading.Timer(0.3, own_server.start)
+    starting.start()
+    carrier.call(store(name, "g"))
+    starting.join()
+    assert carrier.call(command(name, "HLEN", name)) == 2
+
+
+def test_killed_in_the_middle_of_many_calls(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    answers = {}
+    for call, answer in carrier.call_all(store(name, f"f{n}") for n in range(COUNT)):
+        answers[call.words[0]] = answer
+        if len(answers) in (COUNT // 3, COUNT // 2):
+            own_server.kill()
+            own_server.start()
+    assert len(answers) == COUNT
+    assert {answer for answer in answers.values() if isinstance(answer, ShardqError)} == set()
+    assert carrier.call(command(name, "HLEN", name)) == COUNT
+    # Sent again as after a loss, nothing was counted twice.
+    assert set(carrier.call(command(name, "HVALS", name))) == {b"1"}
+
+
+def test_a_server_that_stays_away(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    carrier.call(store(name, "f"))
+    own_server.kill()
+    wait_until(lambda: not own_server.running, "the server is gone")
+    with pytest.raises(ShardqError):  # the connection may be seen dead before sending, or not
+        carrier.call(store(name, "f"), timeout=0.3)
+    with pytest.raises(Unavailable, match=r"store was not done within 0\.3 s"):
+        carrier.call(store(name, "f"), timeout=0.3)
+
+
+@pytest.fixture
+def slow_loader(server_binary: Path) -> Iterator[Server]:
+    """A server that will take seconds to load what it holds."""
+    options = {"appendonly": "yes", "key-load-delay": "20", "loading-process-events-interval-bytes": "1024"}
+    with Server(server_binary, options=options) as server:
+        server.ask("DEBUG", "POPULATE", 20_000)
+        server.ask("BGREWRITEAOF")
+        wait_until(lambda: server.ask("INFO", "persistence")["aof_rewrite_in_progress"] == 0, "all is written")
+        server.kill()
+        server.launch()
+        yield server
+
+
+def failure(carrier: Carrier, name: str) -> str:
+    try:
+        carrier.call(store(name, "f"), timeout=0.05)
+    except ShardqError as exc:
+        return str(exc)
+    return ""
+
+
+def test_a_loading_server_is_waited_for(carriers: Carriers, slow_loader: Server, name: str) -> None:
+    carrier = carriers.opened(slow_loader.url, connect_timeout=0.5)
+    assert carrier.call(command(name, "DBSIZE")) == 20_000
+    slow_loader.kill()
+    slow_loader.launch()
+    wait_until(lambda: "the server is loading its data" in failure(carrier, name), "a call meets LOADING")
+    assert carrier.call(store(name, "f")) == 1
+
+
+def test_a_server_that_loads_for_too_long(carriers: Carriers, slow_loader: Server) -> None:
+    carrier = carriers.make(slow_loader.url, connect_timeout=5.0, timeout=0.3)
+    wait_until(lambda: slow_loader.running, "it runs")
+    with pytest.raises(Unavailable, match=r"could not connect within 0\.3 s: LOADING"):
+        carrier.open()
+
+
+def test_a_hung_server_is_left(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    own_server.pause()
+    resumed = threading.Timer(0.5, own_server.resume)
+    resumed.start()
+    carrier.call(store(name, "f"))
+    resumed.join()
+
+
+def test_a_read_only_server(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    with Server(own_server.binary, options={"repl-diskless-sync-delay": "0"}) as master:
+        own_server.ask("REPLICAOF", "127.0.0.1", master.port)
+        wait_until(lambda: own_server.ask("ROLE")[3] == "connected", "it is a replica")
+        with pytest.raises(ShardqError, match=r"within 0\.2 s: READONLY"):
+            carrier.call(store(name, "f"), timeout=0.2)
+        freed = threading.Timer(0.2, lambda: own_server.ask("REPLICAOF", "NO", "ONE"))
+        freed.start()
+        assert carrier.call(store(name, "f")) == 1
+        freed.join()

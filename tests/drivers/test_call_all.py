@@ -1,0 +1,135 @@
+"""Many calls at once: every one answered, none held back by another's node, no wire left out of step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.cluster import Cluster
+from cluster.server import Server
+from shardq.calls.request import Call
+from shardq.drivers.lanes import DEPTH, LOOK_AHEAD
+from shardq.errors import EngineClosed, ServerFault, Unanswered, Unavailable
+from tests.drivers.calls import command, key_in, keys_of, script_call, store
+from tests.drivers.carriers import Carrier, Carriers
+
+COUNT = 2000
+
+
+def stores(name: str, count: int) -> list[Call[Any]]:
+    keys = keys_of(name, 7)
+    return [store(keys[number % 7], f"f{number}") for number in range(count)]
+
+
+def stored(carrier: Carrier, name: str) -> int:
+    return sum(carrier.call(command(key, "HLEN", key)) for key in keys_of(name, 7))
+
+
+def test_every_call_is_answered_once(carrier: Carrier, name: str) -> None:
+    calls = stores(name, COUNT)
+    answers = list(carrier.call_all(calls))
+    assert {id(call) for call, _ in answers} == {id(call) for call in calls}
+    assert [answer for _, answer in answers] == [1] * COUNT
+    assert stored(carrier, name) == COUNT
+
+
+def test_no_calls(carrier: Carrier) -> None:
+    assert list(carrier.call_all([])) == []
+
+
+def test_scripts_flushed_on_the_way(carrier: Carrier, name: str) -> None:
+    answers = []
+    for number, (_, answer) in enumerate(carrier.call_all(stores(name, COUNT))):
+        answers.append(answer)
+        if number % 100 == 0:
+            for key in keys_of(name, 7):
+                carrier.call(command(key, "SCRIPT", "FLUSH"))
+    assert answers == [1] * COUNT
+
+
+def test_errors_are_values(carrier: Carrier, name: str) -> None:
+    keys = keys_of(name, 7)
+    carrier.call(command(keys[3], "SET", keys[3], "text"))
+    answers = list(carrier.call_all(stores(name, 70)))
+    failed = [call for call, answer in answers if isinstance(answer, ServerFault)]
+    assert {call.keys[0] for call in failed} == {keys[3]}
+    assert len(failed) == 10
+    assert len(answers) == 70
+
+
+def test_what_else_decode_raises_is_raised(carrier: Carrier, name: str) -> None:
+    calls = stores(name, 10)
+    calls[5].decode = lambda answer: answer["no such thing"]
+    with pytest.raises(TypeError):
+        list(carrier.call_all(calls))
+    assert carrier.call(command(name, "ECHO", "in step")) == b"in step"
+
+
+def test_calls_are_pulled_as_they_are_needed(carrier: Carrier, name: str) -> None:
+    pulled = 0
+
+    def source() -> Iterator[Call[Any]]:
+        nonlocal pulled
+        for call in stores(name, COUNT):
+            pulled += 1
+            yield call
+
+    ahead = (DEPTH + LOOK_AHEAD) * len(carrier.nodes())
+    for taken, _ in enumerate(carrier.call_all(source()), 1):
+        assert pulled - taken <= 2 * ahead
+
+
+def test_closed_early_it_leaves_nothing_half_read(carrier: Carrier, name: str) -> None:
+    for taken in (0, 1, 5):
+        answers = carrier.call_all(stores(name, 100))
+        list(itertools.islice(answers, taken))
+        answers.close()  # type: ignore[attr-defined]  # every driver's iterator is a generator
+        for key in keys_of(name, 7):
+            assert carrier.call(command(key, "ECHO", key)) == key.encode()
+
+
+def test_big_calls_do_not_clog(carrier: Carrier, name: str) -> None:
+    keys = keys_of(name, 5)
+    payload = "x" * 1_000_000
+    calls = [script_call("return {ARGV[1], ARGV[1]}", keys[n % 5], words=(payload,)) for n in range(20)]
+    for _, answer in carrier.call_all(calls):
+        assert answer == [payload.encode()] * 2
+
+
+def test_a_stopped_node_holds_no_other_back(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
+    carrier = carriers.opened(own_cluster.url)
+    slow, quick = key_in(name, range(100)), key_in(name, range(10000, 16384))
+    carrier.call(store(slow, "f"))
+    carrier.call(store(quick, "f"))
+    stopped = own_cluster.node_of_slot(0)
+    calls = [store(slow if n % 25 == 0 else quick, f"f{n}") for n in range(100)]
+    stopped.pause()
+    answers = carrier.call_all(calls)
+    done = [next(answers)[0] for _ in range(96)]
+    assert all(call.keys[0] == quick for call in done)
+    stopped.resume()
+    assert len(list(answers)) == 4
+
+
+def test_a_hung_server(carriers: Carriers, own_server: Server, name: str) -> None:
+    carrier = carriers.opened(own_server.url)
+    carrier.call(store(name, "f"))
+    own_server.pause()
+    answers = [answer for _, answer in carrier.call_all(stores(name, 10), timeout=0.3)]
+    assert len(answers) == 10
+    assert {type(answer) for answer in answers} <= {Unanswered, Unavailable}
+    assert Unanswered in {type(answer) for answer in answers}
+    own_server.resume()
+    assert [answer for _, answer in carrier.call_all([store(name, "g")])] == [1]
+
+
+def test_a_closed_driver(carriers: Carriers, single: Server, name: str) -> None:
+    carrier = carriers.opened(single.url)
+    answers = carrier.call_all(stores(name, 100))
+    next(answers)
+    carrier.close()
+    with pytest.raises(EngineClosed):
+        list(answers)

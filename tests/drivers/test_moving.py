@@ -1,0 +1,135 @@
+"""A cluster whose slots move and whose masters die, under both drivers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.cluster import Cluster
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.errors import InvalidUrl, ShardqError, Unavailable
+from shardq.layout.slots import slot_of
+from tests.drivers.calls import TWO_KEYS, command, key_in, keys_of, script_call, store
+from tests.drivers.carriers import Carriers
+
+
+@pytest.fixture(scope="module")
+def moving(server_binary: object) -> Iterator[Cluster]:
+    """Slots are moved on it, but no node is broken."""
+    with Cluster(masters=3, replicas=0) as cluster:
+        yield cluster
+
+
+def test_slots_are_spread(carriers: Carriers, moving: Cluster) -> None:
+    carrier = carriers.opened(moving.url)
+    assert sorted(carrier.nodes()) == sorted(node.address for node in moving.masters)
+    for slot in (0, 5460, 5461, 16383):
+        assert carrier.node_of(slot) == moving.node_of_slot(slot).address
+
+
+def test_groups_of_slots(moving: Cluster) -> None:
+    driver = Driver(Settings.from_url(moving.url))
+    driver.open()
+    groups = driver.slot_groups([16000, 1, 2, 16001])
+    assert groups == {driver.node_of(16000): [16000, 16001], driver.node_of(1): [1, 2]}
+    driver.close()
+
+
+def test_one_seed_is_enough(carriers: Carriers, moving: Cluster) -> None:
+    seeds = f"redis+cluster://127.0.0.1:1,{moving.nodes[1].address}"
+    assert len(carriers.opened(seeds).nodes()) == 3
+
+
+def test_the_wrong_scheme(carriers: Carriers, moving: Cluster) -> None:
+    with pytest.raises(InvalidUrl, match=r"write redis\+cluster://"):
+        carriers.make(f"redis://{moving.nodes[0].address}").open()
+
+
+def test_a_moved_slot_is_followed(carriers: Carriers, moving: Cluster, name: str) -> None:
+    carrier = carriers.opened(moving.url)
+    key = key_in(name, range(200, 5000))
+    assert carrier.call(store(key, "f")) == 1
+    target = next(node for node in moving.masters if node is not moving.node_of_slot(slot_of(key)))
+    moving.move_slot(slot_of(key), target)
+    assert carrier.call(store(key, "f"), timeout=5) == 2
+    assert carrier.node_of(slot_of(key)) == target.address
+
+
+def test_a_slot_on_the_move(carriers: Carriers, moving: Cluster, name: str) -> None:
+    carrier = carriers.opened(moving.url)
+    here, gone = (f"{key_in(name, range(6000, 9000))}:{part}" for part in "ab")
+    slot = slot_of(here)
+    carrier.call(command(here, "SET", here, "x"))
+    target = next(node for node in moving.masters if node is not moving.node_of_slot(slot))
+    move = moving.begin_move(slot, target)
+    # A key that is not there is asked for at the target, with the script in full if need be.
+    assert carrier.call(store(gone, "f"), timeout=5) == 1
+    assert carrier.call(store(gone, "f"), timeout=5) == 2
+    assert carrier.node_of(slot) == move.source.address
+    # One here, one not: wait until the move is over.
+    both = script_call(TWO_KEYS, here, f"{here}:never")
+    with pytest.raises(Unavailable, match="TRYAGAIN"):
+        carrier.call(both, timeout=0.2)
+    finishing = threading.Timer(0.3, move.finish)
+    finishing.start()
+    assert carrier.call(both) == [b"x", 1]
+    finishing.join()
+    assert carrier.call(command(gone, "HGET", gone, "f")) == b"2"
+
+
+def test_slots_move_under_many_calls(carriers: Carriers, moving: Cluster, name: str) -> None:
+    carrier = carriers.opened(moving.url)
+    keys = [f"{key_in(name, range(start, start + 300))}:{n}" for start in (9000, 15000) for n in range(20)]
+    calls = [store(keys[n % len(keys)], f"f{n}") for n in range(4000)]
+    slots = {slot_of(key) for key in keys}
+    answers = []
+
+    def move_all() -> None:
+        for slot in slots:
+            target = next(node for node in moving.masters if node is not moving.node_of_slot(slot))
+            moving.move_slot(slot, target, batch=1)
+
+    mover = threading.Thread(target=move_all)
+    for call, answer in carrier.call_all(calls):
+        answers.append((call, answer))
+        if len(answers) == 500:
+            mover.start()
+    mover.join()
+    assert len(answers) == len(calls)
+    assert [answer for _, answer in answers if isinstance(answer, ShardqError)] == []
+    assert sum(carrier.call(command(key, "HLEN", key)) for key in keys) == len(calls)
+
+
+def test_a_master_dies(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
+    carrier = carriers.opened(own_cluster.url)
+    keys = keys_of(name, 30)
+    for key in keys:
+        carrier.call(store(key, "f"))
+    lost = own_cluster.node_of_slot(slot_of(keys[0]))
+    lost.kill()
+    for key in keys:
+        carrier.call(store(key, "g"))
+    assert carrier.node_of(slot_of(keys[0])) != lost.address
+    promoted = own_cluster.wait_promoted(lost)
+    carrier.refresh()
+    assert promoted.address in carrier.nodes()
+    assert lost.address not in carrier.nodes()
+
+
+def test_a_master_dies_under_many_calls(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
+    carrier = carriers.opened(own_cluster.url)
+    keys = keys_of(name, 12)
+    victim = own_cluster.node_of_slot(0)
+    answered = 0
+    for _, answer in carrier.call_all(store(keys[n % 12], f"f{n}") for n in range(3000)):
+        assert not isinstance(answer, ShardqError), answer
+        answered += 1
+        if answered == 1000:
+            victim.kill()
+    assert answered == 3000
+    own_cluster.wait_promoted(victim)
+    with pytest.raises(Unavailable):
+        Driver(Settings.from_url(f"redis://{victim.address}", connect_timeout=0.2)).open()

@@ -1,0 +1,113 @@
+"""The bound of connections, and forks. Sync only: pipes are shared, and a loop does not survive a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cluster.server import Server
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.errors import EngineClosed, Unavailable
+from tests.drivers.calls import command, store
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def opened(single: Server) -> Iterator[Callable[..., Driver]]:
+    made: list[Driver] = []
+
+    def make(**options: int) -> Driver:
+        driver = Driver(Settings.from_url(single.url, **options))
+        driver.open()
+        made.append(driver)
+        return driver
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def ours(server: Server, name: str) -> int:
+    return str(server.ask("CLIENT", "LIST")).count(name)
+
+
+def test_never_more_than_the_bound(opened: Callable[..., Driver], name: str) -> None:
+    driver = opened(connections=3)
+    most = 0
+
+    def work(number: int) -> None:
+        nonlocal most
+        driver.call(store(name, f"f{number}"))
+        most = max(most, *(counted.shared for counted in driver.connections().values()))
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(work, range(500)))
+    assert 1 <= most <= 3
+    assert driver.call(command(name, "HLEN", name)) == 500
+
+
+def test_a_caller_waits_for_a_connection(opened: Callable[..., Driver], single: Server, name: str) -> None:
+    driver = opened(connections=1)
+    blocked = threading.Thread(target=driver.call, args=(command(name, "BLPOP", name, 0),))
+    blocked.start()
+    wait_until(lambda: "cmd=blpop" in str(single.ask("CLIENT", "LIST")), "the only connection is in use")
+    with pytest.raises(Unavailable, match=r"all 1 connections to .* are in use"):
+        driver.call(command(name, "ECHO", "x"), timeout=0.1)
+    freed = threading.Timer(0.1, lambda: single.ask("RPUSH", name, "x"))
+    freed.start()
+    assert driver.call(command(name, "ECHO", "x")) == b"x"
+    freed.join()
+    blocked.join()
+
+
+def test_many_calls_of_two_threads_on_one_connection_each(opened: Callable[..., Driver], name: str) -> None:
+    driver = opened(connections=1)
+
+    def work(part: int) -> int:
+        return len(list(driver.call_all(store(name, f"{part}.{n}") for n in range(200))))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(work, range(2))) == [200, 200]
+
+
+def test_a_fork(opened: Callable[..., Driver], name: str) -> None:
+    driver = opened()
+    line = driver.line(0)
+    driver.call(store(name, "parent"))
+    line.call(store(name, "line"))
+    pid = os.fork()
+    if pid == 0:  # whatever happens, the child must not go on as a second test run
+        try:
+            with pytest.raises(EngineClosed, match=r"start\(\) again"):
+                driver.call(store(name, "too soon"))
+            assert driver.connections() == {}
+            driver.reopen()
+            driver.call(store(name, "child"))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    # The parent's connections were left alone.
+    assert driver.call(store(name, "parent")) == 2
+    assert line.call(store(name, "line")) == 2
+    fields = driver.call(command(name, "HKEYS", name))
+    assert set(fields) == {b"parent", b"line", b"child"}
+    line.close()
+
+
+def test_connections_are_counted(opened: Callable[..., Driver], name: str) -> None:
+    driver = opened(connections=5)
+    line = driver.line(0)
+    line.call(store(name, "f"))
+    driver.call(store(name, "f"))
+    (counted,) = driver.connections().values()
+    assert (counted.shared, counted.bound, counted.own) == (1, 5, 1)
+    line.close()
+    (counted,) = driver.connections().values()
+    assert counted.own == 0

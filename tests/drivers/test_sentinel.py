@@ -1,0 +1,37 @@
+"""Sentinels name the master; only its own word that it is one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.sentinels import Sentinels
+from shardq.errors import Unavailable
+from tests.drivers.calls import store
+from tests.drivers.carriers import Carriers
+
+
+@pytest.fixture
+def service(server_binary: Path) -> Iterator[Sentinels]:
+    with Sentinels(server_binary, password="pw9", sentinel_password="watch9") as service:
+        yield service
+
+
+def test_a_failover(carriers: Carriers, service: Sentinels, name: str) -> None:
+    carrier = carriers.opened(service.url)
+    assert carrier.nodes() == [service.master.address]
+    carrier.call(store(name, "f"))
+    service.sentinels[0].kill()
+    service.master.kill()
+    carrier.call(store(name, "g"), timeout=60)
+    assert carrier.nodes() == [service.replica.address]
+
+
+def test_an_unknown_service(carriers: Carriers, service: Sentinels) -> None:
+    carrier = carriers.make(service.url.replace("/main", "/other"), connect_timeout=0.3)
+    with pytest.raises(Unavailable, match="does not know the service 'other'") as caught:
+        carrier.open()
+    assert "pw9" not in str(caught.value)
+    assert "watch9" not in str(caught.value)

@@ -1,0 +1,27 @@
+"""The two drivers have the same names and arguments, and differ in waiting only."""
+
+from __future__ import annotations
+
+import inspect
+
+from shardq.drivers.aio import AsyncDriver
+from shardq.drivers.sync import Driver
+
+THREADS_ONLY = {"line", "ear"}
+
+
+def public(of: type) -> dict[str, object]:
+    return {name: member for name, member in vars(of).items() if not name.startswith("_")}
+
+
+def test_same_names() -> None:
+    assert set(public(Driver)) - THREADS_ONLY == set(public(AsyncDriver))
+
+
+def test_same_arguments() -> None:
+    for name, member in public(AsyncDriver).items():
+        if callable(member):
+            twin = getattr(Driver, name)
+            ours = inspect.signature(member).parameters
+            theirs = inspect.signature(twin).parameters
+            assert list(ours.values()) == list(theirs.values()), name
