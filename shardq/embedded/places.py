@@ -1,0 +1,118 @@
+"""Where everything of an embedded server lies. Called by the other modules of this package.
+
+lock         held shared by every process that uses the server: see ``locks``
+server.lock  held by the server process itself
+socket       the path of the unix socket, written by whoever starts the server
+server.sock  the unix socket, if its path is short enough for one
+server.conf, server.log, server.log.1, server.pid
+appendonlydir/   the data
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardq.errors import EmbeddedFault
+
+# The address of a unix socket holds 108 bytes on Linux and 104 on macOS, its end included.
+_SOCKET_PATH_BYTES = 100
+
+
+def default_path() -> Path:
+    """``$XDG_DATA_HOME/shardq``, or ``~/.local/share/shardq``."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    return base / "shardq"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of one server. Equal directories have equal places, however they were written."""
+
+    folder: Path
+
+    @classmethod
+    def at(cls, path: Path) -> Place:
+        """Make the directory, for this user alone, unless it is there."""
+        try:
+            folder = path.expanduser().resolve()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (OSError, RuntimeError) as exc:
+            raise EmbeddedFault(
+                f"the directory {path} of the embedded server cannot be made: {exc}; "
+                "choose one that you may write to: embedded:///path"
+            ) from exc
+        return cls(folder)
+
+    @property
+    def users_lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
+    def server_lock(self) -> Path:
+        return self.folder / "server.lock"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "server.conf"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def pid(self) -> Path:
+        return self.folder / "server.pid"
+
+    def socket(self) -> Path | None:
+        """The socket of the server that runs, or ran last; None before the first.
+
+        It is written down, not computed: the runtime directory of a login differs from that of a cron job.
+        """
+        try:
+            return Path(os.fsdecode((self.folder / "socket").read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def choose_socket(self) -> Path:
+        """Where the next server shall listen; written down. Only for the holder of the server's lock."""
+        path = self.folder / "server.sock"
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+            digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
+            path = _runtime_folder() / f"{digest}.sock"
+        fresh = self.folder / "socket.new"
+        fresh.write_bytes(os.fsencode(path))
+        fresh.replace(self.folder / "socket")
+        return path
+
+    def last_words(self, lines: int = 12) -> str:
+        """The end of the server's log."""
+        try:
+            text = self.log.read_text(errors="replace")
+        except FileNotFoundError:
+            text = ""
+        tail = "\n".join(text.splitlines()[-lines:])
+        return f"the end of {self.log}:\n{tail}" if tail else f"{self.log} is empty"
+
+
+def _runtime_folder() -> Path:
+    """A directory with a short path that is ours alone."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if Path(runtime).is_absolute() and Path(runtime).is_dir():
+        folder = Path(runtime) / "shardq"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"shardq-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # In a directory that all may write to, somebody else could have made it first, to listen in our place.
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise EmbeddedFault(
+            f"{folder}, the directory for the embedded server's socket, is not this user's alone: "
+            "remove it, or set XDG_RUNTIME_DIR"
+        )
+    return folder

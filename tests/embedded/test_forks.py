@@ -1,0 +1,78 @@
+"""A forked child is a user of its own: neither takes the server from the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shardq.embedded import enter
+
+
+class Child:
+    """A fork of this process that does ``work`` when told to."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._read, self._write = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._write)
+            os.read(self._read, 1)
+            try:
+                work()
+            except BaseException:  # noqa: BLE001 - whatever it was, the parent sees the exit code
+                os._exit(1)
+            os._exit(0)
+
+    def run(self) -> int:
+        """Tell it, and wait for its exit code."""
+        os.write(self._write, b"g")
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._read)
+        os.close(self._write)
+        return os.waitstatus_to_exitcode(status)
+
+
+def answers(socket: Path) -> bool:
+    connection = redis.Redis(unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0))
+    try:
+        return connection.ping()
+    except redis.ConnectionError:
+        return False
+    finally:
+        connection.close()
+
+
+def test_a_child_that_leaves_does_not_end_its_parents_server(tmp_path: Path) -> None:
+    with enter(tmp_path / "data") as use:
+        assert Child(use.leave).run() == 0
+        assert answers(use.socket)
+    assert not answers(use.socket)
+
+
+def test_a_parent_that_leaves_does_not_end_its_childs_server(tmp_path: Path) -> None:
+    use = enter(tmp_path / "data")
+
+    def work() -> None:
+        assert answers(use.socket)
+        use.leave()
+
+    child = Child(work)
+    use.leave()
+    assert answers(use.socket)
+    assert child.run() == 0
+    assert not answers(use.socket)
+
+
+def test_a_child_that_just_ends_leaves_the_server_to_the_next(tmp_path: Path) -> None:
+    use = enter(tmp_path / "data")
+    child = Child(lambda: None)
+    use.leave()
+    assert child.run() == 0
+    with enter(tmp_path / "data") as again:
+        assert not again.started
+    assert not answers(use.socket)

