@@ -1,0 +1,1 @@
+"""Producers: push tasks, and give orders by id."""

@@ -1,0 +1,183 @@
+"""Pushes of many threads, coalesced: one thread sends what the others leave in the buffer.
+
+A caller gets a ``Pending`` at once, and learns from it when its task is safely stored. The buffer is sent when the
+last sending is over, after at most ``linger`` seconds, or as soon as it holds a full window; a caller that comes
+while it is full waits, so memory is bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
+from shardq.model.task import Receipt
+from shardq.producer.packing import Entries
+
+WINDOW = 4000
+"""Tasks sent at a time; twice as many may wait."""
+
+Send = Callable[[Entries], list[Receipt]]
+"""Stores packed tasks, or raises PushError."""
+
+Pack = Callable[..., Entries]
+"""Checks and encodes one task given as push takes it."""
+
+
+class _Sending:
+    """The tasks that are sent together, and what became of them."""
+
+    __slots__ = ("done", "entries", "error", "receipts")
+
+    def __init__(self) -> None:
+        self.entries = Entries()
+        self.done = threading.Event()
+        self.receipts: Sequence[Receipt] = ()
+        """In the order of the entries."""
+        self.error: ShardqError | None = None
+
+
+class Pending:
+    """A push under way. ``id`` is known; ``result()`` waits until the task is stored."""
+
+    __slots__ = ("_position", "_sending", "id")
+
+    def __init__(self, id: str, sending: _Sending, position: int) -> None:
+        self.id = id
+        self._sending = sending
+        self._position = position
+        """Among the entries of the sending: two threads may push one id."""
+
+    def __repr__(self) -> str:
+        return f"<Pending {self.id}: {'done' if self.done() else 'under way'}>"
+
+    def done(self) -> bool:
+        """Whether ``result`` would not wait."""
+        return self._sending.done.is_set()
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """The receipt, once the task is stored. Raises the error when it is not, TimeoutError when it takes longer."""
+        sending = self._sending
+        if not sending.done.wait(timeout):
+            raise TimeoutError(
+                f"the push of {self.id} is still under way after {timeout} s; wait on, or look with get()"
+            )
+        if sending.receipts:
+            return sending.receipts[self._position]
+        error = sending.error
+        if isinstance(error, PushError):
+            receipt = error.ids[self._position]
+            if receipt in error.failed:
+                raise error.failed[receipt]
+            if receipt in error.unknown:
+                raise Unanswered(
+                    f"the push of {receipt} was sent and its answer lost; look with get(), or push it again by its id"
+                ) from error
+            return receipt if isinstance(receipt, Receipt) else Receipt(receipt)
+        assert error is not None, "a sending ends with receipts or with an error"
+        raise error
+
+
+class Buffer:
+    """What ``engine.buffered()`` gives. Thread-safe; ``close()`` (or leaving its ``with``) sends what is left."""
+
+    def __init__(self, pack: Pack, send: Send, *, linger: float) -> None:
+        self._pack = pack
+        self._send = send
+        self._linger = linger
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._emptied = threading.Condition(self._lock)
+        self._open = _Sending()
+        self._sent = self._open
+        """What was sent last, and perhaps is under way."""
+        self._closed = False
+        self._flushing = False
+        """Somebody waits for what is in the buffer now: it does not linger."""
+        self._thread = threading.Thread(target=self._run, name="shardq-buffer", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Buffer: {len(self._open.entries.ids)} waiting{', closed' if self._closed else ''}>"
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def push(self, payload: Any, **options: Any) -> Pending:
+        """As ``engine.push``, with the same options; wrong arguments are raised here and now."""
+        packed = self._pack(payload, options)
+        with self._lock:
+            while len(self._open.entries.ids) >= 2 * WINDOW and not self._closed:
+                self._emptied.wait()
+            if self._closed:
+                raise EngineClosed("the buffer is closed; make another with engine.buffered()")
+            sending = self._open
+            entries = sending.entries
+            position = len(entries.ids)
+            if not position:
+                self._filled.notify()
+            entries.ids += packed.ids
+            entries.fresh += packed.fresh
+            entries.unique += packed.unique
+            if len(entries.ids) == WINDOW:
+                self._filled.notify()
+        return Pending(packed.ids[0], sending, position)
+
+    def flush(self) -> None:
+        """Returns when everything pushed so far is stored; raises the first error."""
+        with self._lock:
+            last = self._open if self._open.entries.ids else self._sent
+            self._flushing = True
+            self._filled.notify()
+        if not last.entries.ids:
+            return
+        last.done.wait()
+        if last.error is not None:
+            raise last.error
+
+    def close(self) -> None:
+        """Sends what is left and waits for it; raises its error. Earlier errors are told by each ``Pending``."""
+        with self._lock:
+            self._closed = True
+            self._filled.notify_all()
+            self._emptied.notify_all()
+        self._thread.join()
+        if self._sent.error is not None:
+            raise self._sent.error
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._open.entries.ids:
+                    if self._closed:
+                        return
+                    self._filled.wait()
+                deadline = time.monotonic() + self._linger
+                while len(self._open.entries.ids) < WINDOW and not self._closed and not self._flushing:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not self._filled.wait(left):
+                        break
+                sending = self._sent = self._open
+                self._open = _Sending()
+                self._flushing = False
+                self._emptied.notify_all()
+            self._deliver(sending)
+
+    def _deliver(self, sending: _Sending) -> None:
+        try:
+            receipts = self._send(sending.entries)
+        except ShardqError as exc:
+            sending.error = exc
+        except BaseException as exc:
+            # nobody else would learn of it: the thread's callers do
+            sending.error = ShardqError(f"the buffer could not be sent: {exc!r}")
+            raise
+        else:
+            sending.receipts = receipts
+        finally:
+            sending.done.set()

@@ -1,0 +1,297 @@
+"""Pushing, cancelling, rescheduling, requeueing and looking up: the operations, written once for both engines."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from shardq.atlas import Atlas
+from shardq.calls import orders, produce
+from shardq.calls.answers import Missing, Moving, Stale, StaleAgain
+from shardq.calls.request import Call, Command, Word
+from shardq.errors import Conflict, PushError, ShardqError, Unanswered
+from shardq.growth.moves import brought
+from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topic_of
+from shardq.model.record import Codec, decode_record
+from shardq.model.task import Outcome, Receipt, TaskInfo
+from shardq.operation import Many, Operation, mended
+from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches
+
+T = TypeVar("T")
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the tasks of one push so far."""
+
+    ids: list[str]
+    failed: dict[str, ShardqError] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Ids that collided, to the ids that took their place."""
+    answers: dict[str, list[str]] = field(default_factory=dict)
+    """What became of caller-given ids. More than one answer: the call has the id as often, in this order."""
+
+    def receipts(self) -> list[Receipt]:
+        """In the order of the tasks. Raises PushError unless every task is stored, or kept as the caller allowed."""
+        ids = [self.renamed.get(id, id) for id in self.ids] if self.renamed else self.ids
+        if self.answers:
+            answers = {id: iter(said) for id, said in self.answers.items()}
+            receipts = [Receipt.of(id, next(answers[id], "pushed") if id in answers else "pushed") for id in ids]
+        else:
+            receipts = list(map(Receipt, ids))
+        if self.failed or self.unknown:
+            raise PushError(
+                ids=receipts,
+                stored=[id for id in receipts if id not in self.failed and id not in self.unknown],
+                failed=self.failed,
+                unknown=[id for id in receipts if id in self.unknown],
+            )
+        return receipts
+
+    def answered(self, id: str, answer: str) -> None:
+        """What push_unique said of a caller-given id."""
+        if answer.startswith("refused:"):
+            self.failed[id] = Conflict(id, answer.removeprefix("refused:"))
+            return
+        self.answers.setdefault(id, []).append(answer)
+
+    def note(self, batch: Batch, result: list[str] | ShardqError, packer: Packer) -> list[Word]:
+        """Records a batch's answer; what it answers itself must be sent again, under other ids."""
+        if isinstance(result, ShardqError):
+            if isinstance(result, Unanswered):
+                self.unknown.update(batch.ids)
+            else:
+                self.failed.update(dict.fromkeys(batch.ids, result))
+            return []
+        if batch.width == UNIQUE:
+            for id, answer in zip(batch.ids, result, strict=True):
+                self.answered(id, answer)
+            return []
+        if not result:
+            return []
+        collided = set(result)
+        again: list[Word] = []
+        first_names = {new: old for old, new in self.renamed.items()}
+        words = batch.words
+        for at in range(0, len(words), FRESH):
+            taken, due, record = str(words[at]), *words[at + 1 : at + FRESH]
+            if taken in collided:
+                fresh = packer.again(taken, due, record)
+                self.renamed[first_names.get(taken, taken)] = fresh[0]
+                again += fresh
+            else:
+                again += (taken, due, record)
+        return again
+
+
+def pushed(atlas: Atlas, packer: Packer, entries: Entries, *, most: int) -> Operation[list[Receipt]]:
+    """Stores packed tasks. All or nothing for each batch; raises PushError when not all of them are stored."""
+    return (yield from completed(atlas, packer, Tally(entries.ids), entries, most=most))
+
+
+def completed(atlas: Atlas, packer: Packer, tally: Tally, entries: Entries, *, most: int) -> Operation[list[Receipt]]:
+    """The same for the tasks of a tally that are still to be sent."""
+    for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
+        round = 0
+        while words:
+            # The epoch first: what is decided by a newer topology, which another thread may learn at any moment, is
+            # then refused by the shard and decided anew.
+            epoch = atlas.topology.epoch
+            if width == UNIQUE and atlas.topology.priors:
+                yield from _sought(atlas, packer, tally, words)
+                break
+            words = yield from _sent(atlas, packer, tally, words, width, epoch, most=most, round=round)
+            round += 1
+    return tally.receipts()
+
+
+def _sought(atlas: Atlas, packer: Packer, tally: Tally, words: list[Word]) -> Operation[None]:
+    """While tasks move, a caller-given id is looked for where it may be before it is pushed where it belongs."""
+    for at in range(0, len(words), UNIQUE):
+        some = words[at : at + UNIQUE]
+        try:
+            tally.answered(str(some[0]), (yield from unique_pushed(atlas, some)))
+        except ShardqError as exc:
+            tally.note(Batch(atlas.home(str(some[0])), some, UNIQUE), exc, packer)
+
+
+def unique_pushed(atlas: Atlas, words: list[Word], *, resent: produce.Resent = "0") -> Operation[str]:
+    """Pushes one task under its id: to a shard that has the id from earlier, else where it belongs. The answer.
+
+    The order of the shards is the way tasks move, so that one that moves on meanwhile is met in a later one.
+    """
+    id = str(words[0])
+    round = 0
+    while True:
+        topology = atlas.topology
+        *earlier, home = (atlas.keys(shard) for shard in topology.homes(id))
+        keys = home
+        try:
+            for keys in earlier:
+                call = produce.push_unique(keys, topology.epoch, words, resent=resent, only_here=True)
+                (answer,) = yield call
+                if answer == "moving":
+                    yield from brought(atlas, keys, id)
+                elif answer != "elsewhere":
+                    return str(answer)
+            keys = home
+            (answer,) = yield produce.push_unique(home, topology.epoch, words, resent=resent)
+            if answer != "moving":
+                return str(answer)
+            yield from brought(atlas, home, id)
+        except (Stale, Missing) as fault:
+            if isinstance(fault, StaleAgain):
+                resent = "1"
+            yield from mended(atlas, keys, fault, round)
+            round += 1
+
+
+def _sent(
+    atlas: Atlas, packer: Packer, tally: Tally, words: list[Word], width: int, epoch: int, *, most: int, round: int
+) -> Operation[list[Word]]:
+    """Sends tasks once, by the topology of this epoch; answers the words that must be sent again."""
+    again: list[Word] = []
+    faults: list[tuple[Batch, ShardqError]] = []
+    sent: dict[int, Batch] = {}
+    for call, result in (yield Many(_calls(epoch, batches(atlas, words, width, most=most), sent))):
+        batch = sent.pop(id(call))
+        if isinstance(result, (Stale, Missing)):
+            faults.append((batch, result))
+        else:
+            again += tally.note(batch, result, packer)
+    for batch, fault in faults:
+        try:
+            yield from mended(atlas, batch.keys, fault, round)
+            if isinstance(fault, StaleAgain):
+                # some of it may be stored, by the older topology: each is asked for where it may be
+                yield from asked_for(atlas, tally, batch)
+            else:
+                again += batch.words
+        except ShardqError as exc:
+            tally.note(batch, exc, packer)
+    return again
+
+
+def asked_for(atlas: Atlas, tally: Tally, batch: Batch) -> Operation[None]:
+    """Pushes tasks one by one after a lost answer and a change of topology: what is stored already is ours."""
+    words = batch.as_unique()
+    for at in range(0, len(words), UNIQUE):
+        answer = yield from unique_pushed(atlas, words[at : at + UNIQUE], resent="1")
+        if batch.width == UNIQUE:
+            tally.answered(str(words[at]), answer)
+
+
+def _calls(epoch: int, source: Iterable[Batch], sent: dict[int, Batch]) -> Iterator[Command[list[str]]]:
+    for batch in source:
+        call = batch.call(epoch)
+        sent[id(call)] = batch
+        yield call
+
+
+def pushed_one(atlas: Atlas, packer: Packer, entries: Entries) -> Operation[Receipt]:
+    """Stores one packed task; its own error is raised as it is."""
+    if entries.unique:
+        return _receipt(entries.ids[0], (yield from unique_pushed(atlas, entries.unique)))
+    words = entries.fresh
+    round = 0
+    while True:
+        # the epoch first, as above
+        epoch = atlas.topology.epoch
+        batch = Batch(atlas.home(str(words[0])), words, FRESH)
+        try:
+            if not (yield batch.call(epoch)):
+                return Receipt(words[0])
+        except (Stale, Missing) as fault:
+            yield from mended(atlas, batch.keys, fault, round)
+            if isinstance(fault, StaleAgain):
+                yield from unique_pushed(atlas, batch.as_unique(), resent="1")
+                return Receipt(words[0])
+            round += 1
+        else:
+            words = [*packer.again(str(words[0]), words[1], words[2])]
+
+
+def _receipt(id: str, answer: str) -> Receipt:
+    if answer.startswith("refused:"):
+        raise Conflict(id, answer.removeprefix("refused:"))
+    return Receipt.of(id, answer)
+
+
+def looked_up(
+    atlas: Atlas, id: str, make: Callable[[ShardKeys, int], Call[T]], *, absent: Callable[[T], bool]
+) -> Operation[tuple[ShardKeys, T]]:
+    """An order or question by id, put to each shard that may hold the id until one knows it.
+
+    The order of the shards is the way tasks move: an id that moves on meanwhile is met in a later one. A topology
+    that changes meanwhile starts the round anew.
+    """
+    round = 0
+    while True:
+        topology = atlas.topology
+        shards = topology.homes(id)
+        keys = atlas.keys(shards[0])
+        try:
+            for shard in shards:
+                keys = atlas.keys(shard)
+                result = yield make(keys, topology.epoch)
+                if not absent(result):
+                    break
+        except (Stale, Missing) as fault:
+            yield from mended(atlas, keys, fault, round)
+            round += 1
+        except Moving:
+            yield from brought(atlas, keys, id)
+        else:
+            return keys, result
+
+
+def cancelled(atlas: Atlas, id: str) -> Operation[Outcome]:
+    _, outcome = yield from looked_up(atlas, id, lambda keys, epoch: orders.cancel(keys, epoch, id), absent=_gone)
+    return outcome
+
+
+def rescheduled(atlas: Atlas, id: str, due: int) -> Operation[Outcome]:
+    _, outcome = yield from looked_up(
+        atlas, id, lambda keys, epoch: orders.reschedule(keys, epoch, id, due), absent=_gone
+    )
+    return outcome
+
+
+def requeued(atlas: Atlas, id: str, due: int) -> Operation[Outcome]:
+    _, outcome = yield from looked_up(atlas, id, lambda keys, epoch: orders.requeue(keys, epoch, id, due), absent=_gone)
+    return outcome
+
+
+def found(atlas: Atlas, id: str, codec: Codec) -> Operation[TaskInfo | None]:
+    _, task = yield from looked_up(
+        atlas, id, lambda keys, epoch: orders.get(keys, epoch, id), absent=lambda found: found is None
+    )
+    if task is None:
+        return None
+    record = decode_record(task.record, own=codec)
+    # no division: the float would miss the millisecond in years far away
+    instant = _EPOCH + dt.timedelta(milliseconds=task.instant_ms) if task.instant_ms is not None else None
+    return TaskInfo(
+        id=id,
+        topic=topic_of(id),
+        state=task.state,
+        due=instant if task.state == "scheduled" else None,
+        deadline=instant if task.state == "leased" else None,
+        attempt=task.failures + task.lapses + 1,
+        failures=task.failures,
+        lapses=task.lapses,
+        reason=task.reason,
+        payload=record.payload,
+        headers=record.headers,
+        max_attempts=record.max_attempts,
+    )
+
+
+def _gone(outcome: Outcome) -> bool:
+    return outcome is Outcome.GONE
