@@ -1,0 +1,12 @@
+"""The dispatcher: what moves every task at its due time. One in each process that called ``start()``.
+
+``dispatcher`` puts the parts together: ``membership`` says which processes live, ``shares`` which shards are ours,
+a ``poller`` thread serves each of them, woken by the shard's bell; ``pacing`` decides how much and how long,
+``lateness`` keeps how late the tasks were; ``relay`` carries forwarded payloads to lists on other nodes.
+"""
+
+from shardq.dispatcher.dispatcher import Dispatcher
+from shardq.dispatcher.lateness import Lateness
+from shardq.dispatcher.poller import Keep, PollerReport
+
+__all__ = ["Dispatcher", "Keep", "Lateness", "PollerReport"]

@@ -1,0 +1,134 @@
+"""The dispatcher of one process: pollers for its share of the shards, as members come and go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from shardq.atlas import Atlas
+from shardq.bells import Bells
+from shardq.dispatcher.membership import Membership
+from shardq.dispatcher.poller import Keep, Poller, PollerReport
+from shardq.dispatcher.relay import Relay
+from shardq.dispatcher.shares import shares
+from shardq.drivers.sync import Driver
+from shardq.growth.mover import Mover
+from shardq.layout.topology import Topology
+from shardq.threads import ended
+
+log = logging.getLogger("shardq.dispatcher")
+
+
+class Dispatcher:
+    """Started once, stopped once. ``start`` returns when this process is a member and its pollers run."""
+
+    def __init__(self, driver: Driver, atlas: Atlas, bells: Bells, *, max_attempts: int, keep: Keep) -> None:
+        self._driver = driver
+        self._atlas = atlas
+        self._max_attempts = max_attempts
+        self._keep = keep
+        self._lock = threading.Lock()
+        """Held while the set of pollers changes; a beat and a stop may come at once."""
+        self._pollers: dict[int, Poller] = {}
+        self._members: tuple[str, ...] = ()
+        self._stopped = False
+        self._bells = bells
+        self._membership = Membership(driver, atlas, self._rebalance)
+        self._relay = Relay(driver, atlas, process=self._membership.process)
+        self._mover = Mover(
+            driver,
+            atlas,
+            process=self._membership.process,
+            mine=lambda: sorted(self._pollers),
+            members=lambda: len(self._members),
+        )
+        self._unlearn = atlas.on_change(self._topology_changed)
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {self._membership.process}: {len(self._pollers)} of {len(self._atlas.span())} shards>"
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The dispatcher processes that live, as last heard."""
+        return self._members
+
+    def start(self) -> None:
+        self._bells.listen(self._atlas.control.news, self._atlas.control.slot, self._hear_news)
+        try:
+            self._membership.join()
+            self._mover.topology_changed(self._atlas.topology)
+        except BaseException:
+            self._bells.forget(self._atlas.control.news, self._hear_news)
+            self._unlearn()
+            raise
+
+    def stop(self) -> None:
+        """Ends every thread; then the others are told, so that they take over at once."""
+        self._unlearn()
+        with self._lock:
+            self._stopped = True
+            pollers, self._pollers = list(self._pollers.values()), {}
+        self._membership.stop()
+        self._relay.stop()
+        self._mover.stop()
+        self._tell_to_end(pollers)
+        threads = [
+            self._membership.thread,
+            self._relay.thread,
+            self._mover.thread,
+            *(poller.thread for poller in pollers),
+        ]
+        ended(thread for thread in threads if thread is not None)
+        self._bells.forget(self._atlas.control.news, self._hear_news)
+        self._membership.leave()
+
+    def reports(self) -> dict[int, PollerReport]:
+        """What each poller of this process is at, by shard."""
+        with self._lock:
+            pollers = list(self._pollers.values())
+        return {poller.keys.shard: poller.report() for poller in pollers}
+
+    def _hear_news(self, _: str | None) -> None:
+        self._membership.news.set()
+
+    def _tell_to_end(self, pollers: list[Poller]) -> None:
+        for poller in pollers:
+            poller.stop()
+            self._bells.forget(poller.keys.bell, poller.rung)
+
+    def _topology_changed(self, topology: Topology) -> None:
+        self._mover.topology_changed(topology)
+        self._membership.news.set()
+        with self._lock:
+            for poller in self._pollers.values():
+                poller.bell.set()
+
+    def _rebalance(self, members: tuple[str, ...]) -> None:
+        """After each beat: serves exactly this process's share of the shards."""
+        self._members = members
+        span = self._atlas.topology.span()
+        mine = set(shares(members, len(span)).get(self._membership.process, ()))
+        with self._lock:
+            if self._stopped or mine == self._pollers.keys():
+                return
+            gone = [self._pollers.pop(shard) for shard in self._pollers.keys() - mine]
+            for shard in sorted(mine - self._pollers.keys()):
+                self._pollers[shard] = self._new_poller(shard)
+        log.info("serving %d of %d shards among %d processes", len(mine), len(span), len(members))
+        self._tell_to_end(gone)
+        ended(poller.thread for poller in gone)
+
+    def _new_poller(self, shard: int) -> Poller:
+        keys = self._atlas.keys(shard)
+        poller = Poller(
+            self._driver,
+            self._atlas,
+            keys,
+            max_attempts=self._max_attempts,
+            keep=self._keep,
+            hears=lambda: self._bells.hears(keys.bell),
+            relay=self._relay.rouse,
+        )
+        self._bells.listen(keys.bell, keys.slot, poller.rung)
+        poller.start()
+        return poller

@@ -1,0 +1,107 @@
+"""How late tasks are dispatched, as a histogram of fixed size. Each poller keeps one; ``stats()`` shows and adds them.
+
+A dispatch answers how late the oldest and the newest task of its batch were, by the server's clock. All of a batch
+count as late as its oldest: no quantile is ever better than what happened, and while tasks are moved one by one, as in
+a shard that keeps up, it is exact.
+
+Values up to 15 ms have a bin each; above, eight bins for each doubling: read off with at most an eighth too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+_EXACT = 16
+_PER_DOUBLING = 8
+_LONGEST_MS = (1 << 36) - 1
+"""Two years; what is later than that counts as this."""
+
+
+class Lateness(msgspec.Struct, frozen=True):
+    """How many tasks were how late."""
+
+    counts: tuple[int, ...] = ()
+    """By bin; bins at the end that have nothing may be missing."""
+    early: int = 0
+    """Tasks in batches of which one was moved before its due time: always 0."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def p50_ms(self) -> int | None:
+        return self.quantile_ms(0.5)
+
+    @property
+    def p99_ms(self) -> int | None:
+        return self.quantile_ms(0.99)
+
+    @property
+    def max_ms(self) -> int | None:
+        return self.quantile_ms(1.0)
+
+    def quantile_ms(self, share: float) -> int | None:
+        """No more than this share of the tasks were later (rounded up within a bin); None without any.
+
+        >>> Lateness(counts=(98, 1, 1)).quantile_ms(0.99)
+        1
+        """
+        wanted = share * self.count
+        seen = 0
+        for at, count in enumerate(self.counts):
+            seen += count
+            if count and seen >= wanted:
+                return _last_of(at)
+        return None
+
+    @classmethod
+    def total(cls, parts: Iterable[Lateness]) -> Lateness:
+        """Of all together."""
+        counts: list[int] = []
+        early = 0
+        for part in parts:
+            counts += [0] * (len(part.counts) - len(counts))
+            for at, count in enumerate(part.counts):
+                counts[at] += count
+            early += part.early
+        return cls(tuple(counts), early)
+
+
+class Tally:
+    """What a poller writes to. One thread notes, any thread takes the ``snapshot``."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (_bin(_LONGEST_MS) + 1)
+        self._last = -1
+        """The highest bin in use: what is above need not be copied."""
+        self._early = 0
+
+    def note(self, tasks: int, *, oldest_ms: int, newest_ms: int) -> None:
+        """One batch."""
+        if newest_ms < 0:
+            self._early += tasks
+        at = _bin(min(max(oldest_ms, 0), _LONGEST_MS))
+        self._counts[at] += tasks
+        self._last = max(self._last, at)
+
+    def snapshot(self) -> Lateness:
+        return Lateness(tuple(self._counts[: self._last + 1]), self._early)
+
+
+def _bin(ms: int) -> int:
+    if ms < _EXACT:
+        return ms
+    # its four highest bits: the first says which doubling, the other three which part of it
+    shift = ms.bit_length() - 4
+    return _EXACT + (shift - 1) * _PER_DOUBLING + ((ms >> shift) & (_PER_DOUBLING - 1))
+
+
+def _last_of(at: int) -> int:
+    """The highest value of a bin."""
+    if at < _EXACT:
+        return at
+    doubling, part = divmod(at - _EXACT, _PER_DOUBLING)
+    return ((_PER_DOUBLING + part + 1) << (doubling + 1)) - 1

@@ -1,0 +1,146 @@
+"""Who lives: this process's heartbeat, and the members it hears of. One thread; every beat is one script.
+
+While the control slot can't be reached the last members stand; back again, members seen before count as alive for
+one more period, so that a process that was cut off does not take over everything at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from shardq.atlas import Atlas
+from shardq.calls import control
+from shardq.drivers.sync import Driver
+from shardq.errors import ShardqError
+from shardq.layout.topology import Topology
+from shardq.operation import refreshed, run
+
+log = logging.getLogger("shardq.dispatcher")
+
+BEAT_S = 1.0
+PERIOD_S = 3.0
+"""A member silent for this long is dead: three beats, so that one lost to a busy server does not count."""
+
+MARGIN_S = 0.02
+"""After a member's expiry, before looking again: its own late beat may be on its way."""
+
+NEWS_GAP_S = 0.02
+"""Between two beats that news asked for: one change can be told by several."""
+
+CALL_TIMEOUT_S = 1.0
+LEAVE_TIMEOUT_S = 0.25
+"""Signing off is a courtesy: a server that says nothing must not hold up the end of a process."""
+
+Changed = Callable[[tuple[str, ...]], None]
+
+
+class Membership:
+    """Calls ``changed`` from its thread (and once from ``join``) after each beat with the living members, sorted."""
+
+    def __init__(self, driver: Driver, atlas: Atlas, changed: Changed) -> None:
+        self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
+        self.news = threading.Event()
+        """Set by whoever hears that something changed."""
+        self._driver = driver
+        self._line = driver.line(atlas.control.slot)
+        """A connection of its own: a beat must not wait for one, and stopping ends it out of a call."""
+        self._atlas = atlas
+        self._changed = changed
+        self._members: dict[str, float] = {}
+        """Name → the monotonic instant until which it counts as alive."""
+        self._graced: set[str] = set()
+        """Members that only an outage of ours keeps alive."""
+        self._outage = False
+        self._stopping = False
+        self.thread = threading.Thread(target=self._run, name="shardq-heartbeat", daemon=True)
+
+    def join(self) -> None:
+        """Becomes a member, in the caller's thread, and goes on beating in its own."""
+        try:
+            self._beat(timeout=None)  # a start has a caller's patience, not a beat's
+        except BaseException:
+            self._line.close()
+            raise
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Tells the thread to end, also out of a beat that is under way: no other follows."""
+        self._stopping = True
+        self.news.set()
+        self._line.interrupt()
+
+    def leave(self) -> None:
+        """Tells the others at once. Without an answer they find out after the period."""
+        try:
+            self._driver.call(
+                control.heartbeat(
+                    self._atlas.control,
+                    self.process,
+                    period_ms=_ms(PERIOD_S),
+                    epoch=self._atlas.topology.epoch,
+                    leave=True,
+                ),
+                timeout=LEAVE_TIMEOUT_S,
+            )
+        except ShardqError as exc:
+            log.warning("could not sign off, the other dispatchers notice within %g s: %s", PERIOD_S, exc)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self.news.clear()
+                wait = self._guarded_beat()
+                if self.news.wait(wait) and not self._stopping:
+                    time.sleep(NEWS_GAP_S)
+        finally:
+            self._line.close()
+
+    def _guarded_beat(self) -> float:
+        try:
+            wait = self._beat()
+        except Exception as exc:
+            if not self._outage and not self._stopping:
+                log.error(
+                    "the heartbeat fails, keeping the present shards: %s",
+                    exc,
+                    exc_info=not isinstance(exc, ShardqError),
+                )
+            self._outage = True
+            return BEAT_S
+        if self._outage:
+            log.warning("the heartbeat works again")
+            self._outage = False
+        return wait
+
+    def _beat(self, *, timeout: float | None = CALL_TIMEOUT_S) -> float:
+        """One beat; answers how long until the next."""
+        atlas = self._atlas
+        roll = self._line.call(
+            control.heartbeat(atlas.control, self.process, period_ms=_ms(PERIOD_S), epoch=atlas.topology.epoch),
+            timeout=timeout,
+        )
+        if roll.epoch > atlas.topology.epoch:
+            atlas.learn(Topology.from_fields(roll.topology))
+        elif roll.epoch < atlas.topology.epoch:
+            run(self._driver, refreshed(atlas), CALL_TIMEOUT_S)
+        now = time.monotonic()
+        living = {name: now + PERIOD_S - (roll.now_us / 1e6 - last_ms / 1e3) for name, last_ms in roll.members.items()}
+        if self._outage:
+            living = dict.fromkeys(self._members, now + PERIOD_S) | living
+        else:
+            kept = {name: self._members[name] for name in self._graced if self._members[name] > now}
+            living = kept | living
+        self._graced = set(living) - set(roll.members)
+        self._members = living
+        self._changed(tuple(sorted(living)))
+        expiry = min((until for name, until in living.items() if name != self.process), default=now + BEAT_S)
+        return min(BEAT_S, max(MARGIN_S, expiry - now + MARGIN_S))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

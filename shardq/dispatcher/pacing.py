@@ -1,0 +1,54 @@
+"""How much a poller moves at a time and how long it sleeps. Pure decisions; the poller does the waiting."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from shardq.calls.dispatch import MAX_BATCH, Dispatched
+
+FIRST_BATCH = 64
+"""A small first batch: a shard that has just one task due pays nothing for a larger one, a backlog grows it at once."""
+
+SLOW_S = 0.005
+"""A round trip longer than this halves the batch: other callers of that server wait behind it."""
+
+LONGEST_SLEEP_S = 20.0
+"""While the bell is heard nothing can fall due unnoticed; this covers a ring lost on its way. Part of the contract: a
+lease longer than this rings no bell (``rouse.lua``)."""
+
+DEAF_SLEEP_S = 0.25
+"""While it is not heard: what a push can be late by."""
+
+FIRST_BACKOFF_S = 0.05
+LONGEST_BACKOFF_S = 2.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """The batch size of one poller, and its patience with errors."""
+
+    limit: int = FIRST_BATCH
+    backoff_s: float = 0.0
+
+    def moved(self, done: int, took_s: float) -> None:
+        """After a dispatch that was allowed ``limit``."""
+        self.backoff_s = 0.0
+        if took_s > SLOW_S:
+            self.limit = max(1, self.limit // 2)
+        elif done >= self.limit:
+            self.limit = min(MAX_BATCH, self.limit * 2)
+
+    def failed(self) -> float:
+        """How long to wait after an error: doubling, with jitter so that pollers do not come back in step."""
+        self.backoff_s = min(LONGEST_BACKOFF_S, max(FIRST_BACKOFF_S, self.backoff_s * 2))
+        return self.backoff_s * random.uniform(0.5, 1.0)
+
+
+def sleep_s(result: Dispatched, *, hears: bool) -> float:
+    """Until the next instant of interest, exactly, by the server's clock."""
+    # the longest sleep is drawn anew so that the pollers of a process spread out
+    cap = LONGEST_SLEEP_S * random.uniform(0.9, 1.0) if hears else DEAF_SLEEP_S
+    if result.next_us is None:
+        return cap
+    return max(0.0, min(cap, (result.next_us - result.now_us) / 1e6))

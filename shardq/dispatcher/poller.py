@@ -1,0 +1,219 @@
+"""One poller: moves what is due in one shard, and sleeps exactly until more is. The thread around ``step`` is
+``run``; no error ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from shardq.atlas import Atlas
+from shardq.calls import clean, dispatch
+from shardq.calls.answers import Missing, Stale
+from shardq.dispatcher.forwarding import Forwarding
+from shardq.dispatcher.lateness import Lateness, Tally
+from shardq.dispatcher.pacing import LONGEST_SLEEP_S, Pace, sleep_s
+from shardq.drivers.sync import Driver
+from shardq.errors import ShardqError
+from shardq.layout.keys import ShardKeys
+from shardq.operation import mended, run
+
+log = logging.getLogger("shardq.dispatcher")
+
+MAX_TOPICS = 64
+"""Ready lists declared to one dispatch. With more topics in use at once the poller takes turns."""
+
+CALL_TIMEOUT_S = 2.0
+"""Shorter than a producer's: a poller that can't reach its shard should say so in stats(), and it tries for ever."""
+
+HEALTHY_S = LONGEST_SLEEP_S + 2 * CALL_TIMEOUT_S
+"""A poller that has not completed a step for this long is not well."""
+
+TRIM_S = 300.0
+"""How often dead tasks are looked through for those to forget."""
+
+PollerState = Literal["starting", "running", "failing", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How long dead tasks are kept, and how many in a shard."""
+
+    age_ms: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PollerReport:
+    """One poller as ``stats()`` shows it."""
+
+    shard: int
+    state: PollerState
+    error: str | None
+    """Why it is failing."""
+    dispatched: int
+    """Since it started here."""
+    late_ms: int | None
+    """Lateness of the task moved last."""
+    lateness: Lateness
+    """Of all that it dispatched."""
+    idle_s: float
+    """Since its last completed step."""
+
+    @property
+    def healthy(self) -> bool:
+        return self.state != "failing" and self.idle_s < HEALTHY_S
+
+
+class Poller:
+    """Serves one shard. ``bell`` is set by whoever knows of something due; ``hears``: whether rings reach us."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        atlas: Atlas,
+        keys: ShardKeys,
+        *,
+        max_attempts: int,
+        keep: Keep,
+        hears: Callable[[], bool],
+        relay: Callable[[int], None],
+    ) -> None:
+        self.keys = keys
+        self.bell = threading.Event()
+        self._driver = driver
+        self._atlas = atlas
+        self._line = driver.line(keys.slot)
+        self._forwarding = Forwarding(driver, self._line, atlas, keys, relay=relay, timeout=CALL_TIMEOUT_S)
+        self._max_attempts = max_attempts
+        self._keep = keep
+        self._trim_at = time.monotonic() + TRIM_S * random.uniform(0.1, 1.0)
+        self._hears = hears
+        self._topics: list[str] = []
+        self._pace = Pace()
+        self._stopping = False
+        self._state: PollerState = "starting"
+        self._error: str | None = None
+        self._dispatched = 0
+        self._late_ms: int | None = None
+        self._lateness = Tally()
+        self._stepped = time.monotonic()
+        self.thread = threading.Thread(target=self.run, name=f"shardq-poller-{keys.shard}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<Poller of shard {self.keys.shard}: {self._state}, {self._dispatched} dispatched>"
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Tells the thread to end, also out of a call that is under way."""
+        self._stopping = True
+        self.bell.set()
+        self._line.interrupt()
+
+    def rung(self, _: str | None) -> None:
+        """Something is due earlier than known, or a ring may have been missed. From any thread."""
+        self.bell.set()
+
+    def report(self) -> PollerReport:
+        refused = self._forwarding.error
+        return PollerReport(
+            shard=self.keys.shard,
+            state="failing" if refused and self._state == "running" else self._state,
+            error=self._error or refused,
+            dispatched=self._dispatched,
+            late_ms=self._late_ms,
+            lateness=self._lateness.snapshot(),
+            idle_s=time.monotonic() - self._stepped,
+        )
+
+    def run(self) -> None:
+        try:
+            while not self._stopping:
+                # cleared before the step: a ring during it is not lost
+                self.bell.clear()
+                wait = self._guarded_step()
+                if wait > 0 and not self._stopping:
+                    self.bell.wait(wait)
+        finally:
+            self._state = "stopped"
+            self._line.close()
+
+    def _guarded_step(self) -> float:
+        """A step, or how long to wait after its failure. Said once in the log, not once a step."""
+        try:
+            wait = self.step()
+        except (Stale, Missing) as fault:
+            return self._mend(fault)
+        except Exception as exc:  # noqa: BLE001  no error ends a poller: what it was is logged, and shown in stats()
+            return self._failed(exc)
+        if self._state == "failing":
+            log.warning("shard %d is dispatched again", self.keys.shard)
+        self._state, self._error = "running", None
+        return wait
+
+    def _failed(self, exc: Exception) -> float:
+        if self._stopping:
+            return 0.0
+        if self._state != "failing":
+            known = isinstance(exc, ShardqError)
+            log.error(
+                "shard %d can't be dispatched, trying on: %s",
+                self.keys.shard,
+                exc,
+                exc_info=None if known else exc,
+            )
+        self._state, self._error = "failing", f"{type(exc).__name__}: {exc}"
+        return self._pace.failed()
+
+    def _mend(self, fault: ShardqError) -> float:
+        try:
+            run(self._driver, mended(self._atlas, self.keys, fault, 0), CALL_TIMEOUT_S)
+        except Exception as exc:  # noqa: BLE001  as above
+            return self._failed(exc)
+        # nothing was done yet under the newer topology; a short pause when it is the same keeps this from spinning
+        return 0.01
+
+    def step(self) -> float:
+        """Moves what is due, and answers how long there is nothing to do, in seconds."""
+        topology = self._atlas.topology
+        began = time.monotonic()
+        result = self._line.call(
+            dispatch.dispatch(
+                self.keys,
+                topology.epoch,
+                self._topics,
+                limit=self._pace.limit,
+                max_attempts=self._max_attempts,
+                paused=topology.paused,
+            ),
+            timeout=CALL_TIMEOUT_S,
+        )
+        self._stepped = time.monotonic()
+        self._pace.moved(result.moved, self._stepped - began)
+        if result.moved:
+            self._dispatched += result.moved
+            self._late_ms = result.newest_ms
+            self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+        if self._stepped >= self._trim_at:
+            self._trim(topology.epoch)
+        touched = self._topics if result.moved or result.reaped else ()
+        if result.lacking:
+            # newest first, so that the topics not met for longest fall out
+            self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
+        wait = sleep_s(result, hears=self._hears())
+        if topology.routes:
+            wait = min(wait, self._forwarding.serve(touched, limit=self._pace.limit))
+        return wait
+
+    def _trim(self, epoch: int) -> None:
+        """Removes the oldest dead tasks past what is to be kept; goes on at the next step while there are more."""
+        call = clean.trim(self.keys, epoch, age_ms=self._keep.age_ms, keep=self._keep.count)
+        if self._line.call(call, timeout=CALL_TIMEOUT_S) < clean.CHUNK:
+            self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)
