@@ -1,0 +1,141 @@
+"""The consumer for asyncio. Its twin for threads is ``sync``; what they share is in ``operations``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+from shardq.consumer.desk import Waiter
+from shardq.consumer.operations import (
+    Claims,
+    acks_by_shard,
+    check_held,
+    claimed,
+    extended,
+    one_or_many,
+    settled,
+)
+from shardq.consumer.orders import ITERATION_WAIT_S, burials, check_claim, retries
+from shardq.consumer.room import Room
+from shardq.consumer.waits import Sleep, Waits
+from shardq.drivers.aio import AsyncDriver
+from shardq.errors import LeaseLost
+from shardq.model.checks import duration_ms
+from shardq.model.task import Delivery
+from shardq.operation import arun
+
+log = logging.getLogger("shardq.consumer")
+
+
+class AsyncConsumer:
+    """Claims ready tasks of its topics, the first topic first, and settles them. For one task at a time.
+
+    >>> for delivery in await consumer.claim(100, wait=1.0):
+    ...     handle(delivery.payload)
+    ...     await consumer.ack(delivery)
+    """
+
+    def __init__(self, driver: AsyncDriver, claims: Claims, room: Callable[[], Awaitable[Room]]) -> None:
+        self._driver = driver
+        self._claims = claims
+        self._room = room
+        self._closed = False
+        self._event: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncConsumer {self._claims.name} of {self._claims.topics}>"
+
+    async def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
+        """Up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them."""
+        check_claim(max, wait)
+        if not wait:
+            return await arun(self._driver, claimed(self._claims, max, self._claims.atlas.topology.span()))
+        room, event, loop = await self._room(), asyncio.Event(), asyncio.get_running_loop()
+        self._event = event
+        # the ears are threads
+        waiter = Waiter(self._claims.topics, lambda: _set(loop, event))
+        waits = Waits(self._claims, room, waiter, time.monotonic() + wait)
+        room.desk.enter(waiter)
+        try:
+            while not self._closed and (step := waits.step(time.monotonic())) is not None:
+                if isinstance(step, Sleep):
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(event.wait(), step.seconds)
+                    event.clear()
+                    continue
+                steps = claimed(self._claims, max, step.shards, room if step.naming else None)
+                if deliveries := await arun(self._driver, steps):
+                    return deliveries
+            return []
+        finally:
+            room.left(waiter, self._claims.hints.left(self._claims.atlas.topology.span()))
+
+    def close(self) -> None:
+        """Ends a claim that waits, from its loop; later ones do not wait."""
+        self._closed = True
+        event = self._event
+        if event is not None:
+            event.set()
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Deliveries one by one, until ``close()``: acked when the loop comes back for the next, retried when its body
+        raises or leaves the loop.
+
+        >>> async for delivery in consumer:
+        ...     await handle(delivery.payload)
+        """
+        while not self._closed:
+            for delivery in await self.claim(1, wait=ITERATION_WAIT_S):
+                done = False
+                try:
+                    yield delivery
+                    done = True
+                finally:
+                    await self._end(delivery, done)
+
+    async def _end(self, delivery: Delivery, done: bool) -> None:
+        try:
+            if done:
+                await self.ack(delivery)
+            else:
+                await self.retry(delivery, reason="the loop over its consumer was left")
+        except LeaseLost as exc:
+            # another consumer has it: no reason to end the loop
+            log.warning("%s", exc)
+
+    async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
+        """Done: the tasks are removed. Raises LeaseLost for those given to another meanwhile; the rest are done."""
+        by_shard = {shard: (acks, ()) for shard, acks in acks_by_shard(one_or_many(deliveries)).items()}
+        check_held(await arun(self._driver, settled(self._claims, by_shard)), replaced_is_fine=True)
+
+    async def retry(
+        self,
+        deliveries: Delivery | Iterable[Delivery],
+        *,
+        delay: float | dt.timedelta = 0,
+        reason: str = "retried",
+    ) -> None:
+        """Again after ``delay``; a failed attempt. With none left the task is dead, for ``reason``."""
+        by_shard = retries(one_or_many(deliveries), delay, reason, self._claims.max_attempts)
+        check_held(await arun(self._driver, settled(self._claims, by_shard)), replaced_is_fine=False)
+
+    async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
+        """Dead, for ``reason``; ``engine.requeue(id)`` brings it back."""
+        by_shard = burials(one_or_many(deliveries), reason)
+        check_held(await arun(self._driver, settled(self._claims, by_shard)), replaced_is_fine=False)
+
+    async def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
+        """The lease now ends ``seconds`` from now. Raises LeaseLost for those no longer held."""
+        held = acks_by_shard(one_or_many(deliveries))
+        lease_ms = duration_ms(seconds, "seconds")
+        check_held(await arun(self._driver, extended(self._claims, held, lease_ms)), replaced_is_fine=False)
+
+
+def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """From a thread. A loop that has ended has no waiter left to wake."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)

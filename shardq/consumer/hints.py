@@ -1,0 +1,145 @@
+"""Where to claim: what each shard was last known to have, and how a claim is split by that. Pure.
+
+Without weights the order of topics is strict: a shard is asked for a lower topic only as far as no shard is known to
+have a higher one. With weights each topic that has tasks gets its share, and what one can't use the others get. The
+shard asked first changes with every claim, so that none starves behind others that always have something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+FRESH_S = 0.02
+"""How long the length of a list is believed when the claim can be filled without asking that shard."""
+
+FEW = 4
+"""Shards asked at first for what no hint covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one shard is asked for."""
+
+    shard: int
+    max: int
+    shares: Mapping[str, int]
+    """Of each topic at most; together at most ``max``."""
+
+
+@dataclass(slots=True)
+class Hints:
+    """One consumer's knowledge of its topics' ready lists."""
+
+    weights: Mapping[str, int] | None
+    """None: strict order."""
+    _known: dict[int, dict[str, int]] = field(default_factory=dict)
+    _asked_at: dict[int, float] = field(default_factory=dict)
+    _turn: int = 0
+    _credit: dict[str, float] = field(default_factory=dict)
+    """What weighted topics are owed of earlier claims."""
+
+    def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
+        self._known[shard] = dict(left)
+        self._asked_at[shard] = now_s
+
+    def left(self, shards: Sequence[int]) -> list[tuple[int, str]]:
+        """The lists of these shards that are known to have something."""
+        return [(shard, topic) for shard in shards for topic, left in self._known.get(shard, {}).items() if left]
+
+    def known(self, topic: str, shards: Sequence[int]) -> int:
+        """How much these shards were last known to have of a topic."""
+        return sum(self._known.get(shard, {}).get(topic, 0) for shard in shards)
+
+    def split(
+        self,
+        max: int,
+        shards: Sequence[int],
+        topics: Sequence[str],
+        caps: Mapping[str, int],
+        now_s: float,
+        *,
+        few: bool = False,
+    ) -> list[Ask]:
+        """Asks that add up to at most ``max``; those of 0 only look. ``caps``: of these topics no more.
+
+        ``few``: what no hint covers may be asked of a few shards first; in a backlog they have it, and a trip to all is
+        what makes a large fleet slow.
+        """
+        if not shards or not topics:
+            return []
+        self._turn += 1
+        start = self._turn % len(shards)
+        order = [*shards[start:], *shards[:start]]
+        known = {topic: min(caps.get(topic, max), self.known(topic, shards)) for topic in topics}
+        quotas = self._strict(max, known) if self.weights is None else self._weighted(max, known, self.weights)
+        shares: dict[int, dict[str, int]] = {shard: dict.fromkeys(topics, 0) for shard in order}
+        for topic, quota in quotas.items():
+            for shard in order:
+                part = min(quota, self._known.get(shard, {}).get(topic, 0))
+                shares[shard][topic] = part
+                quota -= part
+        totals = {shard: sum(parts.values()) for shard, parts in shares.items()}
+        left = max - sum(totals.values())
+        if left:
+            empty = [shard for shard in order if not totals[shard]]
+            if few and len(topics) == 1:
+                empty = empty[:FEW]
+                order = [shard for shard in order if totals[shard] or shard in empty]
+            _spread(left, empty, shares, totals, caps)
+        elif self.weights is None and quotas[topics[0]] == max:
+            # filled from the highest topic: look at one other shard, the one not asked for longest
+            others = [shard for shard in order if not totals[shard]]
+            oldest = min(others, key=lambda shard: self._asked_at.get(shard, 0.0), default=None)
+            order = [shard for shard in order if totals[shard]]
+            if oldest is not None and now_s - self._asked_at.get(oldest, 0.0) > FRESH_S:
+                order.append(oldest)
+        return [Ask(shard, totals[shard], shares[shard]) for shard in order]
+
+    @staticmethod
+    def _strict(max: int, known: Mapping[str, int]) -> dict[str, int]:
+        quotas: dict[str, int] = {}
+        for topic, count in known.items():
+            quotas[topic] = min(max, count)
+            max -= quotas[topic]
+        return quotas
+
+    def _weighted(self, max: int, known: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
+        """Shares by weight over time: what rounding denies a topic now it is owed at the next claim."""
+        quotas = dict.fromkeys(known, 0)
+        while max:
+            open_ = [topic for topic in known if known[topic] > quotas[topic]]
+            if not open_:
+                break
+            whole = sum(weights[topic] for topic in open_)
+            for topic in open_:
+                self._credit[topic] = self._credit.get(topic, 0.0) + max * weights[topic] / whole
+            for topic in sorted(open_, key=lambda topic: -self._credit[topic]):
+                part = min(max, known[topic] - quotas[topic], round(self._credit[topic]))
+                if part > 0:
+                    quotas[topic] += part
+                    self._credit[topic] -= part
+                    max -= part
+            if max and not any(self._credit[topic] >= 0.5 for topic in open_):
+                break
+        # a topic that had nothing to give is owed nothing later
+        for topic in known:
+            if known[topic] <= quotas[topic]:
+                self._credit[topic] = 0.0
+        return quotas
+
+
+def _spread(
+    left: int,
+    empty: list[int],
+    shares: dict[int, dict[str, int]],
+    totals: dict[int, int],
+    caps: Mapping[str, int],
+) -> None:
+    """What no hint covers is asked of the shards known to have nothing: tasks may have come since."""
+    for position, shard in enumerate(empty):
+        part = -(-left // (len(empty) - position))
+        totals[shard] = part
+        # of a limited topic only what is known, and permitted
+        shares[shard] = {topic: 0 if topic in caps else part for topic in shares[shard]}
+        left -= part

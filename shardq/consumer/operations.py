@@ -1,0 +1,293 @@
+"""Claiming and settling, written once for both consumers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from shardq.atlas import Atlas
+from shardq.calls import consume
+from shardq.calls.answers import Missing, Stale
+from shardq.calls.consume import Ack, Bury, Claimed, Other, Verdict
+from shardq.calls.request import Call
+from shardq.consumer.desk import List
+from shardq.consumer.hints import Ask, Hints
+from shardq.consumer.permits import Permits
+from shardq.consumer.room import Room
+from shardq.errors import LeaseLost, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
+from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topic_of
+from shardq.model.record import Codec, decode_record
+from shardq.model.task import Delivery
+from shardq.operation import Many, Operation, Part, each, mended
+
+log = logging.getLogger("shardq.consumer")
+
+T = TypeVar("T")
+
+PATIENCE_S = 0.05
+"""For a shard that can't be reached, while others can: its node is failing over, and they have work."""
+
+TROUBLE_S = 0.25
+"""Such a shard is asked again after that."""
+
+ROUNDS = 3
+"""Trips of one claim. Hints can be wrong when others claim too; a third trip finds them right nearly always, and what
+is left the next claim gets."""
+
+
+class Claims:
+    """What the claims of one consumer share: who asks for what, and what it knows. Not for two threads at once."""
+
+    def __init__(
+        self,
+        atlas: Atlas,
+        topics: Sequence[str],
+        *,
+        name: str,
+        lease_ms: int,
+        codec: Codec,
+        max_attempts: int,
+        weights: Mapping[str, int] | None = None,
+        types: Mapping[str, Any] | None = None,
+        topic_attempts: Mapping[str, int] | None = None,
+    ) -> None:
+        self.atlas = atlas
+        self.topics = list(topics)
+        self.name = name
+        self.lease_ms = lease_ms
+        self.codec = codec
+        self.max_attempts = max_attempts
+        self.topic_attempts = topic_attempts or {}
+        """Attempts, failed or lapsed, that tasks of some topics are allowed; those of the others: the engine's."""
+        self.types = types or {}
+        """What the payloads of some topics are decoded into."""
+        self.hints = Hints(weights)
+        self.permits = Permits(atlas, lease_ms)
+        self.trouble: dict[int, float] = {}
+        """Shards that could not be reached, to the (monotonic) instant at which to ask them again."""
+        self._calls = 0
+
+    def cut_off(self) -> bool:
+        """Whether no shard could be reached."""
+        return bool(self.trouble) and self.trouble.keys() >= set(self.atlas.topology.span())
+
+    def reachable(self, shards: Sequence[int]) -> Sequence[int]:
+        """Those to be asked now."""
+        if not self.trouble:
+            return shards
+        now = time.monotonic()
+        return [shard for shard in shards if self.trouble.get(shard, now) <= now]
+
+    def troubled(self, shard: int, topics: Sequence[str], why: ShardqError) -> None:
+        """It can't be reached; the others are to be asked meanwhile."""
+        if not self.trouble:
+            log.warning("some shards can't be reached, claiming from the others: %s", why)
+        now = time.monotonic()
+        self.trouble[shard] = now + TROUBLE_S
+        self.hints.learn(shard, dict.fromkeys(topics, 0), now)
+
+    def recovered(self, shard: int) -> None:
+        if self.trouble.pop(shard, None) is not None and not self.trouble:
+            log.info("all shards can be reached again")
+
+    def open_topics(self) -> list[str]:
+        """Those that are not paused now."""
+        paused = self.atlas.topology.paused
+        return [topic for topic in self.topics if topic not in paused] if paused else self.topics
+
+    def token(self) -> str:
+        """A lease's name, never used before: the consumer's and a number."""
+        self._calls += 1
+        return f"{self.name}:{self._calls}"
+
+
+def claimed(claims: Claims, max: int, shards: Sequence[int], room: Room | None = None) -> Operation[list[Delivery]]:
+    """Up to ``max`` deliveries of what is ready now in these shards. One trip to each node, or a few where hints
+    were wrong. With a ``room`` the lists found empty keep its process's name.
+
+    Shards that can't be reached are let be for a while, as long as others can; is it all of them, it waits.
+    """
+    if not claims.cut_off():
+        deliveries = yield from _claimed(claims, max, claims.reachable(shards), room, PATIENCE_S)
+        if deliveries or not claims.cut_off():
+            return deliveries
+    return (yield from _claimed(claims, max, shards, room, None))
+
+
+def _claimed(
+    claims: Claims, max: int, shards: Sequence[int], room: Room | None, patience_s: float | None
+) -> Operation[list[Delivery]]:
+    deliveries: list[Delivery] = []
+    unasked = set(shards)
+    for round in range(ROUNDS):
+        wanted, topics = max - len(deliveries), claims.open_topics()
+        caps: dict[str, int] = {}
+        if limited := claims.permits.limited(topics):
+            prefix = claims.token()
+            wants = {topic: min(wanted, claims.hints.known(topic, shards)) for topic in limited}
+            caps = yield from claims.permits.granted(wants, prefix)
+        # after the first trip only where something is known to be, and where nobody has asked yet
+        among = [shard for shard in shards if shard in unasked or claims.hints.left([shard])]
+        few = round == 0 and room is None
+        asks = claims.hints.split(wanted, among, topics, caps, time.monotonic(), few=few)
+        unasked.difference_update(ask.shard for ask in asks)
+        found = yield from _asked(claims, asks, round, room, patience_s=patience_s)
+        if limited:
+            yield from claims.permits.used(caps, prefix, found)
+        deliveries += found
+        if len(claims.topics) > 1 and claims.hints.weights is None:
+            deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
+        if len(deliveries) >= max or not (unasked or claims.hints.left(shards)):
+            break
+    return deliveries
+
+
+def _asked(
+    claims: Claims, asks: Sequence[Ask], round: int, room: Room | None, *, patience_s: float | None
+) -> Operation[list[Delivery]]:
+    atlas = claims.atlas
+    epoch = atlas.topology.epoch
+    before = room.desk.turns([ask.shard for ask in asks], claims.topics) if room else {}
+    sent: dict[int, tuple[ShardKeys, str, list[str]]] = {}
+    requests = []
+    for ask in asks:
+        keys, token = atlas.keys(ask.shard), claims.token()
+        call = consume.claim(
+            keys,
+            epoch,
+            ask.shares,
+            # one script gives at most 1,000; a larger claim takes another round
+            max=min(ask.max, consume.MAX_CLAIM),
+            lease_ms=claims.lease_ms,
+            token=token,
+            max_attempts=claims.topic_attempts,
+            waiter=room.process if room and room.hears(keys) else "",
+            patience_s=patience_s,
+        )
+        sent[id(call)] = keys, token, list(ask.shares)
+        requests.append(call)
+    deliveries: list[Delivery] = []
+    broken: list[tuple[ShardKeys, Bury]] = []
+    faults: list[tuple[ShardKeys, ShardqError]] = []
+    named: list[List] = []
+    crowd = 0
+    for call, result in (yield Many(requests)):
+        keys, token, topics = sent[id(call)]
+        if isinstance(result, (Unavailable, Unanswered)) and patience_s is not None:
+            claims.troubled(keys.shard, topics, result)
+            continue
+        if isinstance(result, ShardqError):
+            faults.append((keys, result))
+            continue
+        if claims.trouble:
+            claims.recovered(keys.shard)
+        claims.hints.learn(keys.shard, dict(zip(topics, result.left, strict=True)), time.monotonic())
+        for topic, left, size in zip(topics, result.left, result.crowds, strict=True):
+            # a crowd is counted only where our name was left
+            if size and not left:
+                named.append((keys.shard, topic))
+                crowd = max(crowd, size)
+        for task in result.tasks:
+            try:
+                deliveries.append(_delivery(claims, keys, token, task))
+            except PayloadNotDecodable as exc:
+                log.error("task %s can't be decoded and is buried: %s", task.id, exc)
+                broken.append((keys, Bury(task.id, token, f"can't be decoded: {exc}")))
+    if room:
+        room.desk.named(before, named, crowd)
+    for keys, bury in broken:
+        yield from settled(claims, {keys.shard: ([], [bury])})
+    for keys, fault in faults:
+        if isinstance(fault, (Stale, Missing)) or not deliveries:
+            yield from mended(atlas, keys, fault, round)
+        else:
+            # what was claimed elsewhere is worth more than the error, which the next claim meets again
+            log.warning("shard %d could not be claimed from: %s", keys.shard, fault)
+    return deliveries
+
+
+def _delivery(claims: Claims, keys: ShardKeys, token: str, task: Claimed) -> Delivery:
+    topic = topic_of(task.id)
+    record = decode_record(task.record, own=claims.codec, type=claims.types.get(topic) if claims.types else None)
+    return Delivery(
+        id=task.id,
+        topic=topic,
+        payload=record.payload,
+        attempt=task.failures + task.lapses + 1,
+        headers=record.headers,
+        token=token,
+        shard=keys.shard,
+        failures=task.failures,
+        lapses=task.lapses,
+    )
+
+
+Verdicts = Mapping[str, Verdict]
+Settlement = Mapping[int, tuple[Sequence[Ack], Sequence[Other]]]
+
+OTHERS_PER_CALL = 200
+"""A retry or a burial costs several commands where an ack shares three."""
+
+
+def settled(claims: Claims, by_shard: Settlement) -> Operation[dict[str, Verdict]]:
+    """Settles items of any number of shards; answers what was not simply done, by id."""
+
+    def settle(acks: Sequence[Ack], others: Sequence[Other]) -> Callable[[ShardKeys, int], Call[Verdicts]]:
+        return lambda keys, epoch: consume.settle(keys, epoch, acks, others)
+
+    parts: list[Part[Verdicts]] = []
+    for shard, (acks, others) in by_shard.items():
+        keys = claims.atlas.keys(shard)
+        parts += [(keys, settle(some, ())) for some in _slices(acks, consume.MAX_CLAIM)]
+        parts += [(keys, settle((), some)) for some in _slices(others, OTHERS_PER_CALL)]
+    verdicts = _verdicts((yield from each(claims.atlas, parts)))
+    yield from claims.permits.settled(chain.from_iterable((*acks, *others) for acks, others in by_shard.values()))
+    return verdicts
+
+
+def extended(claims: Claims, by_shard: Mapping[int, Sequence[Ack]], lease_ms: int) -> Operation[dict[str, Verdict]]:
+    """Moves the deadlines of leases; answers those no longer held, by id."""
+
+    def extend(held: Sequence[Ack]) -> Callable[[ShardKeys, int], Call[Verdicts]]:
+        return lambda keys, epoch: consume.extend(keys, epoch, held, lease_ms=lease_ms)
+
+    parts: list[Part[Verdicts]] = [
+        (claims.atlas.keys(shard), extend(some))
+        for shard, held in by_shard.items()
+        for some in _slices(held, consume.MAX_CLAIM)
+    ]
+    verdicts = _verdicts((yield from each(claims.atlas, parts)))
+    yield from claims.permits.extended(chain.from_iterable(by_shard.values()), lease_ms)
+    return verdicts
+
+
+def _verdicts(answers: Iterable[Verdicts]) -> dict[str, Verdict]:
+    return {id: verdict for answer in answers for id, verdict in answer.items()}
+
+
+def _slices(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    return [items[at : at + most] for at in range(0, len(items), most)]
+
+
+def check_held(verdicts: Mapping[str, Verdict], *, replaced_is_fine: bool) -> None:
+    """Raises LeaseLost for what is no longer held. An ack of a task that a push replaced is no one's mistake."""
+    lost = [
+        id for id, verdict in verdicts.items() if verdict == "lost" or (verdict == "replaced" and not replaced_is_fine)
+    ]
+    if lost:
+        raise LeaseLost(lost)
+
+
+def acks_by_shard(deliveries: Iterable[Delivery]) -> dict[int, list[Ack]]:
+    by_shard: dict[int, list[Ack]] = {}
+    for delivery in deliveries:
+        by_shard.setdefault(delivery.shard, []).append(Ack(delivery.id, delivery.token))
+    return by_shard
+
+
+def one_or_many(deliveries: Delivery | Iterable[Delivery]) -> list[Delivery]:
+    return [deliveries] if isinstance(deliveries, Delivery) else list(deliveries)

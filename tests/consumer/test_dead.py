@@ -1,0 +1,209 @@
+"""Dead tasks: listed with their reasons page by page, brought back, forgotten in time; and removing tasks in bulk."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shardq import Consumer, DeadTask, Engine, InvalidOption, InvalidTopic, Task
+from shardq.calls import clean
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.servers import Servers, keys_of
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+
+def bury(engine: Engine, count: int, topic: str = "", reason: str = "of no use") -> list[str]:
+    """So many dead tasks."""
+    ids: list[str] = [*engine.push_many([Task(n, topic=topic, headers={"n": f"{n}"}) for n in range(count)])]
+    consumer = engine.consumer(topic)
+    consumer.bury(claim(consumer, count), reason)
+    return ids
+
+
+def test_none(engine: Engine) -> None:
+    assert list(engine.dead()) == []
+    assert list(engine.dead("mail")) == []
+    assert engine.requeue_all() == 0
+
+
+def test_what_is_known_of_a_dead_task(running: Engine, consumer: Consumer) -> None:
+    id = running.push({"n": 1}, topic="mail", headers={"k": "v"}, max_attempts=3)
+    mail = running.consumer("mail", lease=0.1)
+    claim(mail, 1)
+    again = claim(mail, 1)
+    running.consumer("mail").retry(again)
+    running.consumer("mail").bury(claim(mail, 1), "the last straw")
+    (task,) = running.dead()
+    assert isinstance(task, DeadTask)
+    assert (task.id, task.topic, task.reason, task.payload) == (id, "mail", "the last straw", {"n": 1})
+    assert (task.failures, task.lapses, task.headers) == (2, 1, {"k": "v"})
+    assert abs(dt.datetime.now(dt.UTC) - task.died) < dt.timedelta(seconds=30)
+
+
+def test_page_by_page(running: Engine) -> None:
+    ids = bury(running, 2 * clean.PAGE * SHARDS + 7)
+    tasks = list(running.dead())
+    assert sorted(task.id for task in tasks) == sorted(ids)
+    per_shard = [shard.dead for shard in running.stats().shards]
+    assert max(per_shard) > clean.PAGE
+    # shard by shard, in the order of their deaths
+    at = 0
+    for count in per_shard:
+        died = [task.died for task in tasks[at : at + count]]
+        assert died == sorted(died)
+        at += count
+
+
+def test_by_topic_with_their_reasons(running: Engine) -> None:
+    mail, sms = bury(running, 5, "mail", "no such address"), bury(running, 3, "sms", "no such number")
+    assert {task.id: task.reason for task in running.dead("mail")} == dict.fromkeys(mail, "no such address")
+    assert {task.id: task.reason for task in running.dead("sms")} == dict.fromkeys(sms, "no such number")
+    assert list(running.dead("")) == []
+    assert len(list(running.dead())) == 8
+    with pytest.raises(InvalidTopic):
+        list(running.dead("a b"))
+
+
+def test_bringing_all_of_a_topic_back(running: Engine) -> None:
+    mail, sms = bury(running, 250, "mail"), bury(running, 3, "sms")
+    assert running.requeue_all("mail") == 250
+    deliveries = claim(running.consumer("mail"), 250)
+    assert sorted(d.id for d in deliveries) == sorted(mail)
+    assert {(d.attempt, d.failures) for d in deliveries} == {(1, 0)}
+    assert sorted(task.id for task in running.dead()) == sorted(sms)
+    assert running.requeue_all() == 3
+    assert running.stats().dead == 0
+
+
+def test_bringing_all_back_ends_although_they_die_again(running: Engine) -> None:
+    bury(running, 3 * clean.PAGE * SHARDS)
+    consumer = running.consumer()
+    ending = threading.Event()
+
+    def failing() -> None:
+        while not ending.is_set():
+            consumer.bury(consumer.claim(100, wait=0.05), "still of no use")
+
+    with ThreadPoolExecutor(1) as threads:
+        worker = threads.submit(failing)
+        try:
+            assert running.requeue_all() == 3 * clean.PAGE * SHARDS
+        finally:
+            ending.set()
+        worker.result()
+
+
+def test_a_payload_that_can_not_be_decoded_is_listed(engines: Engines, url: str, name: str) -> None:
+    class Secret:
+        name = "secret"
+
+        def encode(self, payload: object) -> bytes:
+            return b"?"
+
+        def decode(self, data: bytes) -> object:
+            return "decoded"
+
+    with engines.make(url, name=name, shards=1, codec=Secret()) as writer:
+        id = writer.push("x", headers={"k": "v"})
+    engine = engines.opened(url, name=name, shards=1)
+    engine.start()
+    assert engine.consumer().claim(1, wait=0.5) == []
+    (task,) = engine.dead()
+    assert (task.id, task.payload) == (id, None)
+    assert "can't be decoded" in task.reason
+
+
+@pytest.mark.parametrize(("age_ms", "keep", "left"), [(10**9, 4, 4), (10**9, 0, 0), (1, 100, 0), (10**9, 100, 10)])
+def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, keep: int, left: int) -> None:
+    engine = engines.opened(url, name=name, shards=1)
+    engine.start()
+    ids = bury(engine, 10)
+    dead = [task.id for task in engine.dead()]
+    until = time.monotonic() + 0.01
+    wait_until(lambda: time.monotonic() > until, "they are older than a few ms")
+    driver = Driver(Settings.from_url(url))
+    driver.open()
+    try:
+        call = clean.trim(keys_of(name, 1)[0], engine.topology.epoch, age_ms=age_ms, keep=keep)
+        assert driver.call(call) == 10 - left
+    finally:
+        driver.close()
+    assert [task.id for task in engine.dead()] == dead[10 - left :]
+    assert sum(state_of(engine, id) == "dead" for id in ids) == left
+
+
+def test_pollers_forget_what_is_too_much(
+    engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.05)
+    engine = engines.opened(url, name=name, shards=2, dead_count=10)
+    engine.start()
+    bury(engine, 100)
+
+    def trimmed() -> bool:
+        engine.push_many([Task("x") for _ in range(4)])  # something due: the pollers step
+        return engine.stats().dead <= 10
+
+    wait_until(trimmed, "five are left in each shard")
+    assert all(shard.dead <= 5 for shard in engine.stats().shards)
+
+
+def test_purging_a_topic(running: Engine) -> None:
+    mail = {state: put(running, state, topic="mail") for state in ("scheduled", "leased", "dead", "ready")}
+    sms = {state: put(running, state, topic="sms") for state in ("scheduled", "leased", "dead", "ready")}
+    assert running.purge("mail") == 3
+    assert {state: state_of(running, id) for state, id in mail.items()} == {
+        "scheduled": "gone",
+        "leased": "leased",
+        "dead": "gone",
+        "ready": "gone",
+    }
+    assert all(state_of(running, id) == state for state, id in sms.items())
+    assert running.consumer("mail").claim(10) == []
+
+
+def test_purging_the_default_topic_leaves_the_others(running: Engine) -> None:
+    for topic in ("", "mail"):
+        put(running, "scheduled", topic=topic)
+        put(running, "ready", topic=topic)
+    assert running.purge("") == 2
+    stats = running.stats()
+    assert (stats.scheduled, stats.ready) == (1, 1)
+
+
+def test_purging_everything(running: Engine, servers: Servers, name: str) -> None:
+    for topic in ("", "mail", "sms"):
+        for state in ("scheduled", "dead", "ready"):
+            put(running, state, topic=topic)
+    running.push_many([Task(n, delay=FAR_S) for n in range(3000)])
+    assert running.purge(everything=True) == 3009
+    stats = running.stats()
+    assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
+    running.stop()
+    kinds = {key.decode().rpartition("}:")[2] for key in servers.held(name)}
+    assert kinds <= {"meta", "topics", "topology", "members"}
+
+
+def test_what_is_held_while_all_is_purged_finishes(running: Engine) -> None:
+    id = running.push("x")
+    consumer = running.consumer()
+    (delivery,) = claim(consumer, 1)
+    assert running.purge(everything=True) == 0
+    consumer.ack(delivery)
+    assert state_of(running, id) == "gone"
+
+
+def test_what_is_to_be_purged_is_said(engine: Engine) -> None:
+    for topic, everything in ((None, False), ("mail", True)):
+        with pytest.raises(InvalidOption, match=r'purge needs topic="name" .*or everything=True'):
+            engine.purge(topic, everything=everything)
+    with pytest.raises(InvalidTopic):
+        engine.purge("a b")

@@ -1,0 +1,122 @@
+"""Tasks that are good for a time only: buried when that is over, not run late."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Any
+
+import pytest
+
+from shardq import Engine, InvalidDelay, InvalidOption, NaiveDatetime, Task
+from shardq.model.checks import expiry_spec
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+LATER_MS = int(LATER.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("expires", "due", "spec"),
+    [
+        (None, 0, None),
+        (5, 0, -5000),
+        (0.0001, 0, -1),
+        (dt.timedelta(minutes=1), -59_999, -60_000),
+        (LATER, 0, LATER_MS),
+        (LATER, LATER_MS - 1, LATER_MS),
+        (LATER.timestamp(), -5000, LATER_MS),
+        (1e9, 0, 10**12),
+        # counted from different moments: not compared
+        (5, LATER_MS, -5000),
+        (LATER, -FAR_S * 1000, LATER_MS),
+    ],
+)
+def test_an_expiry(expires: Any, due: int, spec: int | None) -> None:
+    assert expiry_spec(expires, due) == spec
+
+
+@pytest.mark.parametrize(
+    ("expires", "due"),
+    [(5, -5000), (5, -6000), (LATER, LATER_MS), (LATER, LATER_MS + 1), (LATER.timestamp(), LATER_MS)],
+)
+def test_an_expiry_before_the_due_time(expires: Any, due: int) -> None:
+    with pytest.raises(InvalidOption, match="is not after the task's due time; it would never be handled"):
+        expiry_spec(expires, due)
+
+
+@pytest.mark.parametrize(
+    ("expires", "error", "text"),
+    [
+        (0, InvalidOption, "expires can't be 0; give more than 0"),
+        (-5, InvalidOption, "expires can't be -5"),
+        (float("nan"), InvalidOption, "expires can't be nan"),
+        (dt.timedelta(0), InvalidOption, "expires can't be"),
+        ("5", InvalidOption, "expires can't be '5'"),
+        (True, InvalidOption, "expires can't be True"),
+        (float("inf"), InvalidDelay, "expires can't be inf"),
+        (dt.datetime(2100, 1, 1), NaiveDatetime, "^expires=.* has no time zone"),
+    ],
+)
+def test_an_impossible_expiry(engine: Engine, expires: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        engine.push("x", expires=expires)
+    assert engine.stats().scheduled == 0
+
+
+def test_in_time_it_is_handled(running: Engine) -> None:
+    for expires in (FAR_S, dt.timedelta(hours=1), LATER, time.time() + FAR_S):
+        id = running.push("x", expires=expires)
+        consumer = running.consumer()
+        (delivery,) = claim(consumer, 1)
+        assert delivery.id == id
+        consumer.ack(delivery)
+
+
+def test_too_late_it_is_buried(running: Engine) -> None:
+    running.pause("")
+    ids = running.push_many([Task(n, expires=0.05 + n * 1e-9) for n in range(20)])
+    ids += [running.push("at", expires=time.time() + 0.05), running.push("own", id="own", expires=0.05)]
+    fresh = running.push("fresh", expires=FAR_S)
+    wait_until(lambda: running.stats().ready == 23, "all are ready")
+    until = time.monotonic() + 0.1
+    wait_until(lambda: time.monotonic() > until, "they have expired")
+    running.resume("")
+    consumer, given = running.consumer(), list[str]()
+
+    def all_met() -> bool:
+        given.extend(d.id for d in consumer.claim(10))
+        return running.stats().ready == 0
+
+    wait_until(all_met, "all are met")
+    assert given == [fresh]
+    assert {task.id: task.reason for task in running.dead()} == dict.fromkeys(ids, "expired")
+
+
+def test_a_failed_task_that_has_expired_is_not_tried_again(running: Engine) -> None:
+    id = running.push("x", expires=0.2)
+    consumer = running.consumer()
+    consumer.retry(claim(consumer, 1), delay=0.3)
+    assert consumer.claim(1, wait=1.0) == []
+    task = running.get(id)
+    assert task is not None
+    assert (task.state, task.reason, task.failures) == ("dead", "expired", 1)
+
+
+def test_what_was_claimed_in_time_may_finish(running: Engine) -> None:
+    id = running.push("x", expires=0.1)
+    consumer = running.consumer()
+    deliveries = claim(consumer, 1)
+    until = time.monotonic() + 0.2
+    wait_until(lambda: time.monotonic() > until, "it has expired")
+    consumer.extend(deliveries, 30)
+    consumer.ack(deliveries)
+    assert state_of(running, id) == "gone"
+
+
+def test_a_replacing_push_brings_its_own_expiry(running: Engine) -> None:
+    put(running, "ready", id="one", expires=0.05)
+    running.push("new", id="one", on_conflict="replace", expires=FAR_S)
+    (delivery,) = claim(running.consumer(), 1)
+    assert delivery.payload == "new"

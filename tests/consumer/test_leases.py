@@ -1,0 +1,165 @@
+"""Whose a task is: what a consumer may still do with a delivery, and what changes nothing any more."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shardq import Consumer, Delivery, Engine, LeaseLost, Task
+from tests.support.servers import Servers
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+Order = Callable[[Consumer, Delivery], None]
+
+ORDERS: dict[str, Order] = {
+    "ack": lambda consumer, delivery: consumer.ack(delivery),
+    "retry": lambda consumer, delivery: consumer.retry(delivery, delay=1),
+    "bury": lambda consumer, delivery: consumer.bury(delivery, "why"),
+    "extend": lambda consumer, delivery: consumer.extend(delivery, 500),
+}
+
+
+@pytest.fixture(params=ORDERS)
+def order(request: pytest.FixtureRequest) -> Order:
+    return ORDERS[request.param]
+
+
+def lost(engine: Engine, id: str) -> bool:
+    task = engine.get(id)
+    return task is not None and task.lapses > 0
+
+
+def test_a_late_order_changes_nothing(running: Engine, servers: Servers, name: str, order: Order) -> None:
+    id = running.push("x")
+    holder, other = running.consumer(lease=0.15), running.consumer()
+    (late,) = claim(holder, 1)
+    wait_until(lambda: lost(running, id), "its lease has run out")
+    (present,) = claim(other, 1)
+    running.stop()
+    before = servers.held(name)
+    with pytest.raises(LeaseLost) as caught:
+        order(holder, late)
+    assert caught.value.ids == [id]
+    assert servers.held(name) == before
+    other.ack(present)
+    assert state_of(running, id) == "gone"
+
+
+def test_an_order_after_the_lease_was_taken_back_and_before_another_has_it(
+    running: Engine, servers: Servers, name: str, order: Order
+) -> None:
+    id = running.push("x")
+    holder = running.consumer(lease=0.15)
+    (late,) = claim(holder, 1)
+    wait_until(lambda: state_of(running, id) == "ready", "its lease has run out")
+    running.stop()
+    before = servers.held(name)
+    with pytest.raises(LeaseLost):
+        order(holder, late)
+    assert servers.held(name) == before
+
+
+def test_a_delivery_is_settled_once(running: Engine, servers: Servers, name: str, order: Order) -> None:
+    for first in ("retry", "bury"):
+        put(running, "ready", id=first)
+        consumer = running.consumer()
+        (delivery,) = claim(consumer, 1)
+        consumer.retry(delivery, delay=FAR_S) if first == "retry" else consumer.bury(delivery, "why")
+    running.stop()
+    before = servers.held(name)
+    with pytest.raises(LeaseLost):
+        order(consumer, delivery)
+    assert servers.held(name) == before
+
+
+def test_the_token_outlives_an_extension(running: Engine, servers: Servers, name: str, consumer: Consumer) -> None:
+    running.push("x")
+    (delivery,) = claim(consumer, 1)
+    running.stop()
+    for _ in range(3):
+        consumer.extend(delivery, FAR_S)
+    consumer.ack(delivery)
+    assert state_of(running, delivery.id) == "gone"
+
+
+def test_an_ack_that_crosses_extensions_is_good(running: Engine, consumer: Consumer) -> None:
+    running.push_many([Task(n) for n in range(200)])
+    deliveries = claim(consumer, 200)
+    ended = threading.Event()
+    heart = running.consumer()
+
+    def beat() -> int:
+        beats = 0
+        while not ended.is_set():
+            # some are acknowledged meanwhile
+            with contextlib.suppress(LeaseLost):
+                heart.extend(deliveries, 60)
+            beats += 1
+        return beats
+
+    with ThreadPoolExecutor(1) as threads:
+        beats = threads.submit(beat)
+        for delivery in deliveries:
+            consumer.ack(delivery)
+        ended.set()
+        assert beats.result(10) > 0
+    assert running.stats().leased == 0
+
+
+def test_a_lease_that_was_revoked_by_a_replacing_push(running: Engine, order: Order) -> None:
+    consumer = running.consumer()
+    put(running, "ready", id="one", payload="old")
+    (delivery,) = claim(consumer, 1)
+    running.push("new", id="one", on_conflict="replace", delay=FAR_S)
+    if order is ORDERS["ack"]:
+        order(consumer, delivery)  # nobody's mistake
+    else:
+        with pytest.raises(LeaseLost):
+            order(consumer, delivery)
+    task = running.get("one")
+    assert task is not None
+    assert (task.state, task.payload, task.failures) == ("scheduled", "new", 0)
+
+
+def test_many_at_once_over_all_shards(running: Engine, consumer: Consumer) -> None:
+    ids = running.push_many([Task(n) for n in range(2500)])
+    deliveries = claim(consumer, 2500)
+    consumer.extend(deliveries, 60)
+    consumer.bury(deliveries[:500], "in one trip")
+    consumer.retry(deliveries[500:1000], delay=FAR_S)
+    consumer.ack(deliveries[1000:])
+    stats = running.stats()
+    assert (stats.dead, stats.scheduled, stats.leased, stats.ready) == (500, 500, 0, 0)
+    assert {d.id for d in deliveries} == set(ids)
+
+
+def test_some_of_many_are_lost(running: Engine, order: Order) -> None:
+    running.push_many([Task(n) for n in range(40)])
+    brief, long = running.consumer(lease=0.15), running.consumer()
+    gone, held = claim(brief, 20), claim(long, 20)
+    wait_until(lambda: all(lost(running, d.id) for d in gone), "the short leases have run out")
+    with pytest.raises(LeaseLost) as caught:
+        {
+            "ack": lambda: long.ack([*gone, *held]),
+            "retry": lambda: long.retry([*gone, *held], delay=FAR_S),
+            "bury": lambda: long.bury([*gone, *held], "why"),
+            "extend": lambda: long.extend([*gone, *held], 60),
+        }[next(name for name, each in ORDERS.items() if each is order)]()
+    assert sorted(caught.value.ids) == sorted(d.id for d in gone)
+    states = {state_of(running, d.id) for d in held}
+    expected = {"ack": "gone", "retry": "scheduled", "bury": "dead", "extend": "leased"}
+    assert states == {expected[next(name for name, each in ORDERS.items() if each is order)]}
+
+
+def test_a_cancelled_ready_task_is_never_delivered(running: Engine, consumer: Consumer) -> None:
+    ids = [put(running, "ready") for _ in range(20)]
+    assert all(running.cancel(id) == "cancelled" for id in ids[::2])
+    assert {d.id for d in claim(consumer, 10)} == set(ids[1::2])
+    assert consumer.claim(20) == []
+    assert {running.cancel(id).value for id in ids[::2]} == {"gone"}
+    assert {running.cancel(id).value for id in ids[1::2]} == {"running"}

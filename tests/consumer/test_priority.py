@@ -1,0 +1,81 @@
+"""Topics in strict order and by weight, over all shards, as consumers see it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from shardq import Engine, InvalidOption, Task
+from tests.support.engines import Engines
+from tests.support.waiting import wait_until
+
+SHARDS = 16
+
+
+@pytest.fixture
+def engine(engines: Engines, url: str, name: str) -> Engine:
+    return engines.opened(url, name=name, shards=SHARDS)
+
+
+def ready(engine: Engine, topic: str, count: int) -> None:
+    engine.push_many([Task(None, topic=topic) for _ in range(count)])
+    wait_until(lambda: engine.stats().ready_by_topic.get(topic) == count, f"{count} tasks of {topic} are ready")
+
+
+@pytest.mark.parametrize("max", [1, 10, 64])
+def test_high_before_any_further_low(running: Engine, max: int) -> None:
+    ready(running, "low", 10_000)
+    consumer = running.consumer("high", "low")
+    for _ in range(5):
+        assert {d.topic for d in consumer.claim(max)} == {"low"}
+    ready(running, "high", 100)
+    consumer.claim(max)  # the trip that brings the hints
+    left = running.stats().ready_by_topic["high"]
+    topics = [topic for _ in range(100 // max + 3) for topic in sorted(d.topic for d in consumer.claim(max))]
+    assert topics[:left] == ["high"] * left
+    assert set(topics[left:]) == {"low"}
+
+
+def test_weights(running: Engine) -> None:
+    weights = {"high": 5, "low": 1}
+    ready(running, "high", 9_000)
+    ready(running, "low", 5_000)
+    consumer = running.consumer(topics=weights)
+    given: Counter[str] = Counter()
+    while given.total() < 10_000:
+        deliveries = consumer.claim(50)
+        assert len(deliveries) <= 50
+        given.update(d.topic for d in deliveries)
+        if given.total() >= 1000:
+            for topic, weight in weights.items():
+                assert given[topic] == pytest.approx(given.total() * weight / 6, rel=0.1)
+
+
+def test_what_a_weighted_topic_leaves_the_other_gets(running: Engine) -> None:
+    ready(running, "low", 500)
+    consumer = running.consumer(topics={"high": 1000, "low": 1})
+    given = [d.topic for _ in range(12) for d in consumer.claim(50)]
+    assert given == ["low"] * 500
+
+
+def test_no_shard_starves_behind_others_that_always_have_something(running: Engine) -> None:
+    ready(running, "", 4_000)
+    consumer = running.consumer()
+    shards = Counter(d.shard for _ in range(160) for d in consumer.claim(5))
+    assert shards.keys() == set(range(SHARDS))
+    assert min(shards.values()) >= 0.5 * 800 / SHARDS
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "text"),
+    [
+        (("a",), {"a": 1}, "not both"),
+        ((), {"a": 0}, "the weight 0 of 'a' is not possible; give an int from 1 to 1000"),
+        ((), {"a": 1001}, "the weight 1001 of 'a' is not possible"),
+        ((), {"a": 1.5}, "the weight 1.5 of 'a' is not possible"),
+    ],
+)
+def test_impossible_weights(engine: Engine, names: tuple[str, ...], weights: dict[str, int], text: str) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        engine.consumer(*names, topics=weights)

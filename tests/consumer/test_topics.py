@@ -1,0 +1,240 @@
+"""Pausing and limiting topics: for the whole fleet, whoever says it and whichever process claims."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shardq import Consumer, Engine, InvalidOption, InvalidTopic, Task
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.servers import Servers
+from tests.support.states import claim
+from tests.support.traffic import waiting
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
+    """Another process of the fleet, as the servers see it."""
+    return engines.opened(url, name=name, shards=SHARDS)
+
+
+def ready(engine: Engine, topic: str, count: int) -> None:
+    engine.push_many([Task(n, topic=topic) for n in range(count)])
+    wait_until(lambda: engine.stats().ready_by_topic.get(topic) == count, f"{count} tasks of {topic} are ready")
+
+
+def test_a_paused_topic_is_not_given_out(running: Engine, other: Engine) -> None:
+    ready(running, "mail", 5)
+    other.pause("mail")
+    for engine in (running, other):
+        assert engine.consumer("mail").claim(5, wait=0.1) == []
+        assert engine.topology.paused == ("mail",)
+    other.push("x", topic="sms")
+    assert claim(running.consumer("mail", "sms"), 1)[0].topic == "sms"
+    running.push("late", topic="mail")
+    wait_until(lambda: running.stats().ready_by_topic.get("mail") == 6, "tasks still become ready")
+    running.resume("mail")
+    assert len(claim(other.consumer("mail"), 6)) == 6
+
+
+def test_what_runs_goes_on(running: Engine, other: Engine) -> None:
+    ready(running, "mail", 2)
+    consumer = running.consumer("mail")
+    one, two = claim(consumer, 2)
+    other.pause("mail")
+    consumer.extend(one, 60)
+    consumer.ack(one)
+    consumer.retry(two)
+    wait_until(lambda: running.stats().ready_by_topic.get("mail") == 1, "it is ready, and paused")
+    assert consumer.claim(1) == []
+
+
+def test_who_waits_is_told_of_a_pause_and_of_its_end(
+    running: Engine, other: Engine, servers: Servers, name: str
+) -> None:
+    consumer = running.consumer("mail")
+    with ThreadPoolExecutor(1) as threads:
+        claimed = threads.submit(consumer.claim, 1, wait=20)
+        wait_until(lambda: waiting(servers, name, SHARDS, "mail"), "it waits")
+        other.pause("mail")
+        wait_until(lambda: running.topology.paused == ("mail",), "the news are here")
+        other.push("x", topic="mail")
+        wait_until(lambda: running.stats().ready_by_topic.get("mail") == 1, "it is ready")
+        assert not claimed.done()
+        other.resume("mail")
+        (delivery,) = claimed.result(2)
+        assert delivery.payload == "x"
+
+
+def test_pausing_twice(running: Engine) -> None:
+    running.pause("mail")
+    epoch = running.topology.epoch
+    running.pause("mail")
+    assert running.topology.epoch == epoch
+    for order, topic, paused in (
+        (running.pause, "", ["", "mail"]),
+        (running.resume, "mail", [""]),
+        (running.resume, "mail", [""]),
+    ):
+        order(topic)
+        assert list(running.topology.paused) == paused
+    with pytest.raises(InvalidTopic):
+        running.pause("a b")
+
+
+@pytest.mark.parametrize("order", ["pause", "limit"])
+def test_who_has_not_heard_of_a_change_can_undo_it(running: Engine, other: Engine, order: str) -> None:
+    """A process without consumers or pollers hears no news: what it knows is as old as its last call."""
+    ready(running, "mail", 2)
+    if order == "pause":
+        running.pause("mail")
+        other.resume("mail")
+    else:
+        running.limit("mail", concurrency=1)
+        other.limit("mail")
+    assert len(claim(running.consumer("mail"), 2)) == 2
+
+
+class Crowd:
+    """Threads that consume a topic, each task held for a moment; counts how many are held at once."""
+
+    def __init__(self, hold_s: float) -> None:
+        self.now = self.most = self.done = 0
+        self.times: list[float] = []
+        self._hold_s = hold_s
+        self._lock = threading.Lock()
+
+    def consume(self, consumer: Consumer, end: Callable[[], bool], max: int = 1) -> None:
+        while not end():
+            deliveries = consumer.claim(max, wait=0.2)
+            with self._lock:
+                self.now += len(deliveries)
+                self.most = self.now if self.now > self.most else self.most
+                self.times += [time.monotonic()] * len(deliveries)
+            if deliveries:
+                time.sleep(self._hold_s)  # the work
+            with self._lock:
+                # before the ack: with it others may begin
+                self.now -= len(deliveries)
+                self.done += len(deliveries)
+            consumer.ack(deliveries)
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_limit_of_concurrency_over_two_processes(running: Engine, other: Engine, most: int) -> None:
+    running.limit("mail", concurrency=most)
+    count = 10 * most
+    ready(running, "mail", count)
+    crowd = Crowd(hold_s=0.02)
+    with ThreadPoolExecutor(8) as threads:
+        ends = [
+            threads.submit(crowd.consume, engine.consumer("mail"), lambda: crowd.done >= count, 3)
+            for engine in (running, other)
+            for _ in range(4)
+        ]
+        for end in ends:
+            end.result(30)
+    assert crowd.done == count
+    assert crowd.most == most
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_limit_of_the_rate(running: Engine, other: Engine) -> None:
+    rate, span_s = 60, 3.0
+    other.limit("mail", rate=rate)
+    ready(running, "mail", 1000)
+    crowd = Crowd(hold_s=0.0)
+    until = time.monotonic() + span_s
+    with ThreadPoolExecutor(4) as threads:
+        ends = [
+            threads.submit(crowd.consume, engine.consumer("mail"), lambda: time.monotonic() > until, 10)
+            for engine in (running, other)
+            for _ in range(2)
+        ]
+        for end in ends:
+            end.result(30)
+    counted = sum(at <= until for at in crowd.times)
+    # a tenth of a second's worth comes at once
+    assert 0.8 * rate * span_s <= counted <= 1.1 * rate * span_s + rate / 10
+
+
+def test_the_permits_of_a_holder_that_died_lapse_with_its_leases(running: Engine, other: Engine) -> None:
+    running.limit("mail", concurrency=2)
+    ready(running, "mail", 4)
+    holder = running.consumer("mail", lease=1.0)
+    held = claim(holder, 2)
+    began = time.monotonic()
+    assert other.consumer("mail").claim(2) == []
+    freed = claim(other.consumer("mail"), 2)
+    assert 0.5 < time.monotonic() - began < 5
+    assert len(freed) == 2
+    assert len(held) == 2
+
+
+def test_extending_extends_the_permit(running: Engine, other: Engine) -> None:
+    running.limit("mail", concurrency=1)
+    ready(running, "mail", 2)
+    holder = running.consumer("mail", lease=0.5)
+    (delivery,) = claim(holder, 1)
+    holder.extend(delivery, 60)
+    assert other.consumer("mail").claim(1, wait=1.0) == []
+    holder.ack(delivery)
+    assert len(claim(other.consumer("mail"), 1)) == 1
+
+
+@pytest.mark.parametrize("order", ["ack", "retry", "bury"])
+def test_a_settled_task_gives_its_permit_back(running: Engine, order: str) -> None:
+    running.limit("mail", concurrency=1)
+    ready(running, "mail", 3)
+    consumer = running.consumer("mail", lease=60)
+    for _ in range(3):
+        (delivery,) = claim(consumer, 1)
+        match order:
+            case "ack":
+                consumer.ack(delivery)
+            case "retry":
+                consumer.retry(delivery, delay=60)
+            case "bury":
+                consumer.bury(delivery, "why")
+
+
+def test_a_limit_is_lifted(running: Engine, other: Engine) -> None:
+    running.limit("mail", concurrency=1, rate=1000)
+    ready(running, "mail", 5)
+    consumer = running.consumer("mail")
+    assert len(claim(consumer, 1)) == 1
+    assert consumer.claim(5) == []
+    other.limit("mail")
+    assert len(claim(consumer, 4)) == 4
+
+
+def test_a_limited_topic_does_not_hold_up_the_next(running: Engine) -> None:
+    running.limit("high", concurrency=1)
+    ready(running, "high", 5)
+    ready(running, "low", 5)
+    deliveries = claim(running.consumer("high", "low"), 6)
+    assert sorted(d.topic for d in deliveries) == ["high"] + ["low"] * 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"rate": 0}, "rate=0 is not possible; give tasks a second, more than 0"),
+        ({"rate": float("nan")}, "rate=nan is not possible"),
+        ({"rate": "5"}, "rate='5' is not possible"),
+        ({"rate": True}, "rate=True is not possible"),
+        ({"concurrency": 0}, "concurrency=0 is not possible; give an int from 1"),
+        ({"concurrency": 1.5}, "concurrency=1.5 is not possible"),
+        ({"concurrency": True}, "concurrency=True is not possible"),
+    ],
+)
+def test_impossible_limits(engine: Engine, limits: dict[str, float], text: str) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        engine.limit("mail", **limits)  # type: ignore[arg-type]  # that is the point
+    assert engine.topology.limits == {}

@@ -1,0 +1,279 @@
+"""A claim that waits is woken by what comes, at once and alone; until then it asks nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from shardq import Consumer, Delivery, Engine, Task
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.servers import Servers
+from tests.support.states import FAR_S, put
+from tests.support.traffic import script_calls, waiting, wake_ups
+from tests.support.waiting import wait_until
+
+LONG_S = 30.0
+PROMPT_S = 2.0
+"""Far below the 10 s after which a waiter looks by itself; a few ms on an idle machine."""
+
+Claim = Future[list[Delivery]]
+
+
+@pytest.fixture
+def claims() -> Iterator[Callable[[Consumer], Claim]]:
+    """Begins a claim that waits, in a thread."""
+    with ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(32))
+
+        def begin(consumer: Consumer, *, max: int = 1) -> Claim:
+            stack.callback(consumer.close)
+            return threads.submit(consumer.claim, max, wait=LONG_S)
+
+        yield begin
+
+
+@pytest.fixture
+def all_wait(servers: Servers, name: str) -> Callable[[int], set[str]]:
+    """Waits until so many processes are known to be idle everywhere; their names."""
+
+    def wait(processes: int, topic: str = "") -> set[str]:
+        def known() -> set[str]:
+            names = waiting(servers, name, SHARDS, topic)
+            return names if len(names) == processes else set()
+
+        return wait_until(known, f"{processes} processes wait")
+
+    return wait
+
+
+def others(engines: Engines, url: str, name: str, count: int) -> list[Engine]:
+    """More processes of the same fleet, as the servers see it."""
+    return [engines.opened(url, name=name, shards=SHARDS) for _ in range(count)]
+
+
+def prompt(claim: Claim) -> Delivery:
+    (delivery,) = claim.result(PROMPT_S)
+    return delivery
+
+
+def test_what_comes_wakes(running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]) -> None:
+    consumer = running.consumer()
+    for n in range(5):
+        claim = claims(consumer)
+        all_wait(1)
+        running.push(n)
+        delivery = prompt(claim)
+        assert delivery.payload == n
+        consumer.ack(delivery)
+
+
+@pytest.mark.parametrize("way", ["dispatch", "retry", "requeue", "lapse"])
+def test_whatever_makes_a_task_ready_wakes(
+    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]], way: str
+) -> None:
+    other = running.consumer(lease=0.3 if way == "lapse" else 60)
+    id = put(running, "dead") if way == "requeue" else running.push("x")
+    held = other.claim(1, wait=PROMPT_S) if way in ("retry", "lapse") else []
+    if way == "dispatch":
+        running.consumer().claim(1, wait=PROMPT_S)
+    claim = claims(running.consumer())
+    if way != "lapse":
+        all_wait(1)
+    match way:
+        case "dispatch":
+            id = running.push("y")
+        case "retry":
+            other.retry(held)
+        case "requeue":
+            running.requeue(id)
+    assert prompt(claim).id == id
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_while_it_waits_it_asks_nobody(
+    engine: Engine, servers: Servers, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    claim = claims(engine.consumer())
+    all_wait(1)
+    before = script_calls(servers)
+    time.sleep(2)  # a span to measure in
+    assert script_calls(servers) == before
+    assert not claim.done()
+
+
+def test_a_whole_wait_costs_two_looks(engine: Engine, servers: Servers, all_wait: Callable[..., set[str]]) -> None:
+    consumer = engine.consumer()
+    consumer.claim(1, wait=0.5)  # opens the room, and subscribes
+    before = script_calls(servers)
+    consumer.claim(1, wait=0.5)
+    # the name was left by the claim before: at most one shard or two that were not heard yet
+    assert script_calls(servers) - before <= 2 * SHARDS
+
+
+def test_each_topic_it_waits_for_wakes(
+    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    for topic in ("a", "b", "c"):
+        claim = claims(running.consumer("a", "b", "c"))
+        for each in ("a", "b", "c"):
+            all_wait(1, each)
+        running.push("x", topic=topic)
+        assert prompt(claim).topic == topic
+
+
+def test_another_topic_does_not_wake(
+    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    claim, mine = claims(running.consumer("a")), claims(running.consumer("b"))
+    all_wait(1, "a")
+    all_wait(1, "b")
+    running.push("x", topic="b")
+    assert prompt(mine).topic == "b"
+    assert not claim.done()
+
+
+def test_one_task_wakes_one_of_three_processes(
+    engines: Engines,
+    running: Engine,
+    servers: Servers,
+    url: str,
+    name: str,
+    claims: Callable[..., Claim],
+    all_wait: Callable[..., set[str]],
+) -> None:
+    begun = [claims(engine.consumer()) for engine in others(engines, url, name, 3)]
+    processes = all_wait(3)
+    with wake_ups(servers, running, processes) as wakes:
+        running.push("x")
+        wait_until(lambda: sum(claim.done() for claim in begun) == 1, "one has it", timeout=PROMPT_S)
+        assert len(wakes.look().heard) == 1
+    running.push_many([Task("y"), Task("z")])
+    wait_until(lambda: all(claim.done() for claim in begun), "each has one", timeout=PROMPT_S)
+    assert sorted(prompt(claim).payload for claim in begun) == ["x", "y", "z"]
+
+
+def test_a_wake_up_is_passed_on_when_nobody_here_waits_any_more(
+    engines: Engines,
+    running: Engine,
+    url: str,
+    name: str,
+    claims: Callable[..., Claim],
+    all_wait: Callable[..., set[str]],
+) -> None:
+    gone, other = others(engines, url, name, 2)
+    assert gone.consumer().claim(1, wait=0.2) == []  # its name stays behind, and is the first to be drawn
+    all_wait(1)
+    claim = claims(other.consumer())
+    all_wait(2)
+    running.push("x")
+    assert prompt(claim).payload == "x"
+
+
+def test_a_process_that_is_gone_is_passed_over(
+    engines: Engines,
+    running: Engine,
+    url: str,
+    name: str,
+    claims: Callable[..., Claim],
+    all_wait: Callable[..., set[str]],
+) -> None:
+    gone, other = others(engines, url, name, 2)
+    gone.consumer().claim(1, wait=0.2)
+    all_wait(1)
+    gone.close()
+    claim = claims(other.consumer())
+    all_wait(2)
+    running.push("x")
+    assert prompt(claim).payload == "x"
+
+
+def test_a_wave_goes_through_all_who_wait(
+    engines: Engines, running: Engine, url: str, name: str, all_wait: Callable[..., set[str]]
+) -> None:
+    """More than one takes: who comes first wakes the next, and so on."""
+
+    def consume(engine: Engine) -> int:
+        consumer, count = engine.consumer(), 0
+        while deliveries := consumer.claim(3, wait=1.0):
+            consumer.ack(deliveries)
+            count += len(deliveries)
+        return count
+
+    with ThreadPoolExecutor(3) as threads:
+        counts = [threads.submit(consume, engine) for engine in others(engines, url, name, 3)]
+        all_wait(3)
+        running.push_many([Task(n) for n in range(200)])
+        taken = [count.result(20) for count in counts]
+    assert sum(taken) == 200
+    assert min(taken) > 0
+
+
+def test_many_who_wait_in_one_process(
+    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    begun = [claims(running.consumer()) for _ in range(16)]
+    all_wait(1)
+    ids = running.push_many([Task(n) for n in range(16)])
+    wait_until(lambda: all(claim.done() for claim in begun), "each has one", timeout=5)
+    assert sorted(prompt(claim).id for claim in begun) == sorted(ids)
+
+
+def test_who_has_lost_its_subscriptions_subscribes_again(
+    running: Engine, servers: Servers, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    claim = claims(running.consumer())
+    all_wait(1)
+    servers.ask_all("CLIENT", "KILL", "TYPE", "pubsub")
+    running.push("x")
+    (delivery,) = claim.result(5)
+    assert delivery.payload == "x"
+
+
+def test_closing_ends_the_wait(
+    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    consumer = running.consumer()
+    claim = claims(consumer)
+    all_wait(1)
+    consumer.close()
+    assert claim.result(PROMPT_S) == []
+    assert consumer.claim(1, wait=LONG_S) == []
+    put(running, "scheduled", id="later")
+    running.reschedule("later", delay=FAR_S)
+
+
+def test_a_loop_over_a_consumer(running: Engine) -> None:
+    """What is done is acknowledged; what the body of the loop breaks off comes again."""
+    running.push_many([Task(n) for n in range(5)])
+    consumer = running.consumer()
+    seen: list[str] = []
+
+    def see(until: int) -> None:
+        for delivery in consumer:
+            seen.append(delivery.id)
+            if len(seen) == until:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        see(until=3)
+    with pytest.raises(ZeroDivisionError):
+        see(until=6)
+    assert len(set(seen)) == 5
+    assert seen.count(seen[2]) == 2
+    wait_until(lambda: running.stats().ready == 1, "the last one is ready again")
+    stats = running.stats()
+    assert (stats.leased, stats.dead, stats.scheduled) == (0, 0, 0)
+
+
+def test_closing_ends_a_loop(running: Engine, all_wait: Callable[[int], set[str]]) -> None:
+    consumer = running.consumer()
+    with ThreadPoolExecutor(1) as threads:
+        looped = threads.submit(list, consumer)
+        all_wait(1)
+        consumer.close()
+        assert looped.result(PROMPT_S) == []
