@@ -1,0 +1,141 @@
+"""The worker that ``AsyncEngine.worker()`` gives: coroutines run on the loop of the caller, functions on threads.
+
+Its twin for threads is ``sync``. Claiming, extending and settling are threads here too, so that leases are extended
+whatever the loop is busy with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar, overload
+
+from shardq.model.task import Receipt
+from shardq.worker.base import Base, Plan, task_name
+from shardq.worker.crew import Crew
+from shardq.worker.handlers import AsyncNamedTask
+from shardq.worker.policy import Backoff
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncWorker(Base):
+    """Runs handlers on the tasks of their topics: coroutine functions on this loop, functions on threads.
+
+    >>> worker = engine.worker(concurrency=1000)
+    >>> @worker.on("email")
+    ... async def send(delivery): ...
+    >>> await worker.run()
+    """
+
+    def __init__(
+        self,
+        push: Callable[..., Awaitable[Receipt]],
+        crew: Callable[[Plan], Awaitable[Crew]],
+        *,
+        topics: Mapping[str, int] | None,
+        concurrency: int,
+        lease: float,
+        grace: float,
+        max_attempts: int,
+        backoff: Backoff | None,
+        name: str | None,
+    ) -> None:
+        super().__init__(
+            topics=topics,
+            concurrency=concurrency,
+            lease=lease,
+            grace=grace,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            name=name,
+        )
+        self._push = push
+        self._crew = crew
+        self._ended: asyncio.Event | None = None
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> AsyncNamedTask[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[Callable[P, R]], AsyncNamedTask[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
+        """Decorates a function that is pushed by name: ``send.push((user, text), delay=60)``.
+
+        The topic is the queue; name and arguments ride in the payload, so they must be what the codec can encode.
+        """
+
+        def register(function: Callable[..., Any]) -> AsyncNamedTask[..., Any]:
+            own = task_name(function, name)
+            self._registry.name(own, topic, function, timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+            return AsyncNamedTask(self._push, function, own, topic)
+
+        return register if function is None else register(function)
+
+    async def run(self) -> None:
+        """Handles tasks until ``stop()``, SIGTERM, SIGINT or its cancellation: claims no more, lets handlers finish for
+        ``grace`` seconds, and gives back the rest. A second signal does not wait.
+        """
+        self._plan()
+        loop = asyncio.get_running_loop()
+        ended = self._ended = asyncio.Event()
+        crew = await self._crew(self._plan())
+        crew.start()
+        with _signals(loop, self.stop):
+            try:
+                if not self._stop.is_set():
+                    await ended.wait()
+            finally:
+                # not to be cancelled: what is held must be given back
+                await asyncio.shield(loop.run_in_executor(None, crew.stop, self.grace, self._hurry))
+                # not at the beginning: a stop() that comes before run() holds
+                self._stop.clear()
+                self._hurry.clear()
+
+    def stop(self) -> None:
+        """Ends ``run``, from its loop, also one that is just about to begin; called again it ends it without grace."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+        if self._ended is not None:
+            self._ended.set()
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call ``stop``, where that is possible: in the main thread."""
+    handled: list[signal.Signals] = []
+    # another thread's loop can't take signals
+    with contextlib.suppress(RuntimeError, ValueError):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+            handled.append(number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

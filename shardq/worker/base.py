@@ -1,0 +1,122 @@
+"""What both workers are: their handlers and their limits. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shardq.errors import InvalidOption
+from shardq.model.task import Delivery
+from shardq.worker.handlers import Handler, Registry
+from shardq.worker.hooks import Hooks
+from shardq.worker.policy import Backoff
+from shardq.worker.sign import Sign
+
+H = TypeVar("H", bound=Callable[[Delivery], Any])
+
+DEFAULT_CONCURRENCY = 16
+DEFAULT_GRACE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a crew is to do. Its order of handlers is the order of priority, unless there are weights."""
+
+    handlers: Mapping[str, Handler]
+    hooks: Hooks
+    weights: Mapping[str, int] | None
+    concurrency: int
+    lease: float
+    name: str | None
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """What the payloads of some topics are decoded into."""
+        return {topic: handler.type for topic, handler in self.handlers.items() if handler.type is not None}
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """How many are allowed to tasks that bring no limit of their own."""
+        return {topic: handler.max_attempts for topic, handler in self.handlers.items()}
+
+
+class Base:
+    """The base of ``Worker`` and ``AsyncWorker``."""
+
+    def __init__(
+        self,
+        *,
+        topics: Mapping[str, int] | None,
+        concurrency: int,
+        lease: float,
+        grace: float,
+        max_attempts: int,
+        backoff: Backoff | None,
+        name: str | None,
+    ) -> None:
+        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
+            raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
+        if not 0 <= grace < float("inf"):
+            raise InvalidOption(f"grace={grace!r} is not possible; give seconds, 0 or more")
+        self.concurrency = concurrency
+        self.grace = grace
+        self.lease = lease
+        self.name = name
+        self._weights = topics
+        self._registry = Registry(max_attempts=max_attempts, backoff=backoff or Backoff())
+        self._hooks = Hooks()
+        self._stop = Sign()
+        self._hurry = Sign()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {list(self._registry.handlers)}, {self.concurrency} at once>"
+
+    def on(
+        self,
+        topic: str,
+        *,
+        type: Any = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[H], H]:
+        """Decorates the function, or coroutine function, that handles a topic; "" is the default topic.
+
+        The order of registration is the order of priority. ``type``: a msgspec Struct, dataclass or TypedDict that
+        payloads are decoded into; one that does not fit is buried. ``timeout``: seconds a handler may take; it then
+        counts as failed (a function's thread can't be ended, a coroutine is cancelled). ``max_attempts`` holds for
+        tasks that bring no limit of their own, ``backoff`` says when a failed one comes again.
+        """
+
+        def register(handler: H) -> H:
+            self._registry.on(topic, handler, type=type, timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+            return handler
+
+        return register
+
+    def use(self, middleware: object) -> None:
+        """Calls the object's before(delivery), after(delivery) and error(delivery, exception), those it has."""
+        self._hooks.use(middleware)
+
+    def _plan(self) -> Plan:
+        """Checked: there is something to do."""
+        handlers = self._registry.handlers
+        if not handlers:
+            raise InvalidOption("the worker has no handler; register one with @worker.on(topic) or @worker.task")
+        if self._weights is not None and self._weights.keys() != handlers.keys():
+            given, needed = list(self._weights), list(handlers)
+            raise InvalidOption(f"topics= names {given}; it must name the topics of the handlers: {needed}")
+        return Plan(
+            handlers=handlers,
+            hooks=self._hooks,
+            weights=self._weights,
+            concurrency=self.concurrency,
+            lease=self.lease,
+            name=self.name,
+        )
+
+
+def task_name(function: Callable[..., Any], name: str | None) -> str:
+    """The name under which a function is pushed: the same in every process that imports it."""
+    return name or f"{function.__module__}.{function.__qualname__}"

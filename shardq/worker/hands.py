@@ -1,0 +1,75 @@
+"""Threads that run functions. As many as are needed at once, at most ``concurrency``."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+
+from shardq.worker.hooks import Hooks
+from shardq.worker.job import Job
+from shardq.worker.table import Table
+from shardq.worker.verdicts import verdict_of
+
+
+class Hands:
+    """A function can't be stopped from outside: one that has timed out keeps its thread, another takes its place."""
+
+    def __init__(self, table: Table, hooks: Hooks, *, concurrency: int) -> None:
+        self._table = table
+        self._hooks = hooks
+        self._concurrency = concurrency
+        self._threads: list[threading.Thread] = []
+        self._given_up: set[Job] = set()
+
+    def take(self, jobs: list[Job]) -> None:
+        """Called by one thread only: it makes more threads while jobs find none at rest."""
+        short = self._table.offer(jobs)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        busy = len(self._threads) - len(self._given_up)
+        for _ in range(min(short, self._concurrency - busy)):
+            self._hire()
+
+    def give_up(self, job: Job) -> None:
+        """Its thread ends when the function returns."""
+        self._given_up.add(job)
+
+    def keep(self, job: Job) -> None:
+        """It returned just before it was given up: its thread works on."""
+        self._given_up.discard(job)
+
+    def join(self, timeout: float) -> None:
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _hire(self) -> None:
+        thread = threading.Thread(target=self._run, name="shardq-hand", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while jobs := self._table.take():
+            for job in jobs:
+                if self._table.begin(job):
+                    self._do(job)
+                    if job in self._given_up:
+                        self._given_up.discard(job)
+                        return
+
+    def _do(self, job: Job) -> None:
+        failure: BaseException | None = None
+        self._hooks.before(job.delivery)
+        try:
+            result = job.handler.run(job.delivery)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(
+                    f"{job.handler.run!r} gave a coroutine and nobody awaits it; "
+                    "register the coroutine function itself (async def)"
+                )
+        except BaseException as exc:  # noqa: BLE001  whatever it was, SystemExit too: the task is settled
+            failure = exc
+        if self._table.judge(job, verdict_of(job, failure)):
+            if failure is None:
+                self._hooks.after(job.delivery)
+            else:
+                self._hooks.error(job.delivery, failure)

@@ -1,0 +1,51 @@
+"""What else is called around each handler: ``worker.use(object)`` with any of before, after and error."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from shardq.errors import InvalidOption
+from shardq.model.task import Delivery
+
+log = logging.getLogger("shardq.worker")
+
+NAMES = ("before", "after", "error")
+
+
+class Hooks:
+    """before(delivery), after(delivery) on success, error(delivery, exception) on failure. Called where the handler
+    runs; what they raise is logged and changes nothing."""
+
+    def __init__(self) -> None:
+        self._called: dict[str, list[Callable[..., Any]]] = {name: [] for name in NAMES}
+
+    def use(self, middleware: object) -> None:
+        found = {name: hook for name in NAMES if callable(hook := getattr(middleware, name, None))}
+        if not found:
+            raise InvalidOption(f"{middleware!r} has none of the methods {', '.join(NAMES)}; give it at least one")
+        for name, hook in found.items():
+            if inspect.iscoroutinefunction(hook):
+                raise InvalidOption(
+                    f"the hook {name} of {middleware!r} is a coroutine function, which nobody would await where "
+                    "handlers run on threads; make it a plain function, quick enough to be called between tasks"
+                )
+            self._called[name].append(hook)
+
+    def before(self, delivery: Delivery) -> None:
+        self._call("before", delivery)
+
+    def after(self, delivery: Delivery) -> None:
+        self._call("after", delivery)
+
+    def error(self, delivery: Delivery, exc: BaseException) -> None:
+        self._call("error", delivery, exc)
+
+    def _call(self, name: str, *args: Any) -> None:
+        for hook in self._called[name]:
+            try:
+                hook(*args)
+            except BaseException:  # SystemExit too: the task must still be settled
+                log.exception("a %s hook failed: %r", name, hook)

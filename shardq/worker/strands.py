@@ -1,0 +1,92 @@
+"""Coroutines: handlers that run on an event loop, the caller's or one of our own in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+from shardq.worker.hooks import Hooks
+from shardq.worker.job import Job
+from shardq.worker.table import Table
+from shardq.worker.verdicts import verdict_of
+
+
+class Strands:
+    """At most ``concurrency`` at once. ``loop=None``: one of our own, made when the first coroutine comes."""
+
+    def __init__(self, table: Table, hooks: Hooks, *, concurrency: int, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._table = table
+        self._hooks = hooks
+        self._concurrency = concurrency
+        self._loop = loop
+        self._thread: threading.Thread | None = None
+        self._inbox: deque[Job] = deque()
+        self._tasks: dict[Job, asyncio.Task[None]] = {}
+
+    def take(self, jobs: list[Job]) -> None:
+        """From any one thread."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._own_loop, name="shardq-strands", daemon=True)
+            self._thread.start()
+        self._loop.call_soon_threadsafe(self._start, jobs)
+
+    def cancel(self, jobs: list[Job]) -> None:
+        """Ends coroutines whose verdict is given already. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, jobs)
+
+    def close(self, timeout: float) -> None:
+        """Ends our own loop. The caller's is the caller's."""
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout)
+
+    def _own_loop(self) -> None:
+        loop = self._loop
+        assert loop is not None, "made before its thread"
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    def _start(self, jobs: list[Job]) -> None:
+        self._inbox.extend(jobs)
+        while self._inbox and self._inbox[0].stage == "done":
+            # given back while every place was taken
+            self._inbox.popleft()
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._inbox and len(self._tasks) < self._concurrency:
+            job = self._inbox.popleft()
+            task = asyncio.get_running_loop().create_task(self._do(job))
+            self._tasks[job] = task
+            task.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]  # a default
+
+    def _ended(self, job: Job) -> None:
+        del self._tasks[job]
+        self._fill()
+
+    def _cancel(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            if task := self._tasks.get(job):
+                task.cancel()
+
+    async def _do(self, job: Job) -> None:
+        if not self._table.begin(job):
+            return
+        failure: BaseException | None = None
+        self._hooks.before(job.delivery)
+        try:
+            await job.handler.run(job.delivery)
+        except BaseException as exc:  # noqa: BLE001  whatever it was, a cancellation too: the task is settled
+            failure = exc
+        if self._table.judge(job, verdict_of(job, failure)):
+            if failure is None:
+                self._hooks.after(job.delivery)
+            else:
+                self._hooks.error(job.delivery, failure)

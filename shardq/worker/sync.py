@@ -1,0 +1,145 @@
+"""The worker that ``engine.worker()`` gives. Its asyncio twin is ``aio``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar, overload
+
+from shardq.model.task import Receipt
+from shardq.worker.base import Base, Plan, task_name
+from shardq.worker.crew import Crew
+from shardq.worker.fleet import Fleet
+from shardq.worker.handlers import NamedTask
+from shardq.worker.policy import Backoff
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Worker(Base):
+    """Runs handlers on the tasks of their topics: functions on threads, coroutine functions on an event loop.
+
+    >>> worker = engine.worker(concurrency=16)
+    >>> @worker.on("email")
+    ... def send(delivery): ...
+    >>> worker.run()
+    """
+
+    def __init__(
+        self,
+        push: Callable[..., Receipt],
+        crew: Callable[[Plan], Crew],
+        *,
+        topics: Mapping[str, int] | None,
+        concurrency: int,
+        processes: int,
+        lease: float,
+        grace: float,
+        max_attempts: int,
+        backoff: Backoff | None,
+        name: str | None,
+    ) -> None:
+        super().__init__(
+            topics=topics,
+            concurrency=concurrency,
+            lease=lease,
+            grace=grace,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            name=name,
+        )
+        self._push = push
+        self._crew = crew
+        self._fleet = Fleet(processes)
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> NamedTask[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[Callable[P, R]], NamedTask[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
+        """Decorates a function that is pushed by name: ``send.push((user, text), delay=60)``.
+
+        The topic is the queue; name and arguments ride in the payload, so they must be what the codec can encode.
+        """
+
+        def register(function: Callable[..., Any]) -> NamedTask[..., Any]:
+            own = task_name(function, name)
+            self._registry.name(own, topic, function, timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+            return NamedTask(self._push, function, own, topic)
+
+        return register if function is None else register(function)
+
+    def run(self) -> None:
+        """Handles tasks until ``stop()``, SIGTERM or SIGINT: claims no more, lets handlers finish for ``grace``
+        seconds, and gives back the rest. A second signal does not wait.
+
+        With ``processes=`` the handlers run in that many children of this process, which keeps their number.
+        """
+        self._plan()
+        try:
+            with _signals(self._signalled):
+                if self._fleet.size > 1:
+                    self._fleet.run(self._run_here, self._stop, self._hurry, grace=self.grace)
+                else:
+                    self._run_here()
+        finally:
+            # not at the beginning: a stop() that comes before run() holds
+            self._stop.clear()
+            self._hurry.clear()
+
+    def stop(self) -> None:
+        """Ends ``run``, from any thread, also one that is about to begin; called again it ends it without grace."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    def _run_here(self) -> None:
+        crew = self._crew(self._plan())
+        crew.start()
+        try:
+            self._stop.wait()
+        finally:
+            crew.stop(self.grace, self._hurry)
+
+
+@contextlib.contextmanager
+def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT go to ``handler``, where that is possible: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

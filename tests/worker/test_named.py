@@ -1,0 +1,143 @@
+"""Functions pushed by name, and payloads decoded into types: what does not fit is never dropped in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import msgspec
+import pytest
+
+from shardq import Backoff, Delivery, Engine
+from tests.support.engines import Engines
+from tests.support.states import FAR_S, state_of
+from tests.support.waiting import wait_until
+
+SOON = Backoff(base=0.01, cap=0.02)
+
+
+def test_a_function_is_called_with_its_arguments(engines: Engines, running: Engine) -> None:
+    calls: list[Any] = []
+    worker = running.worker()
+
+    @worker.task
+    def send(user: str, text: str = "hello", *, urgent: bool = False) -> None:
+        calls.append((user, text, urgent))
+
+    @worker.task(topic="slow", name="dig")
+    async def dig(depth: int) -> None:
+        calls.append(depth)
+
+    with engines.working(worker):
+        ids = [
+            engines.done(send.push(("a", "b"))),
+            engines.done(send.push(["c"], {"urgent": True})),
+            engines.done(send.push("d")),
+            engines.done(dig.push(5, delay=0.05)),
+        ]
+        wait_until(lambda: len(calls) == 4, "all are called")
+        wait_until(lambda: {state_of(running, id) for id in ids} == {"gone"}, "all are acknowledged")
+    assert {("a", "b", False), ("c", "hello", True), ("d", "hello", False), 5} == set(calls)
+    assert ids[3].startswith("slow/")
+
+
+def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: Engine) -> None:
+    worker = running.worker()
+    send = worker.task(name="send")(print)
+    id = engines.done(send.push((1,), delay=FAR_S, id="mine", topic="other", max_attempts=3))
+    task = running.get("other/mine")
+    assert id == "other/mine"
+    assert task is not None
+    assert (task.payload, task.max_attempts) == ({"task": "send", "args": [1], "kwargs": {}}, 3)
+
+
+@pytest.mark.parametrize("payload", [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}], ids=str)
+def test_an_unknown_name_is_logged_and_tried_again_and_buried(
+    engines: Engines, running: Engine, payload: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = running.worker(max_attempts=3, backoff=SOON)
+    worker.task(name="send")(print)
+    with caplog.at_level(logging.WARNING, logger="shardq.worker"), engines.working(worker):
+        id = running.push(payload)
+        wait_until(lambda: state_of(running, id) == "dead", "it is buried in the end")
+    task = running.get(id)
+    assert task is not None
+    assert task.failures == 3
+    assert "is known to this worker" in str(task.reason)
+    for attempt in (1, 2, 3):
+        assert f"task {id} in attempt {attempt}: no function named" in caplog.text
+
+
+def test_wrong_arguments_are_a_failure(engines: Engines, running: Engine) -> None:
+    worker = running.worker(max_attempts=2, backoff=SOON)
+    send = worker.task(name="send")(lambda user: None)
+    with engines.working(worker):
+        id = engines.done(send.push((1, 2, 3)))
+        wait_until(lambda: state_of(running, id) == "dead", "it is buried")
+    task = running.get(id)
+    assert task is not None
+    assert "TypeError" in str(task.reason)
+
+
+class Email(msgspec.Struct):
+    to: str
+    copies: int = 1
+
+
+@dataclasses.dataclass
+class Order:
+    to: str
+    copies: int = 1
+
+
+class Note(TypedDict):
+    to: str
+
+
+@pytest.mark.parametrize(
+    ("type", "payload", "expected"),
+    [
+        (Email, {"to": "a", "copies": 2}, Email("a", 2)),
+        (Email, {"to": "a"}, Email("a")),
+        (Order, {"to": "a", "copies": 2}, Order("a", 2)),
+        (Note, {"to": "a"}, {"to": "a"}),
+        (list[int], [1, 2], [1, 2]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_a_typed_payload(
+    engines: Engines, url: str, name: str, codec: str, type: Any, payload: Any, expected: Any
+) -> None:
+    engine = engines.opened(url, name=name, shards=2, codec=codec)
+    engine.start()
+    seen: list[Any] = []
+    worker = engine.worker()
+    worker.on("mail", type=type)(lambda delivery: seen.append(delivery.payload))
+    worker.on("")(lambda delivery: seen.append(delivery.payload))
+    with engines.working(worker):
+        engine.push(payload, topic="mail")
+        wait_until(lambda: seen == [expected], "it is decoded")
+        engine.push(payload)
+        wait_until(lambda: seen == [expected, payload], "the other topic is as it was")
+
+
+@pytest.mark.parametrize("type", [Email, Order, Note], ids=str)
+@pytest.mark.parametrize("payload", [{"copies": 1}, {"to": 5}, "text", None], ids=str)
+def test_what_does_not_fit_is_buried_with_the_reason(
+    engines: Engines, running: Engine, type: Any, payload: Any
+) -> None:
+    handled: list[Delivery] = []
+    handle: Callable[[Delivery], None] = handled.append
+    worker = running.worker()
+    worker.on("mail", type=type)(handle)
+    with engines.working(worker):
+        id = running.push(payload, topic="mail")
+        wait_until(lambda: state_of(running, id) == "dead", "it is buried")
+    task = running.get(id)
+    assert task is not None
+    assert "can't be decoded" in str(task.reason)
+    assert "Expected" in str(task.reason) or "missing required field" in str(task.reason)
+    assert handled == []

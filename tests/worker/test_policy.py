@@ -1,0 +1,103 @@
+"""What follows a failure: the backoff, the two exceptions, and the reason that is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry
+from shardq.calls import consume
+from shardq.model.checks import MAX_REASON
+from shardq.model.task import Delivery
+from shardq.worker.handlers import Handler
+from shardq.worker.job import Job
+from shardq.worker.policy import reason_of
+from shardq.worker.verdicts import verdict_of
+
+
+@pytest.mark.parametrize(("attempt", "most"), [(1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 50.0), (1_000_000, 50.0)])
+def test_full_jitter(attempt: int, most: float) -> None:
+    delays = [Backoff(base=2.0, cap=50.0).delay_s(attempt) for _ in range(2000)]
+    assert min(delays) >= 0
+    assert max(delays) <= most
+    # full: over the whole of it, evenly
+    assert min(delays) < most * 0.05
+    assert max(delays) > most * 0.95
+    assert sum(delays) / len(delays) == pytest.approx(most / 2, rel=0.1)
+
+
+def test_no_backoff_at_all() -> None:
+    assert Backoff(base=0, cap=0).delay_s(3) == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "cap"), [(-1.0, 5.0), (2.0, 1.0), (1.0, float("inf")), (float("nan"), 1.0), (0.0, float("nan"))]
+)
+def test_an_impossible_backoff(base: float, cap: float) -> None:
+    with pytest.raises(InvalidOption, match="give 0 <= base <= cap"):
+        Backoff(base=base, cap=cap)
+
+
+def job(backoff: Backoff | None = None, attempt: int = 1) -> Job:
+    delivery = Delivery(
+        id="a", topic="", payload=None, attempt=attempt, headers={}, token="t", shard=0, failures=attempt - 1, lapses=0
+    )
+    handler = Handler(
+        topic="",
+        run=print,
+        is_coroutine=lambda _: False,
+        max_attempts=7,
+        backoff=backoff or Backoff(),
+    )
+    return Job(delivery, handler)
+
+
+def test_verdicts() -> None:
+    assert verdict_of(job(), None) == consume.Ack("a", "t")
+    assert verdict_of(job(), Retry(delay=1.5, reason="busy")) == consume.Retry("a", "t", 1500, "busy", 7)
+    assert verdict_of(job(), Bury("of no use")) == consume.Bury("a", "t", "of no use")
+    assert verdict_of(job(Backoff(base=0)), Retry()) == consume.Retry("a", "t", 0, "the handler asked for a retry", 7)
+
+
+@pytest.mark.parametrize("exc", [ValueError("boom"), SystemExit(3), KeyboardInterrupt(), RecursionError("deep")])
+def test_whatever_a_handler_raises_is_a_failure(exc: BaseException) -> None:
+    verdict = verdict_of(job(Backoff(base=4, cap=4), attempt=3), exc)
+    assert isinstance(verdict, consume.Retry)
+    assert 0 <= verdict.delay_ms <= 4000
+    assert type(exc).__name__ in verdict.reason
+
+
+def test_the_reason_is_the_end_of_the_traceback() -> None:
+    def deep(levels: int) -> None:
+        if levels:
+            deep(levels - 1)
+        raise ValueError("the cause is said last")
+
+    try:
+        deep(200)
+    except ValueError as exc:
+        reason = reason_of(exc)
+    assert reason.endswith("ValueError: the cause is said last")
+    assert "in deep" in reason
+    assert len(reason) <= MAX_REASON
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "5"])
+def test_an_impossible_delay_is_refused_where_it_is_given(delay: Any) -> None:
+    with pytest.raises(InvalidDelay):
+        Retry(delay=delay)
+
+
+@pytest.mark.parametrize("make", [Bury, lambda reason: Retry(reason=reason)])
+def test_a_reason_is_a_text(make: Any) -> None:
+    with pytest.raises(InvalidOption, match="a reason can't be NoneType; give a str"):
+        make(None)
+
+
+@pytest.mark.parametrize("make", [Bury, lambda reason: Retry(reason=reason), ValueError])
+def test_a_reason_can_always_be_stored(make: Any) -> None:
+    verdict = verdict_of(job(), make("x" * 5000 + "\udcff the end"))
+    assert isinstance(verdict, consume.Bury | consume.Retry)
+    assert verdict.reason.endswith("the end")
+    assert len(verdict.reason.encode()) <= MAX_REASON + 10

@@ -1,0 +1,242 @@
+"""Workers as processes: told to stop, killed, frozen, several at once. What they held is never lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from shardq import Engine, Task
+from tests.support.states import state_of
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+from tests.support.working import Note, Options, logged, notes
+
+Start = Callable[..., Worker]
+
+SOON_S = 20.0
+"""For other processes on a busy machine."""
+
+
+@pytest.fixture
+def running(url: str, name: str) -> Iterator[Engine]:
+    # one shard: tasks come in the order in which they became ready
+    with Engine(url, name=name, shards=1) as engine:
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def start(running: Engine, url: str, name: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a worker process."""
+    with ExitStack() as stack:
+
+        def begin(**options: Any) -> Worker:
+            text = msgspec.json.encode(Options(folder=str(tmp_path), **options)).decode()
+            worker = stack.enter_context(Worker("tests.support.working", url, name, text))
+            assert worker.said() == "ready"
+            return worker
+
+        yield begin
+        (tmp_path / "open").touch()  # for a test that failed before it did
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Callable[[str], list[Note]]:
+    """The notes of one kind."""
+    return lambda kind: [note for note in notes(tmp_path) if note.kind == kind]
+
+
+@pytest.fixture
+def open_gate(tmp_path: Path) -> Callable[[], None]:
+    return (tmp_path / "open").touch
+
+
+def ends(worker: Worker) -> None:
+    wait_until(lambda: not worker.running, "the worker has ended", timeout=SOON_S)
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("flavour", ["function", "coroutine"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_finishes_and_gives_back(
+    running: Engine,
+    start: Start,
+    noted: Callable[[str], list[Note]],
+    open_gate: Callable[[], None],
+    flavour: str,
+    number: signal.Signals,
+) -> None:
+    # quick ones first, so that it holds some ahead when the slow ones come
+    quick = running.push_many([Task("quick") for _ in range(1000)])
+    wait_until(lambda: running.stats().ready == 1000, "the quick ones are ready")
+    slow = set(running.push_many([Task("gate") for _ in range(100)]))
+    wait_until(lambda: running.stats().ready == 1100, "all are ready")
+    worker = start(concurrency=4, flavour=flavour)
+    wait_until(lambda: sum(note.id in slow for note in noted("begun")) == 4, "four slow ones run", timeout=SOON_S)
+    os.kill(worker.pid, number)
+    wait_until(lambda: running.stats().leased == 4, "the others are given back")
+    assert worker.running
+    open_gate()
+    ends(worker)
+    stats = running.stats()
+    assert (stats.leased, stats.dead, sum(shard.reaped for shard in stats.shards)) == (0, 0, 0)
+    done = {note.id for note in noted("done")}
+    assert set(quick) <= done
+    assert len(done) == 1004 == len(noted("begun"))
+    left = running.consumer().claim(100, wait=5)
+    assert {delivery.attempt for delivery in left} == {1}
+
+
+def test_told_twice_it_ends_at_once(running: Engine, start: Start, noted: Callable[[str], list[Note]]) -> None:
+    id = running.push("gate")
+    worker = start(grace=600)
+    wait_until(lambda: noted("begun"), "it runs", timeout=SOON_S)
+
+    def told_again() -> bool:
+        os.kill(worker.pid, signal.SIGTERM)
+        return not worker.running
+
+    wait_until(told_again, "it has ended")
+    assert worker.stop() in (0, -signal.SIGTERM)  # one more may come when nobody minds it any longer
+    wait_until(lambda: state_of(running, id) == "ready", "the task is given back")
+    (delivery,) = running.consumer().claim(1)
+    assert (delivery.attempt, delivery.failures, delivery.lapses) == (1, 0, 0)
+
+
+def test_when_its_grace_is_over_it_ends(running: Engine, start: Start, noted: Callable[[str], list[Note]]) -> None:
+    id = running.push("gate")
+    worker = start(grace=0.3)
+    wait_until(lambda: noted("begun"), "it runs", timeout=SOON_S)
+    os.kill(worker.pid, signal.SIGTERM)
+    ends(worker)
+    wait_until(lambda: state_of(running, id) == "ready", "the task is given back")
+    assert running.consumer().claim(1)[0].attempt == 1
+
+
+def test_several_processes(
+    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None]
+) -> None:
+    """Both work; one that is killed is replaced, and what it held comes again; they end together."""
+    ids = running.push_many([Task("gate") for _ in range(4)])
+    worker = start(processes=2, concurrency=2, lease=1.0)
+    wait_until(lambda: len(noted("begun")) == 4, "all run", timeout=SOON_S)
+    pids = {note.pid for note in noted("begun")}
+    assert len(pids) == 2
+    children = psutil.Process(worker.pid).children()
+    assert {child.pid for child in children} == pids
+    victim = min(pids)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len({note.pid for note in noted("begun")}) == 3, "another has taken over", timeout=SOON_S)
+    open_gate()
+    wait_until(lambda: {note.id for note in noted("done")} == set(ids), "all are done", timeout=SOON_S)
+    again = [note for note in noted("done") if note.attempt == 2]
+    assert len(again) == 2
+    assert {note.pid for note in noted("begun") if note.id in {note.id for note in again} and note.attempt == 1} == {
+        victim
+    }
+    children = psutil.Process(worker.pid).children()
+    os.kill(worker.pid, signal.SIGTERM)
+    ends(worker)
+    assert not any(child.is_running() for child in children)
+    assert {state_of(running, id) for id in ids} == {"gone"}
+
+
+def test_ctrl_c_reaches_all_processes_and_all_finish(
+    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None]
+) -> None:
+    ids = running.push_many([Task("gate") for _ in range(4)])
+    worker = start(processes=2, concurrency=2)
+    wait_until(lambda: len(noted("begun")) == 4, "all run", timeout=SOON_S)
+    running.push_many([Task("gate") for _ in range(4)])
+    os.killpg(worker.pid, signal.SIGINT)
+    # it claims no more: that is seen by what others are given
+    deliveries = running.consumer().claim(4, wait=SOON_S)
+    open_gate()
+    ends(worker)
+    assert {note.id for note in noted("done")} == set(ids)
+    assert deliveries
+
+
+def test_children_end_with_a_parent_that_is_killed(
+    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None]
+) -> None:
+    ids = running.push_many([Task("gate") for _ in range(4)])
+    worker = start(processes=2, concurrency=2)
+    wait_until(lambda: len(noted("begun")) == 4, "all run", timeout=SOON_S)
+    children = psutil.Process(worker.pid).children()
+    worker.kill()
+    open_gate()
+    wait_until(lambda: not any(child.is_running() for child in children), "they have ended", timeout=SOON_S)
+    assert {note.id for note in noted("done")} == set(ids)
+    assert {state_of(running, id) for id in ids} == {"gone"}
+
+
+def test_a_task_that_takes_its_worker_along_has_no_more_attempts_than_others(
+    running: Engine, start: Start, noted: Callable[[str], list[Note]]
+) -> None:
+    id = running.push("gate")
+    first = start(lease=1.0, concurrency=1, max_attempts=2)
+    wait_until(lambda: len(noted("begun")) == 1, "it runs", timeout=SOON_S)
+    first.kill()
+    second = start(lease=1.0, concurrency=1, max_attempts=2)
+    wait_until(lambda: len(noted("begun")) == 2, "it runs again", timeout=SOON_S)
+    second.kill()
+    wait_until(lambda: running.stats().dead == 1, "it is dead, by the worker's limit", timeout=SOON_S)
+    (task,) = running.dead()
+    assert (task.id, task.reason, task.failures, task.lapses) == (id, "lost with its worker", 0, 2)
+
+
+def test_a_worker_frozen_past_its_lease_can_not_finish_what_another_has(
+    running: Engine,
+    start: Start,
+    noted: Callable[[str], list[Note]],
+    open_gate: Callable[[], None],
+    tmp_path: Path,
+) -> None:
+    id = running.push("gate")
+    # with its only place taken it waits for nothing, so that no wake-up goes to a process that can't hear it
+    frozen = start(lease=1.0, concurrency=1)
+    wait_until(lambda: noted("begun"), "it runs", timeout=SOON_S)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        (delivery,) = running.consumer(lease=600).claim(1, wait=SOON_S)
+        assert (delivery.id, delivery.attempt, delivery.lapses) == (id, 2, 1)
+        open_gate()
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    wait_until(lambda: noted("done"), "its handler returns", timeout=SOON_S)
+    wait_until(lambda: "lease of 1 tasks was lost" in logged(tmp_path), "its ack is refused", timeout=SOON_S)
+    assert state_of(running, id) == "leased"
+    running.consumer().ack(delivery)
+    assert state_of(running, id) == "gone"
+    assert running.stats().dead == 0
+
+
+@pytest.mark.parametrize("flavour", ["function", "coroutine"])
+def test_prefetch_does_not_hoard(
+    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None], flavour: str
+) -> None:
+    """Quick handlers teach it to hold some ahead; when they turn slow an idle worker has the rest within a second."""
+    running.push_many([Task("quick") for _ in range(2000)])
+    wait_until(lambda: running.stats().ready == 2000, "the quick ones are ready")
+    slow = running.push_many([Task("gate") for _ in range(20)])
+    wait_until(lambda: running.stats().ready == 2020, "all are ready")
+    start(concurrency=1, flavour=flavour)
+    wait_until(lambda: len(noted("done")) == 2000, "the quick ones are done", timeout=SOON_S)
+    began = time.monotonic()
+    idle = running.consumer()
+    given: set[str] = set()
+    while len(given) < 19:
+        given |= {delivery.id for delivery in idle.claim(20, wait=SOON_S)}
+    assert time.monotonic() - began < 1.5
+    assert given < set(slow)
+    open_gate()

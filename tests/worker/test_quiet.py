@@ -1,0 +1,92 @@
+"""What those who wait cost: a fleet of idle consumers, an idle worker, and a thousand coroutines that sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+from shardq import Delivery, Engine, Task
+from tests.support.engines import Engines
+from tests.support.servers import Servers
+from tests.support.traffic import script_calls, unfinished, waiting, wake_ups
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+
+SHARDS = 16
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_the_fleet_may_grow(url: str, name: str) -> None:
+    """300 idle consumers in three processes: a task a second is taken by one, who alone is woken."""
+    tasks = 12
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(url, name=name, shards=SHARDS))
+        servers = stack.enter_context(Servers(url))
+        engine.start()
+        workers = [stack.enter_context(Worker("tests.support.idling", url, name, 100)) for _ in range(3)]
+        for worker in workers:
+            assert worker.said() == "ready"
+        processes = wait_until(
+            lambda: names if len(names := waiting(servers, name, SHARDS)) == 3 else set(), "all wait", timeout=20
+        )
+        wait_until(lambda: _calls_of_a_moment(servers) <= 1, "nobody but the heartbeat asks any more")
+        with wake_ups(servers, engine, processes) as wakes:
+            before = script_calls(servers)
+            for n in range(tasks):
+                engine.push(n)
+                wait_until(lambda: not unfinished(servers, name, SHARDS), "it is handled", timeout=2)
+                time.sleep(1 - time.time() % 1)  # the pace: one in every second of the clock
+            calls = script_calls(servers) - before
+            heard = wakes.look().heard
+    assert len(heard) == tasks
+    assert calls <= 10 * tasks
+
+
+def _calls_of_a_moment(servers: Servers) -> int:
+    before = script_calls(servers)
+    time.sleep(0.3)  # a span to measure in
+    return script_calls(servers) - before
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_an_idle_worker(engines: Engines, url: str, name: str, servers: Servers) -> None:
+    engine = engines.opened(url, name=name, shards=SHARDS)
+    worker = engine.worker()
+    for topic in ("", "a", "b"):
+        worker.on(topic)(print)
+    with engines.working(worker):
+        wait_until(lambda: all(waiting(servers, name, SHARDS, topic) for topic in ("", "a", "b")), "it waits")
+        before, span_s = script_calls(servers), 3.0
+        time.sleep(span_s)  # a span to measure in
+        assert script_calls(servers) - before <= 4 * span_s
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_thousand_slow_coroutines_in_flight(engines: Engines, url: str, name: str) -> None:
+    engine = engines.opened(url, name=name, shards=SHARDS)
+    engine.start()
+    running = most = done = 0
+    sizes: list[int] = []
+
+    async def sleep(delivery: Delivery) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.2)
+        running -= 1
+        done += 1
+        if done % 1000 == 0:
+            sizes.append(psutil.Process().memory_info().rss)
+
+    worker = engine.worker(concurrency=1000)
+    worker.on("")(sleep)
+    engine.push_many([Task(n) for n in range(15_000)])
+    with engines.working(worker):
+        wait_until(lambda: done == 15_000, "all are handled", timeout=60)
+    assert most == 1000
+    # after the first rounds, which fill pools and caches
+    assert max(sizes[5:]) - sizes[4] < 16 << 20
