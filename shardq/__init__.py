@@ -1,0 +1,109 @@
+"""shardq: a sharded, high-throughput delay engine on Redis.
+
+    >>> import shardq
+    >>> engine = shardq.Engine("redis://127.0.0.1:6379/0", name="orders", shards=16)
+    >>> id = engine.push({"order": 42}, delay=1800)
+
+``Engine`` is the way in for threads, ``AsyncEngine`` for asyncio. The tree of errors is in ``shardq.errors``.
+"""
+
+from shardq.consumer import AsyncConsumer, Consumer
+from shardq.engine import AsyncEngine, Engine, ShardStats, Stats
+from shardq.errors import (
+    AccessDenied,
+    BadInput,
+    ChangeUnderWay,
+    Conflict,
+    DedupWithoutId,
+    DelayAndAt,
+    EmbeddedFault,
+    EngineClosed,
+    InvalidDelay,
+    InvalidId,
+    InvalidName,
+    InvalidOption,
+    InvalidShardCount,
+    InvalidTopic,
+    InvalidUrl,
+    LeaseLost,
+    NaiveDatetime,
+    NotReplicated,
+    OutOfMemory,
+    PayloadNotDecodable,
+    PayloadNotEncodable,
+    PayloadTooLarge,
+    PushError,
+    ReadOnly,
+    ServerFault,
+    ServerTooOld,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
+from shardq.growth import AsyncGrowth, Growth, Preview, Progress
+from shardq.model.record import Codec
+from shardq.model.task import DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
+from shardq.producer.buffer import Buffer, Pending
+from shardq.worker import AsyncNamedTask, AsyncWorker, Backoff, Bury, NamedTask, Retry, Worker
+
+__all__ = [
+    # the engines and what they give out
+    "AsyncEngine",
+    "Engine",
+    "AsyncConsumer",
+    "Buffer",
+    "Consumer",
+    "AsyncGrowth",
+    "Growth",
+    "Pending",
+    # workers
+    "AsyncWorker",
+    "Worker",
+    "AsyncNamedTask",
+    "NamedTask",
+    "Backoff",
+    "Bury",
+    "Retry",
+    # values
+    "Codec",
+    "DeadTask",
+    "Delivery",
+    "Outcome",
+    "Preview",
+    "Progress",
+    "Receipt",
+    "ShardStats",
+    "Stats",
+    "Task",
+    "TaskInfo",
+    # errors, as in the tree of shardq.errors
+    "ShardqError",
+    "BadInput",
+    "InvalidDelay",
+    "NaiveDatetime",
+    "DelayAndAt",
+    "DedupWithoutId",
+    "InvalidName",
+    "InvalidTopic",
+    "InvalidId",
+    "InvalidOption",
+    "PayloadTooLarge",
+    "PayloadNotEncodable",
+    "InvalidShardCount",
+    "InvalidUrl",
+    "ServerFault",
+    "ServerTooOld",
+    "Unavailable",
+    "Unanswered",
+    "OutOfMemory",
+    "ReadOnly",
+    "AccessDenied",
+    "PushError",
+    "NotReplicated",
+    "Conflict",
+    "ChangeUnderWay",
+    "LeaseLost",
+    "PayloadNotDecodable",
+    "EmbeddedFault",
+    "EngineClosed",
+]

@@ -1,0 +1,225 @@
+"""What both engines are, apart from waiting: their options, their map, and what they make of arguments."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shardq import embedded
+from shardq.atlas import Atlas
+from shardq.calls import clean
+from shardq.calls.observe import Replication
+from shardq.consumer.operations import Claims
+from shardq.dispatcher import Dispatcher
+from shardq.drivers.routes import Connections
+from shardq.drivers.settings import Settings
+from shardq.engine.control import Glances
+from shardq.engine.options import Options, lease_ms
+from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
+from shardq.errors import EngineClosed, InvalidId, InvalidOption, InvalidShardCount, PayloadNotDecodable
+from shardq.layout.topology import Limit, Route, Topology
+from shardq.model.checks import check_id, check_name, check_shards, check_topic
+from shardq.model.ids import topic_of
+from shardq.model.record import Decoded, decode_record
+from shardq.model.task import DeadTask, Task
+from shardq.producer.packing import MAX_BATCH, Entries, Packer
+
+
+class Core:
+    """The base of ``Engine`` and ``AsyncEngine``. No I/O but the embedded server's coming and going."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._packer = Packer(options.codec, max_payload=options.max_payload)
+        self._atlas: Atlas | None = None
+        self._embedded: embedded.Embedded | None = None
+        self._topics_of_shard: dict[int, list[str]] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._atlas.topology.shards} shards" if self._atlas else "not open yet"
+        return f"<{type(self).__name__} {self.options.name!r}: {state}>"
+
+    @property
+    def name(self) -> str:
+        return self.options.name
+
+    @property
+    def topology(self) -> Topology:
+        """The present topology, once the engine is open."""
+        return self._map().topology
+
+    def _map(self) -> Atlas:
+        if self._atlas is None:
+            raise EngineClosed("the engine is not open: call open(), or use it in a with block")
+        return self._atlas
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise EngineClosed("the engine is closed: make another, or open() it again")
+
+    def _enter(self) -> Settings:
+        settings, self._embedded = self.options.enter()
+        return settings
+
+    def _leave(self) -> None:
+        server, self._embedded = self._embedded, None
+        if server is not None:
+            server.leave()
+
+    def _learn(self, topology: Topology) -> None:
+        self.options.compare(topology)
+        self._atlas = Atlas(self.options.name, topology)
+
+    # ---- arguments
+
+    def _packed(self, payload: Any, options: dict[str, Any]) -> Entries:
+        return self._packer.one(payload if isinstance(payload, Task) and not options else Task(payload, **options))
+
+    def _packed_many(self, tasks: Iterable[Task], batch: int) -> Entries:
+        check_batch(batch)
+        return self._packer.many(tasks)
+
+    def _claims(
+        self,
+        names: tuple[str, ...],
+        weights: Mapping[str, int] | None,
+        lease: float,
+        name: str | None,
+        types: Mapping[str, Any] | None = None,
+        topic_attempts: Mapping[str, int] | None = None,
+    ) -> Claims:
+        if weights is not None and (names or not weights):
+            raise InvalidOption("give topics by name, in order of priority, or topics={name: weight, …}, not both")
+        topics = tuple(weights) if weights is not None else names
+        for topic in topics:
+            check_topic(topic)
+        for topic, weight in (weights or {}).items():
+            if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= 1000:
+                raise InvalidOption(f"the weight {weight!r} of {topic!r} is not possible; give an int from 1 to 1000")
+        if len(set(topics)) < len(topics):
+            raise InvalidOption(f"topics={topics!r} name one twice; the order is the priority: name each once")
+        if name is not None:
+            check_name(name, of="consumer")
+        return Claims(
+            self._map(),
+            topics or ("",),
+            # its leases must never be taken for another's, whatever name the caller gives
+            name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
+            lease_ms=lease_ms(lease),
+            codec=self.options.codec,
+            max_attempts=self.options.max_attempts,
+            weights=weights,
+            types=types,
+            topic_attempts=topic_attempts,
+        )
+
+    def _dead_task(self, corpse: clean.Corpse) -> DeadTask:
+        try:
+            record = decode_record(corpse.record, own=self.options.codec)
+        except PayloadNotDecodable:
+            # often the very reason of its death: it must still be listed
+            record = Decoded(None, {}, None, "")
+        return DeadTask(
+            id=corpse.id,
+            topic=topic_of(corpse.id),
+            died=dt.datetime.fromtimestamp(float(corpse.died_ms) / 1000, dt.UTC),
+            reason=corpse.reason,
+            failures=corpse.failures,
+            lapses=corpse.lapses,
+            payload=record.payload,
+            headers=record.headers,
+        )
+
+    def _stats(
+        self,
+        glances: Glances,
+        nodes: dict[int, str],
+        dispatcher: Dispatcher | None,
+        *,
+        replication: dict[str, Replication],
+        server: str,
+        connections: dict[str, Connections],
+    ) -> Stats:
+        reports = dispatcher.reports() if dispatcher else {}
+        shards: list[ShardStats] = [
+            shard_stats(keys, glance, nodes[keys.slot], reports.get(keys.shard)) for keys, glance in glances
+        ]
+        return stats_of(
+            self._map(),
+            shards,
+            replication=replication,
+            server=server,
+            reports=reports.values(),
+            dispatchers=dispatcher.members if dispatcher else (),
+            connections=connections,
+        )
+
+
+def check_batch(batch: int) -> None:
+    if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
+        raise InvalidOption(f"batch={batch!r} is not possible; give an int from 1 to {MAX_BATCH}")
+
+
+def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
+    check_topic(topic)
+    # what is stored must be readable by every process: a bool is no number there
+    if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
+        raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
+    if isinstance(concurrency, bool) or (
+        concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
+    ):
+        raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1, or None for no limit")
+    return Limit(rate=rate, concurrency=concurrency)
+
+
+def check_resize(topology: Topology, shards: int, rate: float | None, *, grows: bool) -> None:
+    check_shards(shards)
+    if rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9):
+        raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
+    present = topology.shards
+    if topology.pending != shards and (shards < present if grows else shards > present):
+        verb, other = ("expand", "shrink") if grows else ("shrink", "expand")
+        raise InvalidShardCount(
+            f"there are {present} shards, so {verb}({shards}) is not possible; use {other}({shards})"
+        )
+
+
+def check_purge(topic: str | None, everything: bool) -> None:
+    if (topic is None) != everything:
+        raise InvalidOption('purge needs topic="name" ("" is the default topic), or everything=True for all of them')
+    if topic is not None:
+        check_topic(topic)
+
+
+def checked_id(id: str) -> str:
+    """A whole id, as push gave it back: TOPIC/UNIQUE or UNIQUE."""
+    if not isinstance(id, str):
+        raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
+    topic, slash, unique = id.partition("/")
+    if slash:
+        check_topic(topic)
+        if not topic:
+            raise InvalidId(
+                f"the id {id!r} begins with '/'; an id is TOPIC/UNIQUE, or just UNIQUE in the default topic"
+            )
+        check_id(unique)
+    else:
+        check_id(id)
+    return id
+
+
+def route_of(topic: str, to: str | None, side: str) -> Route | None:
+    check_topic(topic)
+    if side not in ("right", "left"):
+        raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
+    if to is None:
+        return None
+    if not isinstance(to, str) or not to:
+        raise InvalidOption(f"to={to!r} is not possible; give the name of a list, or None to stop forwarding")
+    if to.startswith("shardq:{"):
+        raise InvalidOption(f"to={to!r} is a key of shardq's own; give the name of another list")
+    return Route(to=to, side="left" if side == "left" else "right")

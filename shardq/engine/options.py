@@ -1,0 +1,153 @@
+"""What an engine is made with: checked at once, before anything is opened."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from shardq import embedded
+from shardq.dispatcher import Keep
+from shardq.drivers.settings import Settings
+from shardq.errors import InvalidOption, InvalidUrl
+from shardq.layout.topology import Topology
+from shardq.model.checks import check_max_attempts, check_name, check_shards, duration_ms
+from shardq.model.record import Codec, codec_named
+
+log = logging.getLogger("shardq")
+
+DEFAULT_NAME = "default"
+DEFAULT_SHARDS = 16
+DEFAULT_ATTEMPTS = 25
+"""Of a task that brings no limit of its own. With a worker's growing delays that is days; without, it still ends."""
+
+DEFAULT_DEAD_AGE_S = 30 * 86_400.0
+DEFAULT_DEAD_COUNT = 100_000
+"""Over all shards: enough for every incident that somebody will look into, some 50 MB of ordinary tasks."""
+
+DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_CONNECT_TIMEOUT_S = 5.0
+STATS_TIMEOUT_S = 3.0
+"""For each shard: a look should not wait out a failover, but say that it is under way."""
+
+DEFAULT_LEASE_S = 30.0
+ENVIRONMENT = "SHARDQ_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything about an engine that does not change."""
+
+    url: str | None
+    """None: an embedded server in the user's data directory."""
+    name: str
+    shards: int
+    codec: Codec
+    max_payload: int
+    max_attempts: int
+    dead_age: float
+    dead_count: int
+    timeout: float
+    connect_timeout: float
+    protocol: int
+    fsync: embedded.Fsync
+
+    @classmethod
+    def checked(
+        cls,
+        url: str | None,
+        *,
+        name: str,
+        shards: int,
+        codec: str | Codec,
+        max_payload: int,
+        max_attempts: int,
+        dead_age: float,
+        dead_count: int,
+        timeout: float,
+        connect_timeout: float,
+        protocol: int,
+        fsync: embedded.Fsync,
+    ) -> Options:
+        check_name(name)
+        check_shards(shards)
+        check_max_attempts(max_attempts)
+        if not isinstance(max_payload, int) or not 1 <= max_payload <= 512 << 20:
+            raise InvalidOption(f"max_payload={max_payload!r} is not possible; give bytes, from 1 to 512 MiB")
+        duration_ms(dead_age, "dead_age")
+        if not isinstance(dead_count, int) or not 0 <= dead_count <= 10**9:
+            raise InvalidOption(f"dead_count={dead_count!r} is not possible; give an int from 0")
+        if fsync not in ("everysec", "always"):
+            raise InvalidOption(f"fsync={fsync!r} is not possible; use 'everysec' or 'always'")
+        options = cls(
+            url=url or os.environ.get(ENVIRONMENT) or None,
+            name=name,
+            shards=shards,
+            codec=codec_named(codec),
+            max_payload=max_payload,
+            max_attempts=max_attempts,
+            dead_age=dead_age,
+            dead_count=dead_count,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            protocol=protocol,
+            fsync=fsync,
+        )
+        if not options.is_embedded:
+            options.settings(str(options.url))
+        else:
+            options.embedded_path()
+        return options
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.url is None or self.url.startswith("embedded:")
+
+    def embedded_path(self) -> Path | None:
+        """Where the embedded server's data is; None: under the user's data directory."""
+        if self.url is None:
+            return None
+        parts = urlsplit(self.url)
+        if parts.netloc or parts.query or parts.fragment:
+            raise InvalidUrl(f"{self.url!r} is not understood; write embedded:// or embedded:///absolute/path")
+        return Path(unquote(parts.path)) if parts.path not in ("", "/") else None
+
+    def settings(self, url: str) -> Settings:
+        return Settings.from_url(
+            url, timeout=self.timeout, connect_timeout=self.connect_timeout, protocol=self.protocol
+        )
+
+    def enter(self) -> tuple[Settings, embedded.Embedded | None]:
+        """Finds or starts the embedded server where that is wanted, and says where to connect."""
+        if not self.is_embedded:
+            return self.settings(str(self.url)), None
+        server = embedded.enter(self.embedded_path(), fsync=self.fsync, timeout=self.timeout)
+        # at WARNING, to be seen without any logging set up: tasks are about to live in a place nobody named
+        log.log(
+            logging.WARNING if self.url is None else logging.INFO,
+            "%s embedded server with its data in %s (give a url, or set $%s, to use another)",
+            "started an" if server.started else "sharing the",
+            server.path,
+            ENVIRONMENT,
+        )
+        return self.settings(server.url), server
+
+    def keep(self, shards: int) -> Keep:
+        """What each shard's dispatcher keeps of its dead."""
+        return Keep(age_ms=duration_ms(self.dead_age, "dead_age"), count=-(-self.dead_count // shards))
+
+    def compare(self, topology: Topology) -> None:
+        """Says so when the stored number of shards is not the one asked for."""
+        if topology.shards != self.shards:
+            log.warning(
+                "%r has %d shards, not the %d asked for: the stored number counts",
+                self.name,
+                topology.shards,
+                self.shards,
+            )
+
+
+def lease_ms(lease: float) -> int:
+    return duration_ms(lease, "lease")

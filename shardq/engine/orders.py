@@ -1,0 +1,232 @@
+"""What is ordered of an engine's whole: routes, the number of shards, pauses, limits, dead tasks, purges.
+
+The twins side by side; ``Engine`` and ``AsyncEngine`` are made of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from typing import Literal
+
+from shardq import operation
+from shardq.calls.clean import Corpse
+from shardq.calls.control import living
+from shardq.drivers.aio import AsyncDriver
+from shardq.drivers.sync import Driver
+from shardq.engine import control
+from shardq.engine.core import Core, check_purge, check_resize, limit_of, route_of
+from shardq.growth.handle import AsyncGrowth, Growth
+from shardq.growth.operations import previewed, progress, resized
+from shardq.growth.preview import Preview
+from shardq.model.checks import check_shards, check_topic
+from shardq.model.ids import topic_of
+from shardq.model.task import DeadTask
+from shardq.producer import operations
+
+NOW = 0
+"""The due word of a task that is due at once."""
+
+
+class Orders(Core, ABC):
+    """For threads."""
+
+    @abstractmethod
+    def _open_driver(self) -> Driver: ...
+
+    def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
+        """From now on the topic's payloads go to that list, byte for byte, also those ready already; None: no longer.
+
+        Exactly once to a list on the same server, at least once to one in another slot of a cluster.
+        """
+        route = route_of(topic, to, side)
+        driver = self._open_driver()
+        operation.run(driver, control.routed(self._map(), topic, route))
+
+    def expand(self, shards: int, *, rate: float | None = None) -> Growth:
+        """More shards, while everything runs. Returns when new tasks go by the new number; dispatchers move the rest.
+
+        ``rate``: tasks a second to move at most. Again, by anybody, goes on with a change that was interrupted, at the
+        rate given now; raises ChangeUnderWay when another number was announced before.
+        """
+        return self._resize(shards, rate, grows=True)
+
+    def shrink(self, shards: int, *, rate: float | None = None) -> Growth:
+        """Fewer shards, likewise. Those that fall away are served until they are empty."""
+        return self._resize(shards, rate, grows=False)
+
+    def _resize(self, shards: int, rate: float | None, *, grows: bool) -> Growth:
+        driver, atlas = self._open_driver(), self._map()
+        operation.run(driver, operation.refreshed(atlas))
+        check_resize(atlas.topology, shards, rate, grows=grows)
+        members = driver.call(living(atlas.control))
+        operation.run(driver, resized(atlas, shards, rate=rate, members=members))
+        span = len(atlas.topology.span())
+        return Growth(lambda: operation.run(driver, progress(atlas, shards=span)))
+
+    def preview(self, shards: int) -> Preview:
+        """What ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
+        check_shards(shards)
+        driver = self._open_driver()
+        return operation.run(driver, previewed(self._map(), shards, driver.node_of))
+
+    def growth(self) -> Growth:
+        """The change of the number of shards that is under way, or the last one: to wait for it, or to look."""
+        driver, atlas = self._open_driver(), self._map()
+        span = len(atlas.topology.span())
+        return Growth(lambda: operation.run(driver, progress(atlas, shards=span)))
+
+    def pause(self, topic: str) -> None:
+        """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""
+        check_topic(topic)
+        driver = self._open_driver()
+        operation.run(driver, control.paused(self._map(), topic, pause=True))
+
+    def resume(self, topic: str) -> None:
+        """Gives the topic out again."""
+        check_topic(topic)
+        driver = self._open_driver()
+        operation.run(driver, control.paused(self._map(), topic, pause=False))
+
+    def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
+        """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
+        fleet; neither ends the limits.
+        """
+        limit = limit_of(topic, rate, concurrency)
+        driver = self._open_driver()
+        operation.run(driver, control.limited(self._map(), topic, limit))
+
+    def dead(self, topic: str | None = None) -> Iterator[DeadTask]:
+        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page."""
+        if topic is not None:
+            check_topic(topic)
+        driver, atlas = self._open_driver(), self._map()
+        for keys in atlas.span():
+            last: Corpse | None = None
+            while page := operation.run(driver, control.dead_page(atlas, keys, last)):
+                last = page[-1]
+                for corpse in page:
+                    if topic is None or topic_of(corpse.id) == topic:
+                        yield self._dead_task(corpse)
+
+    def requeue_all(self, topic: str | None = None) -> int:
+        """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many."""
+        # all listed before the first is requeued: those that die again meanwhile would be met again, without end
+        driver = self._open_driver()
+        ids = [task.id for task in self.dead(topic)]
+        count = 0
+        for id in ids:
+            count += bool(operation.run(driver, operations.requeued(self._map(), id, NOW)))
+        return count
+
+    def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
+        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
+
+        Those that are running finish. What is pushed meanwhile may stay.
+        """
+        check_purge(topic, everything)
+        driver = self._open_driver()
+        return operation.run(driver, control.purged(self._map(), topic))
+
+
+class AsyncOrders(Core, ABC):
+    """For asyncio."""
+
+    @abstractmethod
+    async def _open_driver(self) -> AsyncDriver: ...
+
+    async def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
+        """From now on the topic's payloads go to that list, byte for byte, also those ready already; None: no longer.
+
+        Exactly once to a list on the same server, at least once to one in another slot of a cluster.
+        """
+        route = route_of(topic, to, side)
+        driver = await self._open_driver()
+        await operation.arun(driver, control.routed(self._map(), topic, route))
+
+    async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+        """More shards, while everything runs. Returns when new tasks go by the new number; dispatchers move the rest.
+
+        ``rate``: tasks a second to move at most. Again, by anybody, goes on with a change that was interrupted, at the
+        rate given now; raises ChangeUnderWay when another number was announced before.
+        """
+        return await self._resize(shards, rate, grows=True)
+
+    async def shrink(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+        """Fewer shards, likewise. Those that fall away are served until they are empty."""
+        return await self._resize(shards, rate, grows=False)
+
+    async def _resize(self, shards: int, rate: float | None, *, grows: bool) -> AsyncGrowth:
+        driver = await self._open_driver()
+        atlas = self._map()
+        await operation.arun(driver, operation.refreshed(atlas))
+        check_resize(atlas.topology, shards, rate, grows=grows)
+        members = await driver.call(living(atlas.control))
+        await operation.arun(driver, resized(atlas, shards, rate=rate, members=members))
+        span = len(atlas.topology.span())
+        return AsyncGrowth(lambda: operation.arun(driver, progress(atlas, shards=span)))
+
+    async def preview(self, shards: int) -> Preview:
+        """What ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
+        check_shards(shards)
+        driver = await self._open_driver()
+        return await operation.arun(driver, previewed(self._map(), shards, driver.node_of))
+
+    async def growth(self) -> AsyncGrowth:
+        """The change of the number of shards that is under way, or the last one: to wait for it, or to look."""
+        driver = await self._open_driver()
+        atlas = self._map()
+        span = len(atlas.topology.span())
+        return AsyncGrowth(lambda: operation.arun(driver, progress(atlas, shards=span)))
+
+    async def pause(self, topic: str) -> None:
+        """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""
+        check_topic(topic)
+        driver = await self._open_driver()
+        await operation.arun(driver, control.paused(self._map(), topic, pause=True))
+
+    async def resume(self, topic: str) -> None:
+        """Gives the topic out again."""
+        check_topic(topic)
+        driver = await self._open_driver()
+        await operation.arun(driver, control.paused(self._map(), topic, pause=False))
+
+    async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
+        """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
+        fleet; neither ends the limits.
+        """
+        limit = limit_of(topic, rate, concurrency)
+        driver = await self._open_driver()
+        await operation.arun(driver, control.limited(self._map(), topic, limit))
+
+    async def dead(self, topic: str | None = None) -> AsyncIterator[DeadTask]:
+        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page."""
+        if topic is not None:
+            check_topic(topic)
+        driver, atlas = await self._open_driver(), self._map()
+        for keys in atlas.span():
+            last: Corpse | None = None
+            while page := await operation.arun(driver, control.dead_page(atlas, keys, last)):
+                last = page[-1]
+                for corpse in page:
+                    if topic is None or topic_of(corpse.id) == topic:
+                        yield self._dead_task(corpse)
+
+    async def requeue_all(self, topic: str | None = None) -> int:
+        """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many."""
+        # all listed before the first is requeued: those that die again meanwhile would be met again, without end
+        driver = await self._open_driver()
+        ids = [task.id async for task in self.dead(topic)]
+        count = 0
+        for id in ids:
+            count += bool(await operation.arun(driver, operations.requeued(self._map(), id, NOW)))
+        return count
+
+    async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
+        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
+
+        Those that are running finish. What is pushed meanwhile may stay.
+        """
+        check_purge(topic, everything)
+        driver = await self._open_driver()
+        return await operation.arun(driver, control.purged(self._map(), topic))

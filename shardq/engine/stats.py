@@ -1,0 +1,139 @@
+"""What ``engine.stats()`` tells. Each shard is seen at one instant, but not all at the same: totals are no snapshot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from shardq.atlas import Atlas
+from shardq.calls.observe import Glance, Replication
+from shardq.dispatcher import Lateness, PollerReport
+from shardq.drivers.routes import Connections
+from shardq.errors import ShardqError
+from shardq.layout.keys import ShardKeys
+
+
+class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard."""
+
+    shard: int
+    node: str
+    error: str | None = None
+    """Why it could not be seen: then its counts say nothing. None: it was."""
+    scheduled: int
+    ready: int
+    leased: int
+    dead: int
+    dispatched: int
+    """Moved to ready lists since the shard was opened."""
+    forwarded: int
+    reaped: int
+    """Leases that ran out and whose task went back to its ready list."""
+    buried: int
+    """Leases that ran out once too often."""
+    ready_by_topic: Mapping[str, int]
+    dispatched_by_topic: Mapping[str, int]
+    head_age: float | None
+    """Seconds since the first scheduled task was due: negative while it is still to come; None without one."""
+    late_ms: int | None
+    """Lateness of the task dispatched last."""
+    lateness: Lateness | None
+    """Of what this process's poller dispatched; None when the shard is served elsewhere."""
+    poller: Literal["starting", "running", "failing", "stopped", "elsewhere"]
+    """Of this process; ``elsewhere``: another process serves the shard, or none."""
+    poller_error: str | None
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """All shards. The totals add up what was seen shard by shard, one after the other."""
+
+    name: str
+    epoch: int
+    server: str
+    scheduled: int
+    ready: int
+    leased: int
+    dead: int
+    dispatched: int
+    forwarded: int
+    ready_by_topic: Mapping[str, int]
+    dispatched_by_topic: Mapping[str, int]
+    lateness: Lateness
+    """Of what the pollers of this process dispatched."""
+    shards: list[ShardStats]
+    dispatchers: tuple[str, ...]
+    """The processes with pollers, as this process last heard; empty when it has none."""
+    healthy: bool
+    """Every poller of this process has completed a step lately, and every shard could be seen."""
+    connections: Mapping[str, Connections]
+    """Of this engine, by node: how many of how many."""
+    replication: Mapping[str, Replication]
+    """By node: what a failover could lose; without those that could not be asked."""
+
+
+UNSEEN = Glance(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
+
+
+def shard_stats(keys: ShardKeys, seen: Glance | ShardqError, node: str, report: PollerReport | None) -> ShardStats:
+    glance = UNSEEN if isinstance(seen, ShardqError) else seen
+    return ShardStats(
+        shard=keys.shard,
+        node=node,
+        error=f"{type(seen).__name__}: {seen}" if isinstance(seen, ShardqError) else None,
+        scheduled=glance.scheduled,
+        ready=sum(glance.ready.values()),
+        leased=glance.leased,
+        dead=glance.dead,
+        dispatched=sum(glance.dispatched.values()),
+        forwarded=glance.forwarded,
+        reaped=glance.reaped,
+        buried=glance.buried,
+        ready_by_topic=glance.ready,
+        dispatched_by_topic=glance.dispatched,
+        head_age=None if glance.head_ms is None else glance.now_us / 1e6 - glance.head_ms / 1e3,
+        late_ms=glance.late_ms,
+        lateness=report.lateness if report else None,
+        poller=report.state if report else "elsewhere",
+        poller_error=report.error if report else None,
+    )
+
+
+def stats_of(
+    atlas: Atlas,
+    shards: list[ShardStats],
+    *,
+    replication: Mapping[str, Replication],
+    server: str,
+    reports: Iterable[PollerReport],
+    dispatchers: tuple[str, ...],
+    connections: Mapping[str, Connections],
+) -> Stats:
+    return Stats(
+        name=atlas.name,
+        epoch=atlas.topology.epoch,
+        server=server,
+        scheduled=sum(s.scheduled for s in shards),
+        ready=sum(s.ready for s in shards),
+        leased=sum(s.leased for s in shards),
+        dead=sum(s.dead for s in shards),
+        dispatched=sum(s.dispatched for s in shards),
+        forwarded=sum(s.forwarded for s in shards),
+        ready_by_topic=_added(s.ready_by_topic for s in shards),
+        dispatched_by_topic=_added(s.dispatched_by_topic for s in shards),
+        lateness=Lateness.total(s.lateness for s in shards if s.lateness),
+        shards=shards,
+        dispatchers=dispatchers,
+        healthy=all(report.healthy for report in reports) and not any(s.error for s in shards),
+        connections=connections,
+        replication=replication,
+    )
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)

@@ -1,0 +1,399 @@
+"""The engine for threads. Its asyncio twin is ``aio``; they differ in the awaiting, and in what only threads need."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from shardq import operation
+from shardq.bells import Bells
+from shardq.consumer import Consumer
+from shardq.consumer.room import Room
+from shardq.dispatcher import Dispatcher
+from shardq.drivers.sync import Driver
+from shardq.embedded import Fsync
+from shardq.engine import control
+from shardq.engine.core import check_batch, checked_id
+from shardq.engine.options import (
+    DEFAULT_ATTEMPTS,
+    DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_DEAD_AGE_S,
+    DEFAULT_DEAD_COUNT,
+    DEFAULT_LEASE_S,
+    DEFAULT_NAME,
+    DEFAULT_SHARDS,
+    DEFAULT_TIMEOUT_S,
+    STATS_TIMEOUT_S,
+    Options,
+)
+from shardq.engine.orders import Orders
+from shardq.engine.stats import Stats
+from shardq.errors import InvalidOption
+from shardq.model.checks import MAX_PAYLOAD, due_spec
+from shardq.model.record import Codec
+from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.producer import operations
+from shardq.producer.buffer import Buffer
+from shardq.producer.durable import Confirming, Durability, Lines, check_durability
+from shardq.producer.packing import MAX_BATCH, Entries
+from shardq.producer.stream import Stream
+from shardq.worker import Backoff, Worker
+from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
+from shardq.worker.crew import Crew
+
+
+class Engine(Orders):
+    """A delay engine: push tasks with a due time, and have them dispatched at that time.
+
+    It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
+    share one.
+
+    >>> with shardq.Engine("redis://127.0.0.1:6379/0", name="orders") as engine:
+    ...     engine.start()
+    ...     id = engine.push({"order": 42}, delay=1800)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+        shards: int = DEFAULT_SHARDS,
+        codec: str | Codec = "json",
+        max_payload: int = MAX_PAYLOAD,
+        max_attempts: int = DEFAULT_ATTEMPTS,
+        dead_age: float = DEFAULT_DEAD_AGE_S,
+        dead_count: int = DEFAULT_DEAD_COUNT,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S,
+        protocol: int = 3,
+        fsync: Fsync = "everysec",
+    ) -> None:
+        """Checks its arguments; connects later.
+
+        ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
+        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout`` bounds
+        how long a call waits out whatever passes: failovers, moving slots, loading servers. ``max_attempts`` holds for
+        tasks that bring no limit of their own; dead ones are kept for ``dead_age`` seconds, ``dead_count`` at most.
+        """
+        super().__init__(
+            Options.checked(
+                url,
+                name=name,
+                shards=shards,
+                codec=codec,
+                max_payload=max_payload,
+                max_attempts=max_attempts,
+                dead_age=dead_age,
+                dead_count=dead_count,
+                timeout=timeout,
+                connect_timeout=connect_timeout,
+                protocol=protocol,
+                fsync=fsync,
+            )
+        )
+        self._driver: Driver | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._bells: Bells | None = None
+        self._room: Room | None = None
+        self._lines: Lines | None = None
+        self._lock = threading.RLock()
+        """Held while opening, starting, stopping and closing."""
+
+    # ---- opening and closing
+
+    def open(self) -> Self:
+        """Connects, and creates the name when it is new. Called by every first use; again after close() or a fork."""
+        with self._lock:
+            self._closed = False
+            if self._driver is None:
+                driver = Driver(self._enter())
+                try:
+                    driver.open()
+                    self._learn(operation.run(driver, operation.created(self.name, self.options.shards)))
+                except BaseException:
+                    driver.close()
+                    self._leave()
+                    raise
+                self._driver = driver
+            elif not self._driver.is_open:
+                # the child of a fork: the parent's threads are not here
+                self._dispatcher = self._bells = self._room = self._lines = None
+                self._driver.reopen()
+        return self
+
+    def close(self) -> None:
+        """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay."""
+        with self._lock:
+            self.stop()
+            self._closed = True
+            driver, self._driver = self._driver, None
+            room, self._room = self._room, None
+            bells, self._bells = self._bells, None
+            lines, self._lines = self._lines, None
+            if driver is not None and driver.is_open:
+                if lines is not None:
+                    lines.close()
+                if room is not None:
+                    room.close()
+                if bells is not None:
+                    bells.close()
+                driver.close()
+            self._leave()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Runs pollers in this process, for its share of the shards. Returns when they run."""
+        with self._lock:
+            self.open()
+            if self._dispatcher is None:
+                dispatcher = Dispatcher(
+                    self._open_driver(),
+                    self._map(),
+                    self._open_bells(),
+                    max_attempts=self.options.max_attempts,
+                    keep=self.options.keep(self.topology.shards),
+                )
+                dispatcher.start()
+                self._dispatcher = dispatcher
+
+    def stop(self) -> None:
+        """Ends this process's pollers; other processes take their shards over at once."""
+        with self._lock:
+            dispatcher, self._dispatcher = self._dispatcher, None
+            if dispatcher is not None and self._driver is not None and self._driver.is_open:
+                dispatcher.stop()
+
+    def _open_driver(self) -> Driver:
+        driver = self._driver
+        if driver is None:
+            self._check_not_closed()
+            self.open()
+            driver = self._driver
+            assert driver is not None, "open() makes a driver or raises"
+        return driver
+
+    # ---- pushing
+
+    def push(
+        self,
+        payload: Any,
+        *,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+        topic: str = "",
+        id: str | None = None,
+        on_conflict: OnConflict = "keep",
+        dedup: float | dt.timedelta | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_attempts: int | None = None,
+        expires: float | dt.timedelta | dt.datetime | None = None,
+        durability: Durability | None = None,
+    ) -> Receipt:
+        """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
+
+        With an ``id`` of your own the push can be repeated safely: ``on_conflict`` says what becomes of a task that has
+        the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
+        remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
+        buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
+        have it, else raise NotReplicated.
+        """
+        entries = self._packer.one(
+            Task(
+                payload,
+                delay=delay,
+                at=at,
+                topic=topic,
+                id=id,
+                on_conflict=on_conflict,
+                dedup=dedup,
+                headers=headers,
+                max_attempts=max_attempts,
+                expires=expires,
+            )
+        )
+        if durability is not None:
+            return self._push_durably(entries, durability)[0]
+        driver = self._open_driver()
+        return operation.run(driver, operations.pushed_one(self._map(), self._packer, entries))
+
+    def _push_durably(self, entries: Entries, durability: Durability, batch: int = MAX_BATCH) -> list[Receipt]:
+        check_durability(durability)
+        driver = self._open_driver()
+        with self._lock:
+            if self._lines is None:
+                self._lines = Lines(driver)
+        steps = operations.pushed(self._map(), self._packer, entries, most=batch)
+        return Confirming(driver, self._lines, durability).push(steps)
+
+    def push_many(
+        self, tasks: Iterable[Task], *, batch: int = MAX_BATCH, durability: Durability | None = None
+    ) -> list[Receipt]:
+        """Stores many tasks; returns their ids in order. All are checked before the first is sent.
+
+        All or nothing for each batch of at most ``batch`` tasks of one shard; raises PushError when not all are stored.
+        """
+        entries = self._packed_many(tasks, batch)
+        if durability is not None:
+            return self._push_durably(entries, durability, batch)
+        driver = self._open_driver()
+        return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=batch))
+
+    def push_iter(self, tasks: Iterable[Task], *, batch: int = MAX_BATCH) -> Iterator[list[Receipt]]:
+        """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
+
+        Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
+        its window of some thousand tasks is stored and yielded; of that window nothing is sent. A window that is not
+        stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
+        """
+        check_batch(batch)
+        driver = self._open_driver()
+        stream = Stream(self._map(), self._packer, iter(tasks), batch)
+        for call, result in driver.call_all(stream.calls()):
+            stream.note(call, result)
+            for window in stream.finished():
+                if (receipts := operation.run(driver, stream.completed(window))) is not None:
+                    yield receipts
+        for window in stream.finished():
+            if (receipts := operation.run(driver, stream.completed(window))) is not None:
+                yield receipts
+        stream.check()
+
+    def buffered(self, *, linger: float = 0.0) -> Buffer:
+        """Coalesces the pushes of many threads; each gets a Pending that tells when its task is stored.
+
+        What comes while one sending is under way goes with the next; ``linger``: seconds to wait for more company than
+        that. Close it, or use it in a ``with`` block, to send the rest.
+        """
+        if not 0 <= linger <= 60:
+            raise InvalidOption(f"linger={linger!r} is not possible; give seconds, from 0 to 60")
+        driver = self._open_driver()
+
+        def send(entries: Entries) -> list[Receipt]:
+            return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=MAX_BATCH))
+
+        return Buffer(self._packed, send, linger=linger)
+
+    # ---- by id
+
+    def cancel(self, id: str) -> Outcome:
+        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
+        checked_id(id)
+        driver = self._open_driver()
+        return operation.run(driver, operations.cancelled(self._map(), id))
+
+    def reschedule(
+        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
+    ) -> Outcome:
+        """Gives a task that nobody holds another due time: moved, running, dead or gone."""
+        checked_id(id)
+        due = due_spec(delay, at)
+        driver = self._open_driver()
+        return operation.run(driver, operations.rescheduled(self._map(), id, due))
+
+    def requeue(
+        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
+    ) -> Outcome:
+        """Schedules a dead task again, with all its attempts: requeued, or what it is instead."""
+        checked_id(id)
+        due = due_spec(delay, at)
+        driver = self._open_driver()
+        return operation.run(driver, operations.requeued(self._map(), id, due))
+
+    def get(self, id: str) -> TaskInfo | None:
+        """What is known of a task; None when it is gone."""
+        checked_id(id)
+        driver = self._open_driver()
+        return operation.run(driver, operations.found(self._map(), id, self.options.codec))
+
+    # ---- the whole
+
+    def stats(self) -> Stats:
+        """Counts for each shard and in total. No snapshot: shards are seen one after the other, and one that can't be
+        seen says why.
+        """
+        driver = self._open_driver()
+        timeout = min(self.options.timeout, STATS_TIMEOUT_S)
+        glances = operation.run(driver, control.glanced(self._map(), self._topics_of_shard), timeout)
+        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in glances}
+        return self._stats(
+            glances,
+            nodes,
+            self._dispatcher,
+            replication=operation.run(driver, control.replicated(glances, nodes), timeout),
+            server=driver.server_version,
+            connections=driver.connections(),
+        )
+
+    def consumer(
+        self,
+        *names: str,
+        topics: Mapping[str, int] | None = None,
+        lease: float = DEFAULT_LEASE_S,
+        name: str | None = None,
+    ) -> Consumer:
+        """Claims tasks of these topics, in this order of priority; of the default topic when none is given.
+
+        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
+        """
+        driver = self._open_driver()
+        return Consumer(driver, self._claims(names, topics, lease, name), self._open_room)
+
+    def worker(
+        self,
+        *,
+        topics: Mapping[str, int] | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        processes: int = 1,
+        lease: float = DEFAULT_LEASE_S,
+        grace: float = DEFAULT_GRACE_S,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        name: str | None = None,
+    ) -> Worker:
+        """Runs handlers: register them with ``@worker.on(topic)`` or ``@worker.task``, then ``worker.run()``.
+
+        ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died waits
+        for another; ``grace``: how long handlers may finish when the worker stops; ``topics={name: weight}``: shares in
+        place of the order of registration.
+        """
+        return Worker(
+            self.push,
+            self._crew,
+            topics=topics,
+            concurrency=concurrency,
+            processes=processes,
+            lease=lease,
+            grace=grace,
+            max_attempts=self.options.max_attempts if max_attempts is None else max_attempts,
+            backoff=backoff,
+            name=name,
+        )
+
+    def _crew(self, plan: Plan) -> Crew:
+        """The running part of a worker; ``Worker.run`` calls it, in its child processes too."""
+        self.open()
+        driver = self._open_driver()
+        names = () if plan.weights else tuple(plan.handlers)
+        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
+        consumer = Consumer(driver, claims, self._open_room)
+        return Crew(driver, claims, consumer, plan, loop=None)
+
+    def _open_bells(self) -> Bells:
+        with self._lock:
+            if self._bells is None:
+                self._bells = Bells(self._open_driver())
+            return self._bells
+
+    def _open_room(self) -> Room:
+        with self._lock:
+            if self._room is None:
+                self._room = Room(self._open_driver(), self._map(), self._open_bells())
+            return self._room

@@ -1,0 +1,178 @@
+"""engine.buffered(): the pushes of many threads in batches, and each thread learns what became of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cluster.server import Server
+from shardq import (
+    Conflict,
+    Engine,
+    EngineClosed,
+    InvalidDelay,
+    InvalidOption,
+    Pending,
+    PushError,
+    ServerFault,
+    ShardqError,
+)
+from tests.engine.conftest import SHARDS
+from tests.support.servers import Servers, keys_of
+from tests.support.states import FAR_S, state_of
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    """For threads: the asyncio engine has no buffered()."""
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as engine:
+        yield engine
+
+
+def test_every_thread_learns_that_its_task_is_stored(engine: Engine) -> None:
+    with engine.buffered() as buffer:
+
+        def push(n: int) -> str:
+            pending = buffer.push(n, delay=FAR_S, id=f"mine-{n}" if n % 2 else None)
+            receipt = pending.result(10)
+            assert pending.done()
+            assert receipt == pending.id
+            assert receipt.outcome == "pushed"
+            return receipt
+
+        with ThreadPoolExecutor(32) as threads:
+            ids = list(threads.map(push, range(2000)))
+    assert len(set(ids)) == 2000
+    assert ids[1::2] == [f"mine-{n}" for n in range(1, 2000, 2)]
+    assert engine.stats().scheduled == 2000
+
+
+def test_pushes_are_coalesced(engine: Engine, servers: Servers) -> None:
+    def calls() -> int:
+        infos = [client.info("commandstats") for client in servers.masters]
+        return sum(info.get(f"cmdstat_{verb}", {}).get("calls", 0) for info in infos for verb in ("evalsha", "eval"))
+
+    before = calls()
+    with engine.buffered(linger=0.05) as buffer:
+        for n in range(1000):
+            buffer.push(n, delay=FAR_S)
+    assert engine.stats().scheduled == 1000
+    assert calls() - before < 200
+
+
+def test_closing_sends_the_rest(engine: Engine) -> None:
+    buffer = engine.buffered(linger=60)
+    pendings = [buffer.push(n, delay=FAR_S) for n in range(10)]
+    assert not pendings[0].done()
+    buffer.close()
+    assert all(pending.done() for pending in pendings)
+    assert [state_of(engine, pending.result()) for pending in pendings] == ["scheduled"] * 10
+    with pytest.raises(EngineClosed, match=r"the buffer is closed; make another with engine\.buffered\(\)"):
+        buffer.push("x")
+    buffer.close()
+
+
+def test_a_flush_waits_for_what_was_pushed_so_far(engine: Engine) -> None:
+    with engine.buffered(linger=0.05) as buffer:
+        buffer.flush()
+        pendings = [buffer.push(n, delay=FAR_S) for n in range(10)]
+        buffer.flush()
+        assert all(pending.done() for pending in pendings)
+
+
+def test_a_result_that_takes_too_long(engine: Engine) -> None:
+    with engine.buffered(linger=60) as buffer:
+        pending = buffer.push("x", delay=FAR_S)
+        with pytest.raises(TimeoutError, match=r"still under way after 0\.01 s; wait on, or look with get"):
+            pending.result(0.01)
+
+
+def test_what_is_wrong_is_told_at_once_and_harms_nobody_else(engine: Engine) -> None:
+    with engine.buffered() as buffer:
+        good = buffer.push("x", delay=FAR_S)
+        with pytest.raises(InvalidDelay):
+            buffer.push("y", delay=-1)
+        assert state_of(engine, good.result(10)) == "scheduled"
+
+
+def test_each_is_told_its_own_fate(engine: Engine, servers: Servers, name: str) -> None:
+    taken = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") != 1)
+    engine.push("x", delay=FAR_S, id=taken)
+    broken = keys_of(name, SHARDS)[1]
+    servers.ask(broken.slot, "SET", broken.due, "not a sorted set")
+    buffer = engine.buffered(linger=0.05)
+    kept = [buffer.push("y", id=taken), buffer.push("y", id=taken)]
+    pendings = [buffer.push(n, delay=FAR_S) for n in range(40)]
+    replaced = buffer.push("y", id=taken, on_conflict="replace", delay=FAR_S)
+    homes = [engine.topology.shard_of(pending.id) for pending in pendings]
+    assert 1 in homes
+    for pending, home in zip(pendings, homes, strict=True):
+        assert isinstance(fate(pending), ServerFault if home == 1 else str)
+    assert [pending.result().outcome for pending in (*kept, replaced)] == ["kept", "kept", "replaced"]
+    with pytest.raises(ShardqError):
+        buffer.close()
+
+
+def test_a_refused_push_is_told_to_its_thread(engine: Engine) -> None:
+    engine.push("x", delay=FAR_S, id="taken")
+    buffer = engine.buffered(linger=0.5)
+    refused, other = buffer.push("y", id="taken", on_conflict="reject"), buffer.push("z", delay=FAR_S)
+    assert isinstance(fate(refused), Conflict)
+    assert state_of(engine, other.result(10)) == "scheduled"
+    with pytest.raises(PushError):
+        buffer.close()
+
+
+def fate(pending: Pending) -> str | ShardqError:
+    try:
+        return pending.result(10)
+    except ShardqError as exc:
+        return exc
+
+
+def test_an_outage_holds_the_callers_back_and_no_longer(own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=SHARDS) as engine, engine.buffered() as buffer:
+        buffer.push("x", delay=FAR_S).result()
+        own_server.kill()
+        pending = buffer.push("y", delay=FAR_S)
+        assert not pending.done()
+        own_server.start()
+        assert state_of(engine, pending.result(20)) == "scheduled"
+
+
+def test_a_full_buffer_bounds_its_callers(own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=SHARDS) as engine, engine.buffered() as buffer:
+        own_server.pause()
+        pushed = 0
+
+        def push() -> None:
+            nonlocal pushed
+            for n in range(30_000):
+                buffer.push(n, delay=FAR_S)
+                pushed += 1
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        seen = -1
+
+        def stands_still() -> bool:
+            nonlocal seen
+            seen, before = pushed, seen
+            return 8_000 <= seen == before
+
+        wait_until(stands_still, "the pusher is held back")
+        assert pushed < 30_000
+        own_server.resume()
+        thread.join()
+        buffer.flush()
+        assert engine.stats().scheduled == 30_000
+
+
+@pytest.mark.parametrize("linger", [-1.0, 61.0, float("nan")])
+def test_an_impossible_linger(engine: Engine, linger: float) -> None:
+    with pytest.raises(InvalidOption, match="give seconds, from 0 to 60"):
+        engine.buffered(linger=linger)

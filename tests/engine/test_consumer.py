@@ -1,0 +1,242 @@
+"""The consumer: claim, ack, retry, bury, extend, leases that run out, and priorities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, Task
+from tests.support.engines import Engines
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+
+def ready(engine: Engine, count: int, topic: str = "") -> list[str]:
+    """So many tasks in their ready lists."""
+    ids: list[str] = [*engine.push_many([Task(n, topic=topic) for n in range(count)])]
+    wait_until(lambda: engine.stats().ready_by_topic.get(topic) == count, f"{count} tasks are ready")
+    return ids
+
+
+def test_a_delivery(running: Engine) -> None:
+    id = running.push({"n": 1}, topic="email", headers={"k": "v"})
+    (delivery,) = claim(running.consumer("email"), 1)
+    assert (delivery.id, delivery.topic, delivery.payload) == (id, "email", {"n": 1})
+    assert (delivery.attempt, delivery.failures, delivery.lapses, delivery.headers) == (1, 0, 0, {"k": "v"})
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 10, 49])
+def test_a_claim_never_gives_more_than_asked_for(running: Engine, consumer: Consumer, most: int) -> None:
+    ready(running, 50)
+    given: list[str] = []
+    while deliveries := consumer.claim(most):
+        assert len(deliveries) <= most
+        given += [d.id for d in deliveries]
+    assert len(given) == len(set(given)) == 50
+
+
+def test_one_claim_gets_what_there_is(running: Engine, consumer: Consumer) -> None:
+    ready(running, 30)
+    consumer.claim(1)
+    assert len(consumer.claim(100)) == 29
+
+
+def test_two_consumers_share_and_never_get_the_same(running: Engine) -> None:
+    ids = ready(running, 100)
+    one, other = running.consumer(), running.consumer()
+    given: list[str] = []
+    while deliveries := [*one.claim(7), *other.claim(7)]:
+        given += [d.id for d in deliveries]
+    assert sorted(given) == sorted(ids)
+
+
+def test_a_claim_waits_for_the_first(running: Engine, consumer: Consumer) -> None:
+    running.push("x", delay=0.3)
+    began = time.monotonic()
+    (delivery,) = consumer.claim(10, wait=10)
+    assert delivery.payload == "x"
+    assert 0.2 < time.monotonic() - began < 5
+
+
+def test_a_claim_that_waits_in_vain(running: Engine, consumer: Consumer) -> None:
+    began = time.monotonic()
+    assert consumer.claim(10, wait=0.2) == []
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_a_consumer_gets_its_topics_only(running: Engine) -> None:
+    put(running, "ready", topic="email")
+    assert running.consumer().claim(10) == []
+    assert running.consumer("sms").claim(10) == []
+    assert len(running.consumer("sms", "email").claim(10)) == 1
+
+
+def test_topics_are_served_in_their_order(running: Engine) -> None:
+    for topic in ("low", "middle", "high"):
+        ready(running, 20, topic)
+    order = ("high", "middle", "low")
+    consumer = running.consumer(*order)
+    consumer.claim(1)  # the first look tells it what there is
+    claims = [sorted((d.topic for d in consumer.claim(3)), key=order.index) for _ in range(20)]
+    topics = [topic for claim in claims for topic in claim]
+    assert topics == ["high"] * 19 + ["middle"] * 20 + ["low"] * 20
+
+
+def test_ack_removes_the_task(running: Engine, consumer: Consumer) -> None:
+    ids = ready(running, 40)
+    deliveries = claim(consumer, 40)
+    assert {state_of(running, id) for id in ids[:3]} == {"leased"}
+    consumer.ack(deliveries[0])
+    consumer.ack(d for d in deliveries[1:])
+    consumer.ack([])
+    stats = running.stats()
+    assert (stats.leased, stats.ready, stats.scheduled, stats.dead) == (0, 0, 0, 0)
+    assert {state_of(running, id) for id in ids} == {"gone"}
+
+
+def test_an_ack_after_an_ack(running: Engine, consumer: Consumer) -> None:
+    running.push("x")
+    (delivery,) = claim(consumer, 1)
+    consumer.ack(delivery)
+    with pytest.raises(LeaseLost):
+        consumer.ack(delivery)
+
+
+def test_retry_now(running: Engine, consumer: Consumer) -> None:
+    id = running.push("x")
+    (first,) = claim(consumer, 1)
+    consumer.retry(first)
+    (second,) = claim(consumer, 1)
+    assert (second.id, second.attempt, second.failures, second.lapses) == (id, 2, 1, 0)
+    with pytest.raises(LeaseLost):
+        consumer.ack(first)
+    consumer.ack(second)
+    assert state_of(running, id) == "gone"
+
+
+def test_retry_later(running: Engine, consumer: Consumer) -> None:
+    id = running.push("x")
+    consumer.retry(claim(consumer, 1), delay=FAR_S, reason="busy")
+    task = running.get(id)
+    assert task is not None
+    assert (task.state, task.attempt, task.failures) == ("scheduled", 2, 1)
+
+
+def test_the_last_attempt(running: Engine, consumer: Consumer) -> None:
+    id = running.push("x", max_attempts=2)
+    consumer.retry(claim(consumer, 1))
+    consumer.retry(claim(consumer, 1), reason="it broke twice")
+    task = running.get(id)
+    assert task is not None
+    assert (task.state, task.reason, task.failures) == ("dead", "it broke twice", 2)
+
+
+def test_the_engines_own_limit_of_attempts(engines: Engines, url: str, name: str) -> None:
+    engine = engines.opened(url, name=name, shards=1, max_attempts=1)
+    engine.start()
+    id = engine.push("x")
+    consumer = engine.consumer()
+    consumer.retry(claim(consumer, 1))
+    assert state_of(engine, id) == "dead"
+
+
+def test_bury(running: Engine, consumer: Consumer) -> None:
+    id = running.push("x")
+    consumer.bury(claim(consumer, 1), "of no use")
+    task = running.get(id)
+    assert task is not None
+    assert (task.state, task.reason, task.deadline) == ("dead", "of no use", None)
+    assert running.stats().dead == 1
+
+
+def test_a_lease_that_runs_out(running: Engine) -> None:
+    id = running.push("x")
+    holder = running.consumer(lease=0.2)
+    (first,) = claim(holder, 1)
+    (second,) = claim(running.consumer(), 1)
+    assert (second.id, second.attempt, second.failures, second.lapses) == (id, 2, 0, 1)
+    orders: list[Callable[[], None]] = [
+        lambda: holder.ack(first),
+        lambda: holder.retry(first),
+        lambda: holder.bury(first, "no"),
+        lambda: holder.extend(first, 5),
+    ]
+    for order in orders:
+        with pytest.raises(LeaseLost, match="is no longer held") as caught:
+            order()
+        assert caught.value.ids == [id]
+    assert state_of(running, id) == "leased"  # nothing was changed
+    running.consumer().ack(second)  # any consumer may settle a delivery
+    assert state_of(running, id) == "gone"
+
+
+def test_the_rest_is_settled_when_some_are_lost(running: Engine) -> None:
+    ids = ready(running, 2)
+    holder = running.consumer(lease=0.2)
+    (short,) = claim(holder, 1)
+    (long,) = claim(running.consumer(), 1)
+    wait_until(lambda: state_of(running, short.id) == "ready", "the short lease has run out")
+    with pytest.raises(LeaseLost) as caught:
+        holder.ack([short, long])
+    assert caught.value.ids == [short.id]
+    assert {state_of(running, id) for id in ids} == {"ready", "gone"}
+
+
+def test_a_late_ack_is_good_until_the_lease_is_taken_back(running: Engine) -> None:
+    id = running.push("x")
+    holder = running.consumer(lease=0.2)
+    (delivery,) = claim(holder, 1)
+    running.stop()  # nobody takes it back
+    wait_until(lambda: _overdue(running, id), "its deadline is past")
+    holder.ack(delivery)
+    assert state_of(running, id) == "gone"
+
+
+def _overdue(engine: Engine, id: str) -> bool:
+    task = engine.get(id)
+    return task is not None and task.deadline is not None and task.deadline.timestamp() < time.time()
+
+
+def test_an_extended_lease(running: Engine) -> None:
+    id = running.push("x")
+    holder = running.consumer(lease=0.3)
+    (delivery,) = claim(holder, 1)
+    holder.extend(delivery, 30)
+    task = running.get(id)
+    assert task is not None
+    assert task.deadline is not None
+    assert task.deadline.timestamp() > time.time() + 20
+    holder.extend([delivery], 0.05)  # and it may be shortened
+    wait_until(lambda: state_of(running, id) == "ready", "the shorter lease has run out")
+
+
+def test_a_task_that_loses_every_worker(running: Engine) -> None:
+    id = running.push("x", max_attempts=2)
+    holder = running.consumer(lease=0.05)
+    claim(holder, 1)
+    claim(holder, 1)
+    wait_until(lambda: state_of(running, id) == "dead", "it is given up")
+    task = running.get(id)
+    assert task is not None
+    assert (task.reason, task.lapses, task.failures) == ("lost with its worker", 2, 0)
+    stats = running.stats()
+    assert sum(shard.reaped for shard in stats.shards) == 1
+    assert sum(shard.buried for shard in stats.shards) == 1
+
+
+def test_what_can_not_be_claimed(engine: Engine, consumer: Consumer) -> None:
+    for most in (0, -1, 1.5, True, "3"):
+        with pytest.raises(InvalidOption, match="give an int from 1"):
+            consumer.claim(most)  # type: ignore[arg-type]  # that is the point
+    for wait in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidOption, match="give seconds, 0 or more"):
+            consumer.claim(1, wait=wait)
+    with pytest.raises(InvalidTopic):
+        engine.consumer("no/slash")
+    with pytest.raises(InvalidOption, match="name one twice"):
+        engine.consumer("a", "b", "a")
+    for lease in (0, -1.0, float("nan")):
+        with pytest.raises(InvalidOption, match="lease can't be"):
+            engine.consumer(lease=lease)

@@ -1,0 +1,145 @@
+"""Servers that restart, forget their scripts, move slots and die under a steady flow: nothing is lost, and no error
+reaches a caller that waiting could solve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.cluster import Cluster
+from cluster.node import Node
+from cluster.server import Server
+from shardq import Delivery, Engine, Task
+from shardq.layout.keys import shard_keys
+from tests.engine.conftest import SHARDS
+from tests.support.flow import flowing
+from tests.support.servers import Servers
+from tests.support.states import FAR_S
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    with Engine(url, name=name, shards=SHARDS) as engine:
+        engine.start()
+        yield engine
+
+
+def test_scripts_that_are_forgotten(engine: Engine, servers: Servers) -> None:
+    with flowing(engine) as flow:
+        for round in range(40):
+            wait_until(lambda: len(flow.done) > round * 200, "the flow goes on")  # noqa: B023  called at once
+            servers.ask_all("SCRIPT", "FLUSH")
+    assert engine.stats().healthy
+
+
+def test_a_server_that_restarts(own_server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Engine(own_server.url, name=name, shards=SHARDS) as engine:
+        engine.start()
+        with flowing(engine) as flow:
+            for _ in range(3):
+                so_far = len(flow.done)
+                wait_until(lambda: len(flow.done) > so_far + 1000, "the flow goes on", timeout=30)  # noqa: B023
+                flow.check()
+                own_server.restart()
+        wait_until(lambda: engine.stats().healthy, "every poller is well")
+    # said once an outage by each poller at most, not once a step
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) <= 3 * (SHARDS + 1)
+
+
+def slots_of(name: str) -> list[int]:
+    return [shard_keys(name, shard).slot for shard in range(SHARDS)]
+
+
+def test_slots_that_move(own_cluster: Cluster, name: str) -> None:
+    with Engine(own_cluster.url, name=name, shards=SHARDS) as engine:
+        engine.start()
+        with flowing(engine) as flow:
+            for slot in [*slots_of(name), *slots_of(name)]:
+                so_far = len(flow.done)
+                target = next(node for node in own_cluster.masters if node is not own_cluster.node_of_slot(slot))
+                move = own_cluster.begin_move(slot, target)
+                # half open: some keys here, some there, and every script on the shard has to wait
+                move.carry(2)
+                wait_until(lambda: len(flow.done) > so_far, "the other shards go on")  # noqa: B023
+                move.finish()
+                wait_until(lambda: len(flow.done) > so_far + 500, "the flow goes on", timeout=30)  # noqa: B023
+                flow.check()
+        stats = engine.stats()
+        assert {shard.shard: shard.node for shard in stats.shards} == {
+            n: own_cluster.node_of_slot(slot).address for n, slot in enumerate(slots_of(name))
+        }
+        wait_until(lambda: engine.stats().healthy, "every poller is well")
+        # and the bells moved along: no poller sleeps deaf
+        assert_prompt(engine)
+
+
+def assert_prompt(engine: Engine) -> None:
+    """What is pushed is dispatched at once, in every shard."""
+    consumer = engine.consumer()
+
+    def prompt() -> bool:
+        ids = {str(id) for id in engine.push_many([Task(n) for n in range(8 * SHARDS)])}
+        engine.push_many([Task(n, delay=FAR_S) for n in range(SHARDS)])
+        deliveries: list[Delivery] = []
+        while len(deliveries) < len(ids):
+            some = consumer.claim(1000, wait=0.1)
+            if not some:
+                break
+            deliveries += some
+        consumer.ack(deliveries)
+        return {delivery.id for delivery in deliveries} >= ids
+
+    wait_until(prompt, "all shards are dispatched within 0.1 s of a push")
+
+
+def in_step(master: Node) -> bool:
+    """Its replicas have all that it has."""
+    _, offset, replicas = master.ask("ROLE")
+    return bool(replicas) and all(int(told) == int(offset) for _, _, told in replicas)
+
+
+def test_a_master_that_dies(own_cluster: Cluster, name: str) -> None:
+    with Engine(own_cluster.url, name=name, shards=SHARDS, timeout=30.0) as engine:
+        engine.start()
+        pushed = engine.push_many([Task(n, delay=3 + n % 30 / 10) for n in range(2000)])
+        lost = own_cluster.node_of_slot(slots_of(name)[0])
+        # replication is asynchronous: what a failover may lose is not what this is about
+        wait_until(lambda: in_step(lost), "the replica has everything")
+        lost.kill()
+        pushed += engine.push_many([Task(n) for n in range(2000)])  # waits for the promotion
+        own_cluster.wait_promoted(lost)
+        pushed += engine.push_many([Task(n) for n in range(2000)])
+        consumer = engine.consumer(lease=60)
+        done: set[str] = set()
+
+        def take() -> None:
+            deliveries = consumer.claim(500, wait=0.05)
+            consumer.ack(deliveries)
+            done.update(delivery.id for delivery in deliveries)
+
+        def all_done() -> bool:
+            take()
+            return done >= set(pushed)
+
+        wait_until(all_done, "all that was pushed is done", timeout=30)
+        assert done == set(pushed)
+        stats = engine.stats()
+        assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
+        assert lost.address not in {shard.node for shard in stats.shards}
+        assert_prompt(engine)
+        wait_until(lambda: engine.stats().healthy, "every poller is well")
+
+
+def test_a_start_waits_out_an_outage(own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=SHARDS) as engine:
+        own_server.kill()
+        starting = threading.Timer(1.5, own_server.start)  # longer than a heartbeat's patience
+        starting.start()
+        engine.start()
+        starting.join()
+        assert_prompt(engine)

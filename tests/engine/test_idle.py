@@ -1,0 +1,86 @@
+"""What an engine costs that has nothing to do: commands, the inner ones of scripts included, and CPU.
+
+10,000 pending tasks stand for a million: an idle step looks at the head of a sorted set, so neither the number of
+commands nor, but for a logarithm, their cost depends on how many wait behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+
+from cluster.cluster import Cluster
+from cluster.server import Server
+from shardq import Engine, Task
+from shardq.layout.keys import control_keys, shard_keys
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
+
+SHARDS = 64
+PENDING = 10_000
+FAR_S = 86_400.0
+
+WINDOW_S = 26.0
+"""Longer than the longest sleep of a poller, so that every one of them has looked at least once."""
+
+PER_SHARD = 0.5
+HEARTBEAT = 8.0
+"""Commands a second that may be spent."""
+
+CPU = 0.02
+"""Of one core."""
+
+OF_SERVERS = {"info", "replconf|ack", "replconf", "replconf|getack", "ping"}
+"""INFO is the measuring; the others are between a replica and its master. A subscriber's PING is one in five seconds
+for each node, and takes the same name."""
+
+
+@pytest.fixture
+def places(single: Server, cluster: Cluster) -> Iterator[list[Servers]]:
+    """Both at the same time, because the test takes long."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Servers(where.url)) for where in (single, cluster)]
+
+
+def counts(client: redis.Redis) -> Counter[str]:
+    stats = client.info("commandstats")
+    return Counter({verb.removeprefix("cmdstat_"): told["calls"] for verb, told in stats.items()})
+
+
+def asleep(servers: Servers, name: str) -> Callable[[], bool]:
+    """Whether every poller has seen that there is nothing to do for long."""
+    until = time.time() * 1000 + FAR_S * 500
+
+    def told() -> bool:
+        keys = (shard_keys(name, shard) for shard in range(SHARDS))
+        return all(float(servers.ask(k.slot, "HGET", k.meta, "wake_at") or 0) > until for k in keys)
+
+    return told
+
+
+def test_idleness_costs_next_to_nothing(places: list[Servers], single: Server, cluster: Cluster, name: str) -> None:
+    with ExitStack() as stack:
+        for servers, url in zip(places, (single.url, cluster.url), strict=True):
+            engine = stack.enter_context(Engine(url, name=name, shards=SHARDS))
+            engine.push_many([Task(n, delay=FAR_S) for n in range(PENDING)])
+            engine.start()
+            wait_until(asleep(servers, name), "all pollers sleep")
+
+        before = [[counts(client) for client in servers.masters] for servers in places]
+        cpu, began = time.process_time(), time.monotonic()
+        time.sleep(WINDOW_S)  # not to wait for anything: an idle while is what is measured
+        cpu, took = time.process_time() - cpu, time.monotonic() - began
+        after = [[counts(client) for client in servers.masters] for servers in places]
+
+    for servers, earlier, later in zip(places, before, after, strict=True):
+        for client, first, last in zip(servers.masters, earlier, later, strict=True):
+            spent = Counter({verb: n for verb, n in (last - first).items() if verb not in OF_SERVERS})
+            here = sum(servers.master(shard_keys(name, shard).slot) is client for shard in range(SHARDS))
+            beats = HEARTBEAT if servers.master(control_keys(name).slot) is client else 0.0
+            assert spent.total() / took <= PER_SHARD * here + beats, (here, spent)
+    assert cpu / took < CPU  # both engines together, and what the test runner does besides

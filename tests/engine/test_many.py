@@ -1,0 +1,221 @@
+"""push_many and push_iter: order, batches, and what is told when not everything is stored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.server import Server
+from shardq import Conflict, Engine, InvalidDelay, PushError, ServerFault, Task, Unavailable
+from shardq.producer.packing import WINDOW
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.servers import Servers, keys_of
+from tests.support.states import FAR_S, claim, state_of
+
+
+def far(payload: object, **options: object) -> Task:
+    return Task(payload, delay=FAR_S, **options)  # type: ignore[arg-type]  # each by its own name
+
+
+def test_ids_come_in_the_order_of_the_tasks(engine: Engine) -> None:
+    tasks = [
+        far(n, id=f"mine-{n}") if n % 3 == 0 else far(n, topic="email") if n % 3 == 1 else far(n, headers={"n": str(n)})
+        for n in range(100)
+    ]
+    ids = engine.push_many(iter(tasks))
+    assert len(set(ids)) == 100
+    assert {id.outcome for id in ids} == {"pushed"}
+    for n, id in enumerate(ids):
+        task = engine.get(id)
+        assert task is not None
+        assert task.payload == n
+        assert id == f"mine-{n}" if n % 3 == 0 else id.startswith("email/") == (n % 3 == 1)
+
+
+def test_nothing_to_push(engine: Engine) -> None:
+    assert engine.push_many([]) == []
+    assert list(engine.push_iter([])) == []
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_batches(engine: Engine, batch: int) -> None:
+    ids = engine.push_many([far(n) for n in range(50)], batch=batch)
+    assert len(set(ids)) == 50
+    assert engine.stats().scheduled == 50
+
+
+def test_batches_are_bounded_in_bytes_too(engine: Engine) -> None:
+    ids = engine.push_many([far("x" * 300_000) for _ in range(20)])
+    assert engine.stats().scheduled == 20
+    task = engine.get(ids[19])
+    assert task is not None
+    assert task.payload == "x" * 300_000
+
+
+def test_receipts_of_ids_that_are_taken(engine: Engine) -> None:
+    engine.push_many([far(n, id=f"mine-{n}") for n in range(4)])
+    receipts = engine.push_many(
+        [far(n, id=f"mine-{n}", on_conflict="replace" if n % 2 else "keep") for n in range(6)],
+    )
+    assert [(r.outcome, r.state) for r in receipts] == [
+        ("kept", "scheduled"),
+        ("replaced", None),
+        ("kept", "scheduled"),
+        ("replaced", None),
+        ("pushed", None),
+        ("pushed", None),
+    ]
+
+
+def test_the_same_id_twice_in_one_call(engine: Engine) -> None:
+    receipts = engine.push_many(
+        [far(1, id="mine"), far("x"), far(2, id="mine"), far(3, id="mine", on_conflict="replace")]
+    )
+    assert receipts[::2] == ["mine", "mine"]
+    assert [(r.outcome, r.state) for r in receipts] == [
+        ("pushed", None),
+        ("pushed", None),
+        ("kept", "scheduled"),
+        ("replaced", None),
+    ]
+    task = engine.get("mine")
+    assert task is not None
+    assert task.payload == 3
+    assert engine.stats().scheduled == 2
+
+
+def test_refused_ids_are_told_apart(engine: Engine) -> None:
+    engine.push("x", delay=FAR_S, id="mine-3")
+    with pytest.raises(PushError) as caught:
+        engine.push_many([far(n, id=f"mine-{n}", on_conflict="reject") for n in range(5)])
+    error = caught.value
+    assert error.ids == [f"mine-{n}" for n in range(5)]
+    assert error.stored == ["mine-0", "mine-1", "mine-2", "mine-4"]
+    assert error.unknown == []
+    assert list(error.failed) == ["mine-3"]
+    assert isinstance(error.failed["mine-3"], Conflict)
+    assert str(error).startswith("4 of 5 tasks are stored, 1 are not, 0 have an unknown fate; the first failure: ")
+    assert [state_of(engine, id) for id in error.stored] == ["scheduled"] * 4
+
+
+def test_a_shard_that_can_not_take_its_batches(engine: Engine, servers: Servers, name: str) -> None:
+    broken = keys_of(name, SHARDS)[2]
+    servers.ask(broken.slot, "SET", broken.due, "not a sorted set")
+    tasks = [far(n, id=f"mine-{n}") if n % 2 else far(n) for n in range(400)]
+    with pytest.raises(PushError, match="WRONGTYPE") as caught:
+        engine.push_many(tasks)
+    error = caught.value
+    lost = [id for id in error.ids if engine.topology.shard_of(id) == 2]
+    assert error.ids[1::2] == [f"mine-{n}" for n in range(1, 400, 2)]
+    assert sorted(error.failed) == sorted(lost)
+    assert all(isinstance(reason, ServerFault) for reason in error.failed.values())
+    assert error.stored == [id for id in error.ids if id not in error.failed]
+    assert error.unknown == []
+    # All or nothing: of the failed batches nothing is stored, of the others all is.
+    assert servers.ask(broken.slot, "EXISTS", broken.task) == 0
+    servers.ask(broken.slot, "DEL", broken.due)
+    assert engine.stats().scheduled == len(error.stored) == 400 - len(lost)
+
+
+def test_one_push_to_a_broken_shard(engine: Engine, servers: Servers, name: str) -> None:
+    keys = keys_of(name, SHARDS)[engine.topology.shard_of("mine")]
+    servers.ask(keys.slot, "SET", keys.due, "not a sorted set")
+    with pytest.raises(ServerFault, match="WRONGTYPE"):
+        engine.push("x", id="mine")
+    servers.ask(keys.slot, "DEL", keys.due)
+    assert engine.get("mine") is None
+
+
+def test_a_lost_answer_is_an_unknown_fate(engines: Engines, own_server: Server, name: str) -> None:
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS, timeout=0.4)
+    engine.push_many([far("warm")])
+    own_server.pause()
+    with pytest.raises(PushError, match="0 of 20 tasks are stored") as caught:
+        engine.push_many([far(n, id=f"mine-{n}") for n in range(20)])
+    own_server.resume()
+    error = caught.value
+    assert error.stored == []
+    assert error.unknown
+    # What never left this process has certainly failed, the rest may be there: told apart.
+    assert sorted([*error.unknown, *error.failed]) == sorted(error.ids)
+    assert all(isinstance(reason, Unavailable) for reason in error.failed.values())
+    assert {state_of(engine, id) for id in error.failed} <= {"gone"}
+    assert engine.push_many([far(n, id=f"mine-{n}") for n in range(20)]) == error.ids
+    assert engine.stats().scheduled == 21
+
+
+# ---- push_iter
+
+
+def test_push_iter_yields_all_ids_in_order(engine: Engine) -> None:
+    count = 2 * WINDOW + 123
+    parts = list(engine.push_iter(far(n, id=f"mine-{n}") if n % 2 else far(n) for n in range(count)))
+    ids = list(itertools.chain(*parts))
+    assert len(ids) == len(set(ids)) == count
+    assert ids[1::2] == [f"mine-{n}" for n in range(1, count, 2)]
+    assert engine.stats().scheduled == count
+    for n in (0, WINDOW, count - 1):
+        task = engine.get(ids[n])
+        assert task is not None
+        assert task.payload == n
+
+
+def test_push_iter_takes_no_more_than_it_can_send(engine: Engine) -> None:
+    taken = 0
+
+    def tasks() -> Iterator[Task]:
+        nonlocal taken
+        for n in range(12 * WINDOW):
+            taken += 1
+            yield far(n)
+
+    told = most = 0
+    for ids in engine.push_iter(tasks(), batch=100):
+        most = max(most, taken - told)
+        told += len(ids)
+    assert told == taken == 12 * WINDOW
+    # The window under way, the one being packed, and what the nodes may still have in their queues.
+    assert most <= 5 * WINDOW
+
+
+def test_push_iter_may_be_left(engine: Engine) -> None:
+    parts = engine.push_iter(far(n) for n in range(10 * WINDOW))
+    ids = next(iter(parts))
+    parts.close()  # type: ignore[attr-defined]  # a generator
+    assert state_of(engine, ids[0]) == "scheduled"
+    assert engine.push("x", delay=FAR_S)
+    assert engine.stats().scheduled < 10 * WINDOW
+
+
+def test_a_bad_task_in_the_middle_of_push_iter(engine: Engine) -> None:
+    bad = WINDOW + 17
+    told: list[str] = []
+    parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(3 * WINDOW))
+    with pytest.raises(InvalidDelay, match="a delay can't be -1"):
+        told.extend(itertools.chain.from_iterable(parts))
+    # All before the window of the bad one is stored and told, of that window nothing is sent.
+    assert len(told) == WINDOW
+    assert engine.stats().scheduled == WINDOW
+
+
+def test_push_iter_of_ids_that_are_taken(engine: Engine) -> None:
+    engine.push("x", delay=FAR_S, id="mine-3")
+    with pytest.raises(PushError) as caught:
+        list(engine.push_iter([far(n, id=f"mine-{n}", on_conflict="reject") for n in range(5)]))
+    assert list(caught.value.failed) == ["mine-3"]
+    assert len(caught.value.stored) == 4
+
+
+def test_what_was_pushed_in_bulk_is_dispatched(engine: Engine) -> None:
+    engine.start()
+    pushed = engine.push_many([Task(n) for n in range(3000)])
+    consumer = engine.consumer()
+    deliveries = claim(consumer, 3000)
+    assert sorted(d.id for d in deliveries) == sorted(pushed)
+    assert sorted(d.payload for d in deliveries) == list(range(3000))
+    consumer.ack(deliveries)
+    stats = engine.stats()
+    assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)

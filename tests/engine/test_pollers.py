@@ -1,0 +1,212 @@
+"""The pollers of one process: exact sleep, the bell, errors, and a prompt end. What there is of threads only: the
+asyncio engine's pollers are the same."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, Stats, Task
+from shardq.layout.keys import shard_keys
+from tests.engine.conftest import SHARDS
+from tests.support.servers import Servers, keys_of
+from tests.support.states import FAR_S, claim, state_of
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as engine:
+        yield engine
+
+
+def started(engine: Engine) -> Engine:
+    """All its pollers have made a step, and hear their bells."""
+    engine.start()
+    wait_until(lambda: {s.poller for s in engine.stats().shards} == {"running"}, "all pollers run")
+    return engine
+
+
+def dispatched_after(engine: Engine, push: Task) -> float:
+    """Seconds from the due time, as this process sees it, until the task is ready."""
+    (id,) = engine.push_many([push])
+    began = time.monotonic()
+    wait_until(lambda: state_of(engine, id) == "ready", f"{id} is ready")
+    return time.monotonic() - began
+
+
+def wake_at(servers: Servers, name: str, shard: int) -> float:
+    keys = shard_keys(name, shard)
+    return float(servers.ask(keys.slot, "HGET", keys.meta, "wake_at") or 0)
+
+
+def test_an_earlier_task_is_dispatched_at_once(engine: Engine, servers: Servers, name: str) -> None:
+    started(engine)
+    engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
+    hour = time.time() * 1000 + FAR_S * 900
+    wait_until(lambda: all(wake_at(servers, name, n) > hour for n in range(SHARDS)), "all pollers sleep for an hour")
+    for n in range(20):
+        assert dispatched_after(engine, Task(n)) < 0.25
+        assert dispatched_after(engine, Task(n, delay=0.05)) < 0.3
+
+
+def test_orders_that_make_something_due_wake_the_poller(engine: Engine) -> None:
+    started(engine)
+    id = engine.push("x", delay=FAR_S)
+    engine.reschedule(id, delay=0)
+    consumer = engine.consumer()
+    (delivery,) = consumer.claim(1, wait=1)
+    consumer.retry(delivery, delay=0.05)
+    (delivery,) = consumer.claim(1, wait=1)
+    consumer.bury(delivery, "no")
+    engine.requeue(id)
+    (delivery,) = engine.consumer(lease=0.2).claim(1, wait=1)
+    (delivery,) = consumer.claim(1, wait=1.5)
+    assert (delivery.id, delivery.lapses) == (id, 1)
+
+
+def test_a_lost_subscription_heals(engine: Engine, servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    started(engine)
+    for _ in range(3):
+        assert sum(servers.ask_all("CLIENT", "KILL", "TYPE", "pubsub")) > 0
+        # While deaf the pollers look every 250 ms, so nothing is much late; and then they hear again.
+        assert dispatched_after(engine, Task("x")) < 1.0
+        wait_until(lambda: prompt(engine), "pushes ring the pollers again")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def prompt(engine: Engine) -> bool:
+    """Ten tasks in a row are dispatched faster than a deaf poller would."""
+    return all(dispatched_after(engine, Task(n)) < 0.1 for n in range(10))
+
+
+def test_an_error_is_said_once_and_shown(
+    engine: Engine, servers: Servers, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    started(engine)
+    broken = keys_of(name, SHARDS)[1]
+    servers.ask(broken.slot, "SET", broken.due, "not a sorted set")
+    servers.ask(broken.slot, "SPUBLISH", broken.bell, "")
+
+    def errors() -> list[str]:
+        of = [r for r in caplog.records if r.name.startswith("shardq") and r.levelno >= logging.ERROR]
+        return [record.getMessage() for record in of]
+
+    wait_until(errors, "the log says it")
+    tries = refusals(servers)
+    wait_until(lambda: refusals(servers) > tries + 3, "it is tried again, several times")
+    assert len(errors()) == 1
+    assert errors()[0].startswith("shard 1 can't be dispatched, trying on: ")
+    assert "WRONGTYPE" in errors()[0]
+    good = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") != 1)
+    engine.push("x", id=good)
+    wait_until(lambda: state_of(engine, good) == "ready", "the other shards go on")
+
+    servers.ask(broken.slot, "DEL", broken.due)
+    wait_until(lambda: "shard 1 is dispatched again" in caplog.text, "it says that it is well again")
+    bad = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") == 1)
+    engine.push("x", id=bad)
+    wait_until(lambda: state_of(engine, bad) == "ready", "its shard goes on too")
+    stats = engine.stats()
+    assert stats.healthy
+    assert (stats.shards[1].poller, stats.shards[1].poller_error) == ("running", None)
+    assert len(errors()) == 1
+
+
+def refusals(servers: Servers) -> int:
+    """How often a server has answered that a key is of the wrong type."""
+    told = [client.info("errorstats").get("errorstat_WRONGTYPE", {}) for client in servers.masters]
+    return sum(int(counts.get("count", 0)) for counts in told)
+
+
+def test_a_failing_poller_is_shown(engine: Engine, servers: Servers, name: str) -> None:
+    started(engine)
+    broken = keys_of(name, SHARDS)[1]
+    # of the wrong type for dispatch, and not looked at by stats()
+    servers.ask(broken.slot, "SET", broken.seen, "not a sorted set")
+    servers.ask(broken.slot, "SPUBLISH", broken.bell, "")
+    wait_until(lambda: engine.stats().shards[1].poller == "failing", "stats() shows it")
+    stats = engine.stats()
+    assert not stats.healthy
+    assert "WRONGTYPE" in str(stats.shards[1].poller_error)
+    assert {shard.poller for shard in stats.shards if shard.shard != 1} == {"running"}
+    servers.ask(broken.slot, "DEL", broken.seen)
+    wait_until(lambda: engine.stats().healthy, "it is well again")
+
+
+def test_it_stops_and_starts_again(engine: Engine) -> None:
+    for n in range(3):
+        started(engine)
+        engine.start()  # once more is once
+        assert dispatched_after(engine, Task(n)) < 2
+        engine.stop()
+        engine.stop()
+        id = engine.push("x")
+        assert state_of(engine, id) == "scheduled"
+    started(engine)
+    assert len(claim(engine.consumer(), 6)) == 6
+
+
+def test_stopping_is_prompt(engine: Engine) -> None:
+    started(engine)
+    engine.push_many([Task(n) for n in range(20_000)])  # in the middle of work
+    began = time.monotonic()
+    engine.stop()
+    assert time.monotonic() - began < 0.5
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 3.0])
+def test_stopping_is_prompt_while_the_server_says_nothing(own_server: Server, name: str, seconds: float) -> None:
+    with Engine(own_server.url, name=name, shards=SHARDS) as engine:
+        started(engine)
+        own_server.pause()
+        paused = time.monotonic()
+        # from the first instant to the moment when every call has failed once
+        wait_until(lambda: time.monotonic() - paused >= seconds, "the silence has lasted")
+        began = time.monotonic()
+        engine.stop()
+        took = time.monotonic() - began
+        own_server.resume()
+    assert took < 0.5
+
+
+def test_closing_is_prompt_while_the_server_is_gone(own_server: Server, name: str) -> None:
+    engine = Engine(own_server.url, name=name, shards=SHARDS).open()
+    started(engine)
+    own_server.kill()
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 0.5
+
+
+def test_sixty_four_shards(url: str, name: str, servers: Servers) -> None:
+    threads = threading.active_count()
+    with Engine(url, name=name, shards=64) as engine:
+        began = time.monotonic()
+        engine.start()
+        wait_until(lambda: {s.poller for s in engine.stats().shards} == {"running"}, "every poller has made a step")
+        assert time.monotonic() - began < 1.0
+        pollers = [thread for thread in threading.enumerate() if thread.name.startswith("shardq-poller-")]
+        assert len(pollers) == 64
+        nodes = len(servers.masters)
+        # a thread for each poller and each node's subscriptions, the heartbeat, and nothing else that grows
+        assert threading.active_count() - threads <= 64 + nodes + 2
+        stats = engine.stats()
+        assert len(stats.connections) == nodes
+        assert counted("own", stats) == 64 + nodes + 1  # pollers, subscribers, heartbeat
+        assert counted("shared", stats) <= 2 * nodes < counted("bound", stats)
+        ids = engine.push_many([Task(n) for n in range(640)])
+        assert sorted(d.id for d in claim(engine.consumer(), 640)) == sorted(ids)
+        began = time.monotonic()
+        engine.stop()
+        assert time.monotonic() - began < 0.5
+
+
+def counted(what: str, stats: Stats) -> int:
+    """A number of stats().connections, over all nodes."""
+    return sum(getattr(count, what) for count in stats.connections.values())

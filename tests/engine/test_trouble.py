@@ -1,0 +1,255 @@
+"""Servers that are out of memory, read-only, loading or gone: a clear error, nothing half done, and no silent loss."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, OutOfMemory, PushError, ReadOnly, ShardqError, Task, Unanswered, Unavailable
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.servers import Servers
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def engine(engines: Engines, own_server: Server, name: str) -> Engine:
+    """On a server that the test may break."""
+    return engines.opened(own_server.url, name=name, shards=SHARDS, timeout=10.0)
+
+
+# ---- out of memory
+
+
+@pytest.fixture
+def full(engine: Engine, own_server: Server) -> Engine:
+    """One task in every state on a server that then has no memory left."""
+    engine.start()
+    for state in ("scheduled", "ready", "leased", "dead"):
+        put(engine, state, topic=state, id="one")
+    engine.stop()
+    own_server.ask("CONFIG", "SET", "maxmemory", "1")
+    return engine
+
+
+def test_a_full_server_takes_no_task(full: Engine, own_server: Server, name: str) -> None:
+    with Servers(own_server.url) as servers:
+        before = servers.held(name)
+        with pytest.raises(
+            OutOfMemory, match=r"push was not done: OOM .*; raise its maxmemory, or let consumers drain it"
+        ):
+            full.push("x")
+        with pytest.raises(OutOfMemory, match="push_unique was not done: OOM"):
+            full.push("x", id="mine")
+        with pytest.raises(PushError) as caught:
+            full.push_many([Task(n) for n in range(50)])
+        assert len(caught.value.failed) == 50
+        assert all(isinstance(reason, OutOfMemory) for reason in caught.value.failed.values())
+        with pytest.raises(OutOfMemory):
+            full.reschedule("scheduled/one", delay=1)
+        assert servers.held(name) == before
+
+
+def test_a_full_server_can_be_drained(full: Engine, own_server: Server) -> None:
+    task = full.get("ready/one")
+    assert task is not None
+    consumer = full.consumer("ready")
+    (delivery,) = claim(consumer, 1)
+    consumer.ack(delivery)
+    assert state_of(full, "ready/one") == "gone"
+    assert full.cancel("scheduled/one")
+    assert full.cancel("dead/one")
+    own_server.ask("CONFIG", "SET", "maxmemory", "0")
+    assert full.push("x")
+
+
+def test_a_full_server_dispatches(engine: Engine, own_server: Server) -> None:
+    ids = engine.push_many([Task(n, delay=0.2) for n in range(100)])
+    engine.start()
+    own_server.ask("CONFIG", "SET", "maxmemory", "1")
+    consumer = engine.consumer()
+    deliveries = claim(consumer, 100)
+    assert sorted(d.id for d in deliveries) == sorted(ids)
+    consumer.retry(deliveries[:10])
+    consumer.bury(deliveries[10:20], "no")
+    consumer.ack(deliveries[20:])
+    consumer.ack(claim(consumer, 10))
+    stats = engine.stats()
+    assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 10)
+    assert stats.healthy
+
+
+# ---- read-only
+
+
+def test_a_replica_is_waited_for_and_named(
+    engines: Engines, own_server: Server, server_binary: Path, name: str
+) -> None:
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS, timeout=0.5)
+    with Server(server_binary, options={"repl-diskless-sync-delay": "0"}) as master:
+        master.ask("SET", "untouched", "1")
+        own_server.ask("REPLICAOF", "127.0.0.1", master.port)
+        wait_until(lambda: own_server.ask("ROLE")[3] == "connected", "it is a replica")
+        with pytest.raises(ReadOnly, match=r"within 0\.5 s: READONLY .*; check .* the address is not a replica's"):
+            engine.push("x")
+        with pytest.raises(PushError) as caught:
+            engine.push_many([Task(n) for n in range(10)])
+        assert all(isinstance(reason, ReadOnly) for reason in caught.value.failed.values())
+        assert own_server.ask("DBSIZE") == 1
+    own_server.ask("REPLICAOF", "NO", "ONE")
+    assert engine.push("x")  # its shards are opened anew: what they held went with the data of another master
+
+
+@pytest.fixture
+def unsaved(server_binary: Path) -> Iterator[Server]:
+    """A server whose last save to its disk failed: a folder has the name of its file."""
+    options = {"save": "3600 1000000", "stop-writes-on-bgsave-error": "yes", "dbfilename": "taken"}
+    with Server(server_binary, options=options) as server:
+        yield server
+
+
+def fail_to_save(server: Server) -> None:
+    (server.folder / "taken").mkdir()
+    server.ask("BGSAVE")
+    wait_until(lambda: server.ask("INFO", "persistence")["rdb_last_bgsave_status"] == "err", "the save has failed")
+
+
+def test_a_master_that_can_not_save(engines: Engines, unsaved: Server, name: str) -> None:
+    engine = engines.opened(unsaved.url, name=name, shards=SHARDS, timeout=0.5)
+    id = engine.push("before", delay=FAR_S)
+    fail_to_save(unsaved)
+    with pytest.raises(ReadOnly, match=r"within 0\.5 s: MISCONF .*; check that the master can save to its disk"):
+        engine.push("x")
+    assert state_of(engine, id) == "scheduled"  # to be read it still is
+    assert engine.stats().scheduled == 1
+    (unsaved.folder / "taken").rmdir()
+    unsaved.ask("BGSAVE")
+    wait_until(lambda: engine.push("x", delay=FAR_S), "it takes tasks again")
+
+
+def test_too_few_replicas(engines: Engines, own_server: Server, name: str) -> None:
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS, timeout=0.5)
+    own_server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    with pytest.raises(Unavailable, match=r"push was not done within 0\.5 s: NOREPLICAS"):
+        engine.push("x")
+    own_server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
+    assert engine.push("x", delay=FAR_S)
+    assert engine.stats().scheduled == 1
+
+
+# ---- loading
+
+
+@pytest.fixture
+def loader(server_binary: Path) -> Iterator[Server]:
+    """A server that takes seconds to load what it holds."""
+    options = {"appendonly": "yes", "key-load-delay": "10", "loading-process-events-interval-bytes": "1024"}
+    with Server(server_binary, options=options) as server:
+        server.ask("DEBUG", "POPULATE", 20_000)
+        server.ask("BGREWRITEAOF")
+        wait_until(lambda: server.ask("INFO", "persistence")["aof_rewrite_in_progress"] == 0, "all is written")
+        yield server
+
+
+def test_a_server_that_loads_is_waited_for(engines: Engines, loader: Server, name: str) -> None:
+    engine = engines.opened(loader.url, name=name, shards=SHARDS)
+    first = engine.push("x", delay=FAR_S)
+    loader.stop()
+    loader.launch()
+    second = engine.push("y", delay=FAR_S)
+    assert [state_of(engine, id) for id in (first, second)] == ["scheduled", "scheduled"]
+    loader.wait_answering()
+
+
+def test_a_server_that_loads_for_too_long(engines: Engines, loader: Server, name: str) -> None:
+    engine = engines.opened(loader.url, name=name, shards=SHARDS, timeout=0.15)
+    loader.stop()
+    loader.launch()
+    said = set()
+
+    def told() -> bool:
+        with contextlib.suppress(Unanswered):
+            try:
+                engine.push("x")
+            except Unavailable as exc:
+                said.add(str(exc).rpartition(";")[2].strip())
+        return any(text.startswith("the server is loading its data") for text in said)
+
+    wait_until(told, "the error says that the server loads")
+    assert "the server is loading its data: try again later, or with a longer timeout" in said
+    loader.wait_answering()
+
+
+# ---- gone
+
+
+def test_a_server_that_was_never_there(engines: Engines, name: str) -> None:
+    engine = engines.make("redis://127.0.0.1:1", name=name, connect_timeout=0.2)
+    with pytest.raises(
+        Unavailable, match=r"could not connect within 0\.2 s: .*; check that the server runs and can be"
+    ):
+        engine.push("x")
+    with pytest.raises(Unavailable):
+        engine.open()
+
+
+def test_a_server_that_went(engines: Engines, own_server: Server, name: str) -> None:
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS, timeout=0.4)
+    engine.push("x", delay=FAR_S, id="one")
+    consumer = engine.consumer()
+    own_server.kill()
+    for order in (
+        lambda: engine.push("y"),
+        lambda: engine.push_many([Task("y")]),
+        lambda: list(engine.push_iter([Task("y")])),
+        lambda: engine.get("one"),
+        lambda: engine.cancel("one"),
+        consumer.claim,
+    ):
+        with pytest.raises(
+            (Unavailable, Unanswered, PushError), match=r"was not done within 0\.4 s|unknown|no later try"
+        ):
+            order()
+    # a look still looks: it says of every shard that it can't be seen
+    stats = engine.stats()
+    assert all("Unavailable" in str(shard.error) for shard in stats.shards)
+    assert len(stats.shards) == SHARDS
+    assert not stats.healthy
+    own_server.start()
+    assert state_of(engine, "one") == "scheduled"
+
+
+def test_an_outage_shorter_than_the_patience_is_not_noticed(engine: Engine, own_server: Server) -> None:
+    id = engine.push("x", delay=FAR_S)
+    own_server.kill()
+    starting = threading.Timer(0.3, own_server.start)
+    starting.start()
+    assert engine.push("y", delay=FAR_S)
+    starting.join()
+    assert state_of(engine, id) == "scheduled"
+    assert engine.stats().scheduled == 2
+
+
+def test_a_server_whose_data_is_gone(engine: Engine, own_server: Server) -> None:
+    engine.start()
+    engine.push("x", delay=FAR_S)
+    own_server.ask("FLUSHALL")
+    # Never a silent nothing: the engine opens its shards anew, and goes on.
+    id = engine.push("y")
+    (delivery,) = claim(engine.consumer(), 1)
+    assert delivery.id == id
+    wait_until(lambda: engine.stats().healthy, "every poller is well")
+
+
+def test_all_of_it_can_be_closed_in_an_outage(engine: Engine, own_server: Server) -> None:
+    engine.start()
+    own_server.kill()
+    engine.close()
+    with pytest.raises(ShardqError):
+        engine.push("x")
