@@ -1,0 +1,71 @@
+"""The commands together, and what the user sees of an error: one line, and an exit code. Called by ``main``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib.metadata import version
+
+import click
+
+from shardq.cli.dead import dead, requeue
+from shardq.cli.demo.command import demo
+from shardq.cli.forward import forward
+from shardq.cli.grow.command import expand, shrink
+from shardq.cli.options import Given, shared
+from shardq.cli.orders import cancel, get, reschedule
+from shardq.cli.output import complain
+from shardq.cli.push.command import push
+from shardq.cli.run import run
+from shardq.cli.shards import shards
+from shardq.cli.stats import stats
+from shardq.cli.topics import limit, pause, purge, resume
+from shardq.errors import BadInput, ShardqError
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+example:
+  shardq demo
+  export SHARDQ_URL=redis://127.0.0.1:6379/0
+  shardq push '{"order": 42}' --delay 30m
+  shardq run""",
+)
+@shared
+@click.version_option(version("shardq"), prog_name="shardq", message="%(prog)s %(version)s")
+def app() -> None:
+    """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the whole."""
+
+
+for command in (
+    *(demo, run, push, get, cancel, reschedule, forward, stats),
+    *(shards, expand, shrink, dead, requeue, purge, pause, resume, limit),
+):
+    app.add_command(command)
+
+
+def invoke() -> int:
+    """Runs the command line; the exit code."""
+    given = Given()
+    try:
+        code = app.main(prog_name="shardq", standalone_mode=False, obj=given)
+        sys.stdout.flush()
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    except click.Abort:  # what click makes of an interrupt
+        return INTERRUPTED
+    except BrokenPipeError:
+        # who read our output has gone; nothing more may be written there, not even at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (ShardqError, OSError) as exc:
+        if given.verbose:
+            traceback.print_exc()
+        complain(f"error: {exc}")
+        return MISUSED if isinstance(exc, BadInput) else FAILED
+    return code if isinstance(code, int) else DONE

@@ -1,0 +1,73 @@
+"""Times as people write them: 90, 1.5, 90s, 5m, 2h, 1d; and instants. Used by the commands and by bulk lines."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|m|h|d|w)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?", re.ASCII)
+
+
+def seconds(text: str) -> float:
+    """A length of time. Raises ValueError.
+
+    >>> seconds("90"), seconds("1.5"), seconds("5m"), seconds("2h")
+    (90.0, 1.5, 300.0, 7200.0)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r:.80} is not a length of time; write seconds, or a number with ms, s, m, h, d or w: 5m"
+        )
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def instant(text: str) -> float | dt.datetime:
+    """An instant: ISO 8601 with a time zone, or epoch seconds. Raises ValueError."""
+    text = text.strip()
+    # seconds first: fromisoformat would take 2030 for no instant, and 20300131 for a day
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    try:
+        when = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r:.80} is not an instant; write it like 2030-01-31T12:00:00Z, or as seconds since 1970"
+        ) from None
+    if when.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone, so it names no instant; add Z for UTC, or an offset like +02:00")
+    return when
+
+
+def read_by(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
+    """The callback of an option whose value is read so."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> T | None:
+        if value is None:
+            return None
+        try:
+            return read(value)
+        except ValueError as exc:
+            raise click.BadParameter(str(exc), ctx, param) from None
+
+    return callback
+
+
+def due_options(command: F) -> F:
+    """Adds --delay and --at."""
+    delay = click.option(
+        "--delay", metavar="TIME", callback=read_by(seconds), help="From now: 90, 1.5, 90s, 5m, 2h, 1d."
+    )
+    at = click.option(
+        "--at", metavar="INSTANT", callback=read_by(instant), help="2030-01-31T12:00:00Z, or epoch seconds."
+    )
+    return delay(at(command))

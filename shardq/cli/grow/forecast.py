@@ -1,0 +1,94 @@
+"""What another number of shards would move, node by node: the numbers of ``Engine.preview``, which are estimates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from shardq.cli.options import Given
+from shardq.cli.output import say, tell
+from shardq.drivers.sync import Driver
+from shardq.engine import Engine
+from shardq.growth import Preview
+from shardq.layout.keys import shard_keys
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFlow:
+    """Those that stay within the node are among both."""
+
+    node: str
+    leaving: int
+    coming: int
+    leaving_bytes: int
+    coming_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    present: int
+    preview: Preview
+    nodes: list[NodeFlow]
+    between: tuple[int, int]
+    """Tasks and bytes that would go from one node to another."""
+
+    @classmethod
+    def of(cls, engine: Engine, driver: Driver, shards: int) -> Forecast:
+        preview = engine.preview(shards)
+        leaving, coming = Counter[str](), Counter[str]()
+        leaving_bytes, coming_bytes = Counter[str](), Counter[str]()
+        between = between_bytes = 0
+        for flow in preview.flows:
+            source, target = (driver.node_of(shard_keys(engine.name, end).slot) for end in (flow.source, flow.target))
+            leaving[source] += flow.tasks
+            leaving_bytes[source] += flow.bytes
+            coming[target] += flow.tasks
+            coming_bytes[target] += flow.bytes
+            if source != target:
+                between += flow.tasks
+                between_bytes += flow.bytes
+        nodes = [
+            NodeFlow(node, leaving[node], coming[node], leaving_bytes[node], coming_bytes[node])
+            for node in sorted({*driver.nodes(), *leaving, *coming})
+        ]
+        return cls(engine.topology.shards, preview, nodes, (between, between_bytes))
+
+    def show(self, given: Given, *, rate: float | None) -> None:
+        seconds = self.preview.tasks / rate if rate else None
+        if given.json:
+            tell(
+                {
+                    "present": self.present,
+                    "shards": self.preview.shards,
+                    "tasks": self.preview.tasks,
+                    "bytes": self.preview.bytes,
+                    "between_nodes": dict(zip(("tasks", "bytes"), self.between, strict=True)),
+                    "nodes": [asdict(node) for node in self.nodes],
+                    "seconds": seconds,
+                }
+            )
+            return
+        from rich.filesize import decimal
+
+        from shardq.cli import board
+
+        tasks, size = self.preview.tasks, decimal(self.preview.bytes)
+        board.print_rows(
+            ("node", " leaving", " bytes", " coming", " bytes"),
+            [
+                (
+                    node.node,
+                    f"{node.leaving:,}",
+                    decimal(node.leaving_bytes),
+                    f"{node.coming:,}",
+                    decimal(node.coming_bytes),
+                )
+                for node in self.nodes
+            ],
+            totals=("all", f"{tasks:,}", size, f"{tasks:,}", size),
+        )
+        say(
+            f"from {self.present} to {self.preview.shards} shards: about {tasks:,} tasks would move, of {size}, "
+            f"{self.between[0]:,} of them to another node" + (f", in {seconds:,.0f} s" if seconds is not None else "")
+        )
+        say("nothing was moved; tasks that are ready or running would stay where they are until they are done")

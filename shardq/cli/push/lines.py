@@ -1,0 +1,120 @@
+"""JSON lines as tasks: reading them within bounds, and saying of each what is wrong with it. No server is asked.
+
+The payload of a line is stored byte for byte as it stands there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import msgspec
+
+from shardq.cli.durations import instant, seconds
+from shardq.errors import BadInput
+from shardq.model.task import OnConflict, Task
+
+ROOM_FOR_OPTIONS = 64 << 10
+"""What a line may have beside its payload: headers take up to 8 KiB, escaped several times that."""
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True):
+    """What a line may say."""
+
+    payload: msgspec.Raw
+    delay: float | str | None = None
+    at: float | str | None = None
+    topic: str | None = None
+    id: str | None = None
+    on_conflict: OnConflict | None = None
+    dedup: float | str | None = None
+    headers: dict[str, str] | None = None
+    max_attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A line that is a task, or ``reason``: why it is none."""
+
+    number: int
+    size: int
+    """In bytes."""
+    task: Task | None
+    reason: str = ""
+
+
+def numbered(
+    source: BinaryIO, *, defaults: Task, check: Callable[[Task], object], max_payload: int
+) -> Iterator[Numbered]:
+    """The lines that are not blank. ``defaults``: the options of tasks that don't give their own; ``check`` raises the
+    BadInput that a task deserves.
+    """
+    limit = max_payload + ROOM_FOR_OPTIONS
+    decode = msgspec.json.Decoder(Line).decode
+    for number, (text, size) in enumerate(_bounded(source, limit), start=1):
+        if not text.strip():
+            continue
+        try:
+            if size > limit:
+                raise ValueError(f"it has {size:,} bytes; {limit:,} are allowed")
+            task = _task(decode(text.decode()), defaults)
+            check(task)
+        except (ValueError, msgspec.MsgspecError) as exc:  # BadInput is a ValueError, and so is broken UTF-8
+            yield Numbered(number, size, None, _reason(exc))
+        else:
+            yield Numbered(number, size, task)
+
+
+def _bounded(source: BinaryIO, limit: int) -> Iterator[tuple[bytes, int]]:
+    """Each line, or as much of it as is allowed and a little more, and its size."""
+    while text := source.readline(limit + 2):
+        size = len(text)
+        while not text.endswith(b"\n") and (more := source.readline(limit)):
+            size += len(more)
+            if more.endswith(b"\n"):
+                break
+        yield text, size
+
+
+def _task(line: Line, defaults: Task) -> Task:
+    own_due = line.delay is not None or line.at is not None
+    return Task(
+        line.payload,
+        delay=_seconds(line.delay) if own_due else defaults.delay,
+        at=_instant(line.at) if own_due else defaults.at,
+        topic=defaults.topic if line.topic is None else line.topic,
+        id=line.id,
+        on_conflict=line.on_conflict or defaults.on_conflict,
+        dedup=defaults.dedup if line.dedup is None else _seconds(line.dedup),
+        headers=defaults.headers if line.headers is None else line.headers,
+        max_attempts=defaults.max_attempts if line.max_attempts is None else line.max_attempts,
+    )
+
+
+def _seconds(given: float | str | None) -> float | None:
+    return seconds(given) if isinstance(given, str) else given
+
+
+def _instant(given: float | str | None) -> float | dt.datetime | None:
+    return instant(given) if isinstance(given, str) else given
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, UnicodeDecodeError):
+        return f"it is not UTF-8: {exc.reason} at byte {exc.start}"
+    if isinstance(exc, BadInput) or not isinstance(exc, msgspec.MsgspecError):
+        return str(exc)
+    if isinstance(exc, msgspec.ValidationError):
+        return f"it is no task: {exc}"
+    return f"it is not JSON: {exc}"
+
+
+def raw_json(text: str) -> Any:
+    """JSON text as a payload that is stored as it stands. Raises ValueError when it is not JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+        raise ValueError(f"the payload is not JSON: {exc}; put text that is none with --text or --raw") from None
+    return msgspec.Raw(text.encode())

@@ -1,0 +1,64 @@
+"""From the options to an open engine, and to its server. Used by the commands that need one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardq.calls.control import read_topology
+from shardq.cli.options import Given
+from shardq.cli.output import set_up_logging
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.engine import Engine
+from shardq.engine.options import DEFAULT_SHARDS
+from shardq.errors import ShardqError
+from shardq.layout.keys import control_keys
+from shardq.layout.topology import Topology
+
+
+@contextmanager
+def opened(given: Given, *, create: bool = False, shards: int | None = None, codec: str = "json") -> Iterator[Engine]:
+    """The engine of that name, closed at the end.
+
+    Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server.
+    """
+    set_up_logging(verbose=given.verbose)
+    name = given.engine_name
+    asked = Engine(given.url, name=name, shards=shards or DEFAULT_SHARDS, codec=codec)
+    settings, server = asked.options.enter()
+    try:
+        stored = _stored_shards(settings, name)
+        if stored is None and not create:
+            where = server.path if server else settings.safe_url
+            raise ShardqError(
+                f"there is no engine named {name!r} at {where}; give another --name or --url; "
+                "the first push or run makes a new one"
+            )
+        url = server.url if server else asked.options.url
+        with Engine(url, name=name, shards=shards or stored or DEFAULT_SHARDS, codec=codec) as engine:
+            yield engine
+    finally:
+        if server is not None:
+            server.leave()
+
+
+@contextmanager
+def connected(engine: Engine) -> Iterator[Driver]:
+    """Connections of the command's own to the server of an open engine, for what the engine does not offer."""
+    driver = Driver(engine.options.settings(str(engine.options.url)))
+    driver.open()
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def _stored_shards(settings: Settings, name: str) -> int | None:
+    driver = Driver(settings)
+    try:
+        driver.open()
+        fields = driver.call(read_topology(control_keys(name)))
+    finally:
+        driver.close()
+    return Topology.from_fields(fields).shards if fields else None

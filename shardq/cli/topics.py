@@ -1,0 +1,122 @@
+"""pause, resume, limit and purge: a topic as a whole."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.output import say, tell
+from shardq.cli.session import opened
+from shardq.engine import Engine
+from shardq.engine.core import check_purge
+
+
+@click.command(
+    short_help="Give out no more of a topic.",
+    epilog="""\b
+example:
+  shardq pause email
+  shardq pause ''      (the default topic)""",
+)
+@click.argument("topic")
+@shared
+@pass_given
+def pause(given: Given, topic: str) -> None:
+    """Give out no more of TOPIC, over the whole fleet: what runs goes on, and tasks still become ready."""
+    with opened(given) as engine:
+        engine.pause(topic)
+    if given.json:
+        tell({"topic": topic, "paused": True})
+    else:
+        say(f"topic {topic!r} is paused")
+
+
+@click.command(
+    short_help="Give out a paused topic again.",
+    epilog="""\b
+example:
+  shardq resume email""",
+)
+@click.argument("topic")
+@shared
+@pass_given
+def resume(given: Given, topic: str) -> None:
+    """Give out TOPIC again, over the whole fleet."""
+    with opened(given) as engine:
+        engine.resume(topic)
+    if given.json:
+        tell({"topic": topic, "paused": False})
+    else:
+        say(f"topic {topic!r} is given out")
+
+
+@click.command(
+    short_help="Limit a topic's rate and concurrency.",
+    epilog="""\b
+example:
+  shardq limit invoice --rate 100 --concurrency 20
+  shardq limit invoice --rate 0.5      (one every two seconds, any number at once)
+  shardq limit invoice --off""",
+)
+@click.argument("topic")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="R", help="Tasks a second, at most.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Tasks at once, at most.")
+@click.option("--off", is_flag=True, help="No longer.")
+@shared
+@pass_given
+def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
+    """Limit TOPIC over all shards and workers of the fleet, in place of the limits it had."""
+    if off == (rate is not None or concurrency is not None):
+        raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
+    with opened(given) as engine:
+        engine.limit(topic, rate=rate, concurrency=concurrency)
+    if given.json:
+        tell({"topic": topic, "rate": rate, "concurrency": concurrency})
+    elif off:
+        say(f"topic {topic!r} is no longer limited")
+    else:
+        often = "any number a second" if rate is None else f"{rate:,g} a second"
+        at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
+        say(f"topic {topic!r} is limited to {often}, {at_once}")
+
+
+@click.command(
+    short_help="Remove all tasks of a topic, or all.",
+    epilog="""\b
+example:
+  shardq purge --topic email
+  shardq purge --everything --yes""",
+)
+@click.option("--topic", metavar="TOPIC", help="Of this topic; '' is the default topic.")
+@click.option("--everything", is_flag=True, help="Of all topics.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared
+@pass_given
+def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
+    """Remove the tasks that nobody holds: scheduled, ready and dead. Those that are running finish."""
+    if everything == (topic is not None):
+        raise click.UsageError("give --topic TOPIC, or --everything for all topics")
+    check_purge(topic, everything)
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on, whether that is meant: add --yes")
+    with opened(given) as engine:
+        if not yes and not click.confirm(_question(engine, topic), err=True):
+            say("nothing removed")
+            return 1
+        removed = engine.purge(topic, everything=everything)
+    if given.json:
+        tell({"removed": removed, "topic": topic})
+    else:
+        say(f"{removed:,} removed")
+    return 0
+
+
+def _question(engine: Engine, topic: str | None) -> str:
+    options = engine.options
+    where = f"of {engine.name!r} at {options.settings(str(options.url)).safe_url}"
+    if topic is not None:
+        return f"Remove all tasks of the topic {topic!r} {where}?"
+    seen = engine.stats()
+    return f"Remove all tasks {where}: {seen.scheduled:,} scheduled, {seen.ready:,} ready, {seen.dead:,} dead?"

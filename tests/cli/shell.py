@@ -1,0 +1,119 @@
+"""The installed ``shardq`` script, run as users run it: in a process of its own, with a home of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(sys.executable).parent / "shardq"
+
+LONGEST_S = 60.0
+"""No command of these tests takes half of it."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[Any]:
+        """The output of a command with --json."""
+        return [json.loads(line) for line in self.lines]
+
+    @property
+    def object(self) -> Any:
+        (one,) = self.objects
+        return one
+
+
+class Shell:
+    """Runs commands; kills at its end what still runs of them."""
+
+    def __init__(self, home: Path, variables: Mapping[str, str]) -> None:
+        self.temporary = home / "tmp"
+        self.temporary.mkdir(parents=True)
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("SHARDQ_")}
+        self._environment = inherited | {
+            "HOME": str(home),
+            "XDG_DATA_HOME": str(home / "data"),
+            "TMPDIR": str(self.temporary),
+            "COLUMNS": "",
+            "TERM": "xterm-256color",
+            **variables,
+        }
+        self._started: list[subprocess.Popen[str]] = []
+
+    def run(self, *words: str, stdin: str | bytes = "", **variables: str) -> Done:
+        """The command, waited for."""
+        done = subprocess.run(
+            [SCRIPT, *words],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            env=self._environment | variables,
+            timeout=LONGEST_S,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The command, in the background."""
+        process = subprocess.Popen(
+            [SCRIPT, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        )
+        self._started.append(process)
+        return process
+
+    def on_terminal(self, *words: str, columns: int, rows: int, answer: str = "") -> Done:
+        """The command on a terminal of that size, where ``answer`` is typed; ``out`` is all that was to be seen there,
+        without colours.
+        """
+        ours, theirs = pty.openpty()
+        try:
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            process = subprocess.Popen(
+                [SCRIPT, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=self._environment
+            )
+            os.close(theirs)
+            if answer:
+                os.write(ours, f"{answer}\n".encode())
+            seen = b""
+            try:
+                while chunk := os.read(ours, 1 << 16):
+                    seen += chunk
+            except OSError:  # how Linux says that the other end is closed
+                pass
+            return Done(process.wait(LONGEST_S), _ESCAPES.sub("", seen.decode()).replace("\r", "\n"), "")
+        finally:
+            os.close(ours)
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()

@@ -1,0 +1,185 @@
+"""push --file: many tasks, and what becomes of bad lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine
+from tests.cli.shell import Shell
+
+
+def lines(objects: Iterable[Any]) -> str:
+    return "".join(json.dumps(each) + "\n" for each in objects)
+
+
+BAD = [
+    ("nope", "it is not JSON"),
+    ('{"payload": 1', "it is not JSON"),
+    ("[1]", "it is no task: Expected `object`"),
+    ('{"delay": 3}', "it is no task: Object missing required field `payload`"),
+    ('{"payload": 1, "dealy": 3}', "it is no task: Object contains unknown field `dealy`"),
+    ('{"payload": 1, "delay": -3}', "a delay can't be -3"),
+    ('{"payload": 1, "delay": "5 parsecs"}', "'5 parsecs' is not a length of time"),
+    ('{"payload": 1, "at": "2030-01-01T00:00:00"}', "has no time zone"),
+    ('{"payload": 1, "delay": 1, "at": 2e9}', "both delay"),
+    ('{"payload": 1, "topic": "a b"}', "a topic can't be 'a b'"),
+    ('{"payload": 1, "id": "a/b"}', "the id 'a/b'"),
+    ('{"payload": 1, "dedup": 5}', "without id="),
+    ('{"payload": 1, "on_conflict": "maybe"}', "Invalid enum value 'maybe'"),
+    ('{"payload": 1, "headers": {"k": 1}}', "Expected `str`, got `int`"),
+    ('{"payload": 1, "max_attempts": 0}', "max_attempts can't be 0"),
+    (json.dumps({"payload": "x" * (1 << 20)}), "are allowed"),
+    (json.dumps({"payload": "x" * (2 << 20)}), "are allowed"),
+]
+
+
+def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    good = '{"payload": "good", "delay": "1h"}'
+    file.write_text("".join(f"{bad}\n\n{good}\n" for bad, _ in BAD))
+    done = shardq.run("push", "--file", str(file))
+    assert (done.code, done.out) == (1, "")
+    told = done.err.splitlines()
+    assert told.pop() == f"{len(BAD)} pushed, {len(BAD)} bad lines"
+    for position, ((_, reason), line) in enumerate(zip(BAD, told, strict=True)):
+        assert line.startswith(f"line {3 * position + 1}: ")
+        assert reason in line
+    assert engine.stats().scheduled == len(BAD)
+
+
+def test_broken_text(shardq: Shell, engine: Engine) -> None:
+    done = shardq.run("push", "--file", "-", stdin=b'{"payload": "\xff"}\n{"payload": 1, "delay": 9}')
+    assert done.err.splitlines() == [
+        "line 1: it is not UTF-8: invalid start byte at byte 13",
+        "1 pushed, 1 bad line",
+    ]
+    assert engine.stats().scheduled == 1, "a last line without an end is a line"
+
+
+def test_only_the_first_bad_lines_are_told(shardq: Shell, engine: Engine) -> None:
+    done = shardq.run("push", "--file", "-", stdin="bad\n" * 50)
+    assert done.code == 1
+    told = done.err.splitlines()
+    assert told[19:] == [told[19], "… and 30 more bad lines", "0 pushed, 50 bad lines"]
+    assert told[19].startswith("line 20: ")
+
+
+def test_strict_stops_before_the_window_of_the_first_bad_line(shardq: Shell, engine: Engine) -> None:
+    source = lines({"payload": n, "delay": 3600} for n in range(5000)) + "bad\n" + lines([{"payload": 1}])
+    done = shardq.run("push", "--file", "-", "--strict", stdin=source)
+    assert done.code == 1
+    assert done.err.splitlines()[0].startswith("line 5001: ")
+    assert done.err.splitlines()[1:] == ["4,000 pushed, 1 bad line"]
+    assert engine.stats().scheduled == 4000
+
+
+def test_many_over_several_windows(shardq: Shell, engine: Engine) -> None:
+    count = 9001
+    source = lines({"payload": {"n": n}, "delay": 3600, "id": f"task-{n}"} for n in range(count))
+    done = shardq.run("push", "--file", "-", "--ids", stdin=source)
+    assert (done.code, done.err) == (0, "9,001 pushed\n")
+    assert done.lines == [f"task-{n}" for n in range(count)]
+    assert engine.stats().scheduled == count
+    again = shardq.run("push", "--file", "-", stdin=source)
+    assert (again.code, again.err) == (0, "0 pushed, 9,001 kept\n")
+
+
+def test_options_are_what_lines_leave_out(shardq: Shell, engine: Engine) -> None:
+    source = lines([{"payload": 1, "id": "a"}, {"payload": 2, "id": "b", "topic": "own", "at": 4e9, "headers": {}}])
+    done = shardq.run("push", "--file", "-", "--topic", "t", "--delay", "1h", "--header", "k=v", stdin=source)
+    assert done.code == 0
+    first, second = engine.get("t/a"), engine.get("own/b")
+    assert first is not None
+    assert second is not None
+    assert (first.headers, second.headers) == ({"k": "v"}, {})
+    assert second.due is not None
+    assert second.due.timestamp() == 4e9
+
+
+def test_taken_ids_are_told_by_line(shardq: Shell, engine: Engine) -> None:
+    engine.push(1, id="taken", delay=3600)
+    source = lines(
+        [
+            {"payload": 1, "id": "free", "delay": 3600},
+            {"payload": 1, "id": "taken", "on_conflict": "reject"},
+            {"payload": 1, "id": "taken"},
+            {"payload": 1, "id": "twice", "delay": 3600, "on_conflict": "reject"},
+            {"payload": 1, "id": "twice", "on_conflict": "reject"},
+        ]
+    )
+    done = shardq.run("push", "--file", "-", "--json", stdin=source)
+    assert done.code == 1
+    *each, total = done.objects
+    assert [(line["line"], line.get("outcome", "bad")) for line in sorted(each, key=lambda line: line["line"])] == [
+        (1, "pushed"),
+        (2, "bad"),
+        (3, "kept"),
+        (4, "pushed"),
+        (5, "bad"),
+    ]
+    assert total == {"pushed": 2, "replaced": 0, "kept": 1, "seen": 0, "bad": 2}
+    assert "already scheduled" in each[-1]["error"]
+
+
+def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(shell: Shell, own_server: Server, name: str) -> None:
+    used = int(own_server.client(decode=True).info("memory")["used_memory"])
+    own_server.ask("CONFIG", "SET", "maxmemory", used + (16 << 20))
+    source = lines({"payload": "x" * 1000, "delay": 3600} for _ in range(50_000))
+    done = shell.run("push", "--file", "-", "--url", own_server.url, "--name", name, stdin=source)
+    assert done.code == 1
+    *_, total, error = done.err.splitlines()
+    assert error.startswith("error: ")
+    assert "memory" in error
+    pushed = int(total.split()[0].replace(",", ""))
+    own_server.ask("CONFIG", "SET", "maxmemory", 0)
+    with Engine(own_server.url, name=name) as engine:
+        assert engine.stats().scheduled == pushed > 0
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_file_that_is_not_there(shardq: Shell) -> None:
+    done = shardq.run("push", "--file", "missing.jsonl")
+    assert (done.code, done.err) == (1, "error: [Errno 2] No such file or directory: 'missing.jsonl'\n")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_dash_is_stdin(shardq: Shell) -> None:
+    assert shardq.run("push", "-", stdin=lines([{"payload": 1}])).err == "1 pushed\n"
+    (id,) = shardq.run("push", "-", "--text").lines
+    assert shardq.run("get", id, "--json").object["payload"] == "-"
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(lines({"payload": n, "delay": 3600} for n in range(20_000)))
+    done = shardq.on_terminal("push", "--file", str(file), columns=80, rows=24)
+    assert done.code == 0
+    assert "pushing" in done.out
+    assert "kB" in done.out
+    assert done.out.rstrip().endswith("20,000 pushed")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["1", "--file", "-"],
+        [],
+        ["--file", "-", "--id", "x"],
+        ["--file", "-", "--raw"],
+        ["1", "--strict"],
+        ["1", "--ids"],
+        ["1", "--text", "--raw"],
+        ["1", "--delay", "5", "--at", "2030-01-01T00:00:00Z"],
+    ],
+)
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_options_that_do_not_go_together(shardq: Shell, words: list[str]) -> None:
+    done = shardq.run("push", *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Usage: shardq push")

@@ -1,0 +1,158 @@
+"""demo: small ones; that its books are right, and that nothing is left behind however it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shardq.cli.demo.trial import Verdict
+from tests.cli.shell import Shell
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
+
+SMALL = ("--tasks", "500", "--seconds", "1", "--shards", "4")
+
+
+def demo_servers(shell: Shell) -> list[int]:
+    """Process ids of servers with their data in this shell's temporary directory."""
+    found = []
+    for process in psutil.process_iter(["cwd", "name"]):
+        if (process.info["cwd"] or "").startswith(str(shell.temporary)):
+            found.append(process.pid)
+    return found
+
+
+def remains(shell: Shell) -> list[str]:
+    return sorted(each.name for each in Path(shell.temporary).iterdir())
+
+
+def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
+    done = shell.run("demo", *SMALL)
+    assert (done.code, done.err) == (0, "")
+    books = dict(re.findall(r"^(\w+) +([\d,.]+)", done.out, re.MULTILINE))
+    assert {name: books[name] for name in ("pushed", "dispatched", "taken")} == dict.fromkeys(
+        ("pushed", "dispatched", "taken"), "500"
+    )
+    assert (books["early"], books["lost"], books["duplicates"]) == ("0", "0", "0")
+    assert "4 shards, shardq 0." in done.out
+    assert remains(shell) == []
+    assert demo_servers(shell) == []
+
+
+def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> None:
+    with Servers(url) as servers:
+        before = sum(servers.ask_all("DBSIZE"))
+        done = shell.run("demo", *SMALL, "--json", "--url", url)
+        books = done.object
+        assert done.code == 0
+        assert {name: books[name] for name in ("pushed", "dispatched", "taken", "early", "lost", "duplicates")} == {
+            "pushed": 500,
+            "dispatched": 500,
+            "taken": 500,
+            "early": 0,
+            "lost": 0,
+            "duplicates": 0,
+        }
+        assert books["ok"] is True
+        assert books["lateness"]["tasks"] == 500
+        assert books["versions"].keys() == {"shardq", "server", "python"}
+        assert sum(servers.ask_all("DBSIZE")) == before
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (80, 10)])
+def test_a_table_that_fits_its_terminal(shell: Shell, columns: int, rows: int) -> None:
+    done = shell.on_terminal("demo", "--tasks", "300", "--seconds", "1", columns=columns, rows=rows)
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= columns
+    assert re.search(r"shard +pending +ready +leased +dispatched +per s +p50 ms +p99 ms", done.out)
+    assert re.search(r"all +0 +0 +0 +300 ", done.out)
+    assert "…" not in done.out, "nothing is cut off"
+    assert ("+13" in done.out.split()) == (rows < 24), "shards without room are counted"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_midway_it_cleans_up(shell: Shell, number: signal.Signals, code: int) -> None:
+    process = shell.start("demo", "--tasks", "20000", "--seconds", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert remains(shell) != []
+    assert demo_servers(shell) != []
+    process.send_signal(number)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (code, "stopped before its end; everything it made is removed\n")
+    assert remains(shell) == []
+    wait_until(lambda: not demo_servers(shell), "its server has ended")
+
+
+def test_an_impatient_user_leaves_nothing_behind_either(shell: Shell) -> None:
+    process = shell.start("demo", "--tasks", "20000", "--seconds", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    def ended() -> bool:
+        process.send_signal(signal.SIGINT)
+        return process.poll() is not None
+
+    wait_until(ended, "it has ended")
+    assert process.returncode in (130, -signal.SIGINT), "the latter when one comes as Python is at its end"
+    assert remains(shell) == []
+    wait_until(lambda: not demo_servers(shell), "its server has ended")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_stopped_midway_on_another_server_it_removes_its_keys(shell: Shell, url: str) -> None:
+    with Servers(url) as servers:
+        before = sum(servers.ask_all("DBSIZE"))
+        process = shell.start("demo", "--tasks", "20000", "--seconds", "60", "--url", url)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+        assert process.returncode == 130
+        assert sum(servers.ask_all("DBSIZE")) == before
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_task_that_somebody_takes_away_is_lost(shell: Shell, url: str) -> None:
+    process = shell.start("demo", "--tasks", "50", "--seconds", "2", "--shards", "1", "--url", url)
+    with Servers(url) as servers:
+
+        def stolen() -> bool:
+            for key in servers.masters[0].scan_iter(match="shardq:{demo-*:due"):
+                return bool(servers.ask(0, "ZPOPMAX", key))
+            return False
+
+        wait_until(stolen, "a scheduled task is taken away")
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert re.search(r"^lost +1 ", out, re.MULTILINE)
+    assert err == "error: the books do not balance\n"
+
+
+@pytest.mark.parametrize(
+    ("books", "good"),
+    [
+        ({}, True),
+        ({"early": 1}, False),
+        ({"lost": 1, "taken": 9}, False),
+        ({"duplicates": 1}, False),
+        ({"dispatched": 11}, False),
+    ],
+)
+def test_verdict(books: dict[str, int], good: bool) -> None:
+    balanced = {"pushed": 10, "dispatched": 10, "taken": 10, "early": 0, "lost": 0, "duplicates": 0}
+    assert Verdict(**(balanced | books)).good is good
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_left(shell: Shell) -> Iterator[None]:
+    yield
+    shell.end()
+    for pid in demo_servers(shell):  # of a demo that was killed because its test failed
+        os.kill(pid, signal.SIGKILL)

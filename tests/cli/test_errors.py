@@ -1,0 +1,136 @@
+"""What a user can do wrong: one line, an exit code, no traceback, no password."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.ports import free_port
+from tests.cli.shell import Shell
+
+COMMANDS = (
+    *("demo", "run", "push", "get", "cancel", "reschedule", "forward", "stats"),
+    *("shards", "expand", "shrink", "dead", "requeue", "purge", "pause", "resume", "limit"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(shell: Shell, command: str) -> None:
+    done = shell.run(command, "--help")
+    assert done.code == 0
+    assert f"Usage: shardq {command}" in done.out
+    assert "example:" in done.out
+    assert f"    shardq {command}" in done.out
+    assert all(f"  {option}" in done.out for option in ("--url", "--name", "--json", "-v, --verbose"))
+
+
+def test_help_names_every_command_and_version_says_which(shell: Shell) -> None:
+    done = shell.run("--help")
+    assert all(f"\n  {command} " in done.out for command in COMMANDS)
+    assert shell.run("--version").out.startswith("shardq 0.")
+
+
+def test_help_needs_no_rich(shell: Shell) -> None:
+    code = "import sys; import shardq.cli.app; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None; from shardq.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"error: the shardq command needs {missing}: pip install 'shardq[cli]'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["push", "not json"], "the payload is not JSON"),
+        (["push", "1", "--delay", "soon"], "'soon' is not a length of time"),
+        (["push", "1", "--delay", "-5"], "is not a length of time"),
+        (["push", "1", "--at", "2030-01-01"], "has no time zone"),
+        (["push", "1", "--header", "x"], "'x' is no header"),
+        (["push", "1", "--url", "http://x"], "this scheme 'http' is not understood"),
+        (["push", "1", "--name", "a b"], "the name of an engine can't be 'a b'"),
+        (["push", "1", "--url", "embedded://", "--topic", "a b"], "a topic can't be 'a b'"),
+        (["push", "1", "--url", "embedded://", "--dedup", "5"], "without id="),
+        (["reschedule", "x"], "give the new due time"),
+        (["forward", "x"], "give the list"),
+        (["forward", "x", "--to", "y", "--off"], "give the list"),
+        (["stats", "--watch", "0"], "--watch"),
+        (["demo", "--name", "x"], "a name of its own"),
+        (["run", "--shards", "0"], "--shards"),
+    ],
+)
+def test_what_is_wrong_with_the_command_line_is_exit_code_2(shell: Shell, words: list[str], message: str) -> None:
+    done = shell.run(*words)
+    assert (done.code, done.out) == (2, ""), done.err
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_server_that_is_not_there(shell: Shell) -> None:
+    port = free_port()
+    commands = (
+        ["push", "1"],
+        ["push", "--file", "-"],
+        ["get", "x"],
+        ["cancel", "x"],
+        ["reschedule", "x", "--delay", "5"],
+        ["forward", "x", "--off"],
+        ["stats"],
+        ["run"],
+        ["demo"],
+    )
+    # at once: each tries for some seconds
+    running = [shell.start(*words, "--url", f"redis://someone:sesame@127.0.0.1:{port}/0") for words in commands]
+    for process, words in zip(running, commands, strict=True):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, words
+        line = err.splitlines()[-1]
+        assert line.startswith(f"error: redis://someone:***@127.0.0.1:{port}: could not connect"), words
+        assert "Traceback" not in err
+        assert "sesame" not in out + err
+
+
+def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell) -> None:
+    port = free_port()
+    done = shell.run("stats", "-v", "--url", f"redis://someone:sesame@127.0.0.1:{port}/0")
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("error: redis://someone:***@")
+    assert "sesame" not in done.err
+
+
+def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, tmp_path: Path) -> None:
+    done = shell.run("push", "1", "--delay", "1h")
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"warning: started an embedded server with its data in {tmp_path / 'data' / 'shardq'}")
+    assert shell.run("stats", "--json").object["scheduled"] == 1
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_options_count_before_and_after_the_command(shardq: Shell, url: str, name: str) -> None:
+    assert shardq.run("--json", "push", "1", "--id", "a", "--delay", "1h").object["id"] == "a"
+    before = shardq.run("--url", url, "--name", name, "--json", "get", "a", SHARDQ_URL="", SHARDQ_NAME="")
+    after = shardq.run("get", "a", "--url", url, "--name", name, "--json", SHARDQ_URL="", SHARDQ_NAME="")
+    over = shardq.run("--url", url, "get", "a", "--name", name, "--json", SHARDQ_URL="redis://nowhere", SHARDQ_NAME="x")
+    assert before.object == after.object == over.object
+    assert before.object["state"] == "scheduled"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_reader_that_goes_away_is_no_error(shardq: Shell) -> None:
+    shardq.run("push", "1", "--delay", "1h")
+    process = shardq.start("stats", "--watch", "0.1", "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(10) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == ""

@@ -1,0 +1,189 @@
+"""expand, shrink and shards: what they say, and that they do it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from shardq import Engine, Task
+from shardq.layout.keys import shard_keys
+from tests.cli.conftest import SHARDS
+from tests.cli.shell import Shell
+from tests.support.waiting import wait_until
+
+TASKS = 600
+NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
+
+
+@pytest.fixture
+def full(engine: Engine) -> Engine:
+    """Of tasks that are due in an hour."""
+    engine.push_many([Task(n, delay=3600) for n in range(TASKS)])
+    return engine
+
+
+def homes(engine: Engine) -> list[int]:
+    return [shard.scheduled for shard in engine.stats().shards]
+
+
+def test_dry_run_moves_nothing(shardq: Shell, full: Engine) -> None:
+    before = homes(full)
+    told = shardq.run("expand", "8", "--dry-run", "--rate", "100", "--json").object
+    assert (told["present"], told["shards"]) == (SHARDS, 8)
+    assert TASKS / 4 < told["tasks"] < 3 * TASKS / 4
+    assert told["seconds"] == told["tasks"] / 100
+    for way in ("leaving", "coming"):
+        assert sum(node[way] for node in told["nodes"]) == told["tasks"]
+        assert sum(node[f"{way}_bytes"] for node in told["nodes"]) == told["bytes"] > 0
+    assert 0 <= told["between_nodes"]["tasks"] <= told["tasks"]
+    done = shardq.run("expand", "8", "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[0].split() == ["node", "leaving", "bytes", "coming", "bytes"]
+    assert f"from {SHARDS} to 8 shards: about {told['tasks']} tasks would move" in done.out
+    assert "nothing was moved" in done.out
+    assert homes(full) == before
+    assert full.growth().done
+
+
+def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Engine) -> None:
+    done = shardq.run("expand", "8")
+    assert (done.code, done.err) == (0, NOBODY + "\n")
+    assert done.out == "8 shards are in force; `shardq shards` shows how far the moving of tasks is\n"
+    again = shardq.run("expand", "8", "--json")
+    assert again.object == {
+        "shards": 8,
+        "in_force": True,
+        "done": False,
+        "swept": 0,
+        "of": 8,
+        "moved": 0,
+        "dispatchers": 0,
+    }
+    shown = shardq.run("shards")
+    assert shown.lines[-1] == f"tasks move from {SHARDS} to 8 shards: 0 of 8 shards swept, 0 tasks on the way"
+    told = shardq.run("shards", "--json").object
+    assert (told["count"], told["priors"], told["pending"]) == (8, [SHARDS], None)
+    assert {shard["motion"] for shard in told["shards"]} == {"to be swept"}
+
+
+def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engine) -> None:
+    process = shardq.start("run", "--quiet")
+    wait_until(lambda: len(shardq.run("shards", "--json").object["dispatchers"]) == 1, "it is a member")
+    process.kill()
+    wait_until(lambda: shardq.run("shards", "--json").object["dispatchers"] == [], "it is no member")
+    assert shardq.run("expand", "8").err == NOBODY + "\n"
+
+
+def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
+    full.start()
+    grown = shardq.run("expand", "8", "--wait")
+    assert (grown.code, grown.err) == (0, "")
+    moved = TASKS - sum(homes(full)[:SHARDS])
+    assert grown.lines[-1] == f"8 shards are in force, and every task is where it belongs: {moved} moved"
+    assert full.growth().done
+    assert min(homes(full)) > 0
+    back = shardq.run("shrink", "3", "--wait", "--json")
+    assert (back.code, back.err) == (0, "")
+    assert {"shards": 3, "in_force": True, "done": True, "swept": 3, "of": 3, "dispatchers": 1}.items() <= (
+        back.object.items()
+    )
+    assert back.object["moved"] > TASKS / 2, "those of shards that are gone count too"
+    assert sum(homes(full)) == TASKS
+    assert shardq.run("expand", "3").out.startswith(
+        "3 shards are in force, and every task is where it belongs: 0 moved"
+    )
+
+
+def test_a_bar_on_a_terminal(shardq: Shell, full: Engine) -> None:
+    full.start()
+    done = shardq.on_terminal("expand", "8", "--wait", columns=100, rows=30)
+    assert done.code == 0
+    assert "shards swept" in done.out
+    assert "8 shards are in force, and every task is where it belongs" in done.out
+
+
+def test_ctrl_c_leaves_the_change_running(shardq: Shell, full: Engine) -> None:
+    process = shardq.start("expand", "8", "--wait")
+    assert process.stdout is not None
+    assert "tasks moved, 0 of 8 shards swept" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "the change to 8 shards goes on without this command" in err
+    assert "Traceback" not in err
+    full.start()
+    wait_until(lambda: full.growth().done, "somebody moves them")
+
+
+def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None:
+    full.start()
+    full.push_many([Task(n, topic="now") for n in range(50)])
+    wait_until(lambda: full.stats().ready == 50, "they are ready")
+    process = shardq.start("expand", "8", "--wait")
+    assert process.stdout is not None
+    assert "; 50 ready or running, not moved" in process.stdout.readline()
+    full.purge("now")
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "every task is where it belongs" in out
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
+    for words, message in (
+        (["expand", "2"], f"error: there are {SHARDS} shards, so expand(2) is not possible; use shrink(2)"),
+        (["expand", "2", "--dry-run"], "so expand(2) is not possible"),
+        (["shrink", "8"], "so shrink(8) is not possible"),
+        (["expand", "8", "--dry-run", "--wait"], "nothing to --wait for"),
+        (["expand", "0"], "not in the range 1<=x<=1024"),
+        (["expand", "8", "--rate", "0"], "--rate"),
+    ):
+        done = shardq.run(*words)
+        assert (done.code, done.out) == (2, ""), words
+        assert message in done.err
+    assert engine.growth().progress.shards == SHARDS
+
+
+def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
+    full.start()
+    done = shardq.run("shards")
+    assert (done.code, done.err) == (0, "")
+    head, _, *rows = [line for line in done.lines if line.strip()]
+    assert head.split()[:8] == ["shard", "tag", "slot", "pending", "ready", "leased", "dead", "share"]
+    assert head.split()[8:] == ["node", "poller"]
+    for shard, row in enumerate(rows[:SHARDS]):
+        keys = shard_keys(full.name, shard)
+        number, tag, slot, pending, *_ = row.split()
+        assert (int(number), f"shardq:{{{tag}}}:", int(slot)) == (shard, keys.prefix, keys.slot)
+        assert int(pending) == homes(full)[shard]
+    assert any(line.startswith(" fullest ÷ mean") for line in rows)
+    assert done.lines[-1] == f"{full.name}: {SHARDS} shards, 1 dispatcher"
+
+
+def test_shards_as_json(shardq: Shell, full: Engine) -> None:
+    full.start()
+    told = shardq.run("shards", "--json").object
+    (process,) = told["dispatchers"]
+    assert (told["name"], told["count"], told["priors"], told["pending"]) == (full.name, SHARDS, [], None)
+    assert {shard["poller"] for shard in told["shards"]} == {process}
+    assert [shard["scheduled"] for shard in told["shards"]] == homes(full)
+    assert sum(shard["share"] for shard in told["shards"]) == pytest.approx(1)
+    nodes: list[dict[str, Any]] = told["nodes"]
+    assert sum(node["shards"] for node in nodes) == SHARDS
+    assert sum(node["tasks"] for node in nodes) == TASKS
+    counts = [node["tasks"] for node in nodes]
+    assert told["fullest_to_mean"]["tasks"] == pytest.approx(max(counts) / (TASKS / len(counts)))
+    assert {shard["node"] for shard in told["shards"]} <= {node["node"] for node in nodes}
+
+
+def test_shards_of_an_empty_engine_and_without_pollers(shardq: Shell, engine: Engine) -> None:
+    told = json.loads(shardq.run("shards", "--json").out)
+    assert told["dispatchers"] == []
+    assert {(shard["share"], shard["poller"]) for shard in told["shards"]} == {(None, None)}
+    assert told["fullest_to_mean"]["tasks"] is None
+    done = shardq.run("shards")
+    assert "nobody" in done.out
+    assert done.lines[-1] == f"{engine.name}: {SHARDS} shards, no dispatchers"

@@ -1,0 +1,127 @@
+"""push, get, reschedule and cancel of one task."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from shardq import Engine
+from shardq.layout.slots import slot_of
+from tests.cli.shell import Shell
+from tests.support.servers import Servers
+from tests.support.states import put
+from tests.support.waiting import wait_until
+
+FAR = "2099-01-31T12:00:00Z"
+
+
+def test_push_prints_the_id_and_get_shows_the_task(shardq: Shell, engine: Engine) -> None:
+    pushed = shardq.run("push", '{"order": 42}', "--delay", "30m")
+    assert (pushed.code, pushed.err) == (0, "")
+    (id,) = pushed.lines
+    task = engine.get(id)
+    assert task is not None
+    assert task.payload == {"order": 42}
+    assert task.due is not None
+    assert dt.timedelta(minutes=29) < task.due - dt.datetime.now(dt.UTC) < dt.timedelta(minutes=31)
+    seen = shardq.run("get", id)
+    assert seen.code == 0
+    assert {"state          scheduled", 'payload        {"order":42}', f"id             {id}"} <= set(seen.lines)
+
+
+def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
+    pushed = shardq.run(
+        *("push", "[1]", "--at", FAR, "--topic", "email", "--id", "x", "--dedup", "60", "--max-attempts", "5"),
+        *("--header", "k=v", "--header", "e=a=b", "--json"),
+    )
+    assert pushed.object == {"id": "email/x", "outcome": "pushed", "state": None}
+    assert shardq.run("get", "email/x", "--json").object == {
+        "id": "email/x",
+        "topic": "email",
+        "state": "scheduled",
+        "due": FAR,
+        "deadline": None,
+        "attempt": 1,
+        "failures": 0,
+        "lapses": 0,
+        "reason": None,
+        "payload": [1],
+        "headers": {"k": "v", "e": "a=b"},
+        "max_attempts": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "payload"),
+    [
+        (["1.50"], 1.5),
+        (['{"a":  [ null ]}'], {"a": [None]}),
+        (["--text", "not JSON: é"], "not JSON: é"),
+        (["--raw", "{bytes"], b"{bytes"),
+        (["--raw", "é"], "é".encode()),
+    ],
+)
+def test_payloads(shardq: Shell, engine: Engine, words: list[str], payload: object) -> None:
+    (id,) = shardq.run("push", *words, "--delay", "1h").lines
+    task = engine.get(id)
+    assert task is not None
+    assert task.payload == payload
+
+
+def test_json_is_stored_as_it_was_written(shardq: Shell, engine: Engine) -> None:
+    to = f"{engine.name}-list"
+    engine.forward("t", to=to)
+    engine.start()
+    shardq.run("push", '{"n": 1.00,   "big": 123456789012345678901234567890}', "--topic", "t")
+    with Servers(str(engine.options.url)) as servers:
+        (payload,) = wait_until(lambda: servers.ask(slot_of(to), "LRANGE", to, 0, -1), "it is forwarded")
+        servers.ask(slot_of(to), "DEL", to)
+    assert payload == b'{"n": 1.00,   "big": 123456789012345678901234567890}'
+
+
+def test_a_kept_task_is_said_on_stderr(shardq: Shell, engine: Engine) -> None:
+    shardq.run("push", "1", "--id", "x", "--delay", "1h")
+    again = shardq.run("push", "2", "--id", "x")
+    assert (again.code, again.out) == (0, "x\n")
+    assert again.err == "kept: the id is taken by a task that is scheduled\n"
+    assert shardq.run("push", "2", "--id", "x", "--json").object == {"id": "x", "outcome": "kept", "state": "scheduled"}
+    refused = shardq.run("push", "2", "--id", "x", "--on-conflict", "reject")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith("error: id 'x' is already scheduled")
+    assert shardq.run("push", "2", "--id", "x", "--on-conflict", "replace", "--json").object["outcome"] == "replaced"
+
+
+def test_what_is_gone_is_said_with_exit_code_1(shardq: Shell, engine: Engine) -> None:
+    for command in (["get", "nothing"], ["cancel", "nothing"], ["reschedule", "nothing", "--delay", "5"]):
+        done = shardq.run(*command)
+        assert (done.code, done.out, done.err) == (1, "gone\n", ""), command
+    assert shardq.run("--json", "get", "nothing").object == {"id": "nothing", "state": "gone"}
+
+
+def test_cancel(shardq: Shell, engine: Engine) -> None:
+    ids = [engine.push(n, delay=3600) for n in range(2)]
+    done = shardq.run("cancel", *ids)
+    assert (done.code, done.lines) == (0, [f"cancelled {id}" for id in ids])
+    assert [engine.get(id) for id in ids] == [None, None]
+    kept = engine.push(1, delay=3600)
+    mixed = shardq.run("cancel", ids[0], kept, "--json")
+    assert mixed.code == 1
+    assert mixed.objects == [{"id": ids[0], "outcome": "gone"}, {"id": kept, "outcome": "cancelled"}]
+
+
+def test_cancel_of_a_running_task_is_refused(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    id = put(engine, "leased")
+    assert shardq.run("cancel", id).out == "running\n"
+    assert shardq.run("cancel", id).code == 1
+
+
+def test_reschedule(shardq: Shell, engine: Engine) -> None:
+    id = engine.push(1, delay=60)
+    moved = shardq.run("reschedule", id, "--at", FAR)
+    assert (moved.code, moved.out) == (0, "moved\n")
+    task = engine.get(id)
+    assert task is not None
+    assert task.due == dt.datetime(2099, 1, 31, 12, tzinfo=dt.UTC)
+    assert shardq.run("reschedule", id, "--delay", "1d", "--json").object == {"id": id, "outcome": "moved"}

@@ -1,0 +1,181 @@
+"""dead, requeue, purge, pause, resume and limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq import Engine, Task
+from shardq.layout.topology import Limit
+from tests.cli.shell import Shell
+from tests.support.states import claim, put, state_of
+from tests.support.waiting import wait_until
+
+
+def bury(engine: Engine, count: int, *, topic: str = "", reason: str = "of no use") -> list[str]:
+    """So many dead tasks, on an engine with pollers."""
+    ids: list[str] = [*engine.push_many([Task({"n": n}, topic=topic) for n in range(count)])]
+    consumer = engine.consumer(topic)
+    consumer.bury(claim(consumer, count), reason)
+    return ids
+
+
+@pytest.fixture
+def running(engine: Engine) -> Engine:
+    engine.start()
+    return engine
+
+
+def test_no_dead(shardq: Shell, engine: Engine) -> None:
+    assert shardq.run("dead").out == "none\n"
+    done = shardq.run("dead", "--json")
+    assert (done.code, done.out) == (0, "")
+    assert shardq.run("requeue", "--all").out == "0 requeued\n"
+
+
+def test_dead_as_a_table(shardq: Shell, running: Engine) -> None:
+    (mail,) = bury(
+        running, 1, topic="mail", reason="Traceback:\n  here\nValueError: [bold]no[/bold] \x1b[31m address\n"
+    )
+    (other,) = bury(running, 1)
+    done = shardq.run("dead")
+    assert (done.code, done.err) == (0, "")
+    head, _, *rows = done.lines
+    assert head.split() == ["id", "died", "(UTC)", "attempts", "reason"]
+    assert {row.split()[0] for row in rows} == {mail, other}
+    (of_mail,) = [row for row in rows if mail in row]
+    assert of_mail.rstrip().endswith(" 1   ValueError: [bold]no[/bold]  [31m address")
+    assert "here" not in done.out
+    assert other not in shardq.run("dead", "--topic", "mail").out
+    assert mail not in shardq.run("dead", "--topic", "").out
+
+
+def test_dead_up_to_a_limit(shardq: Shell, running: Engine) -> None:
+    ids = bury(running, 103)
+    done = shardq.run("dead")
+    assert len(done.lines) == 2 + 100
+    assert done.err == "there are more than these 100: --limit N shows more, --json all of them\n"
+    assert len(shardq.run("dead", "--limit", "3").lines) == 2 + 3
+    assert shardq.run("dead", "--limit", "103").err == ""
+    assert sorted(task["id"] for task in shardq.run("dead", "--json").objects) == sorted(ids)
+    assert len(shardq.run("dead", "--json", "--limit", "3").objects) == 3
+
+
+def test_dead_as_json(shardq: Shell, running: Engine) -> None:
+    (id,) = bury(running, 1, topic="mail", reason="one\ntwo")
+    task = shardq.run("dead", "--json").object
+    assert task.pop("died").endswith("Z")
+    assert task == {
+        "id": id,
+        "topic": "mail",
+        "reason": "one\ntwo",
+        "failures": 1,
+        "lapses": 0,
+        "payload": {"n": 0},
+        "headers": {},
+    }
+
+
+def test_requeue_by_id(shardq: Shell, running: Engine) -> None:
+    first, second = bury(running, 2)
+    done = shardq.run("requeue", first)
+    assert (done.code, done.out) == (0, "requeued\n")
+    wait_until(lambda: state_of(running, first) == "ready", "it is dispatched again")
+    done = shardq.run("requeue", first, second, "gone", "--json")
+    assert done.code == 1
+    assert [told["outcome"] for told in done.objects] == ["ready", "requeued", "gone"]
+
+
+def test_requeue_all(shardq: Shell, running: Engine) -> None:
+    bury(running, 5, topic="mail")
+    (other,) = bury(running, 1)
+    assert shardq.run("requeue", "--all", "--topic", "mail").out == "5 requeued\n"
+    assert state_of(running, other) == "dead"
+    assert shardq.run("requeue", "--all", "--json").object == {"requeued": 1, "topic": None}
+    assert running.stats().dead == 0
+
+
+def test_purge_a_topic(shardq: Shell, running: Engine) -> None:
+    for topic in ("mail", ""):
+        for state in ("scheduled", "dead", "ready"):
+            put(running, state, topic=topic)
+    assert shardq.run("purge", "--topic", "mail", "--yes").out == "3 removed\n"
+    assert shardq.run("purge", "--everything", "--yes", "--json").object == {"removed": 3, "topic": None}
+
+
+def test_purge_asks(shardq: Shell, engine: Engine) -> None:
+    engine.push(1, delay=3600)
+    refused = shardq.run("purge", "--everything")
+    assert (refused.code, refused.out) == (2, "")
+    assert "add --yes" in refused.err
+    for answer, left in (("n", 1), ("y", 0)):
+        done = shardq.on_terminal("purge", "--everything", columns=200, rows=30, answer=answer)
+        assert f"Remove all tasks of '{engine.name}' at redis" in done.out
+        assert ": 1 scheduled, 0 ready, 0 dead? [y/N]: " in done.out
+        assert ("nothing removed" if left else "1 removed") in done.out
+        assert done.code == left
+        assert engine.stats().scheduled == left
+
+
+def test_pause_and_resume(shardq: Shell, running: Engine) -> None:
+    assert shardq.run("pause", "mail").out == "topic 'mail' is paused\n"
+    id = running.push(1, topic="mail")
+    wait_until(lambda: state_of(running, id) == "ready", "it is dispatched")
+    assert running.topology.paused == ("mail",)
+    assert running.consumer("mail").claim(1) == []
+    assert shardq.run("resume", "mail", "--json").object == {"topic": "mail", "paused": False}
+    assert [delivery.id for delivery in claim(running.consumer("mail"), 1)] == [id]
+
+
+def test_limit(shardq: Shell, engine: Engine) -> None:
+    done = shardq.run("limit", "mail", "--rate", "0.5", "--concurrency", "1000")
+    assert (done.code, done.out) == (0, "topic 'mail' is limited to 0.5 a second, 1,000 at once\n")
+    engine.stats()  # meets the new topology
+    assert engine.topology.limits == {"mail": Limit(rate=0.5, concurrency=1000)}
+    done = shardq.run("limit", "mail", "--rate", "1000")
+    assert done.out == "topic 'mail' is limited to 1,000 a second, any number at once\n"
+    assert shardq.run("limit", "mail", "--off", "--json").object == {
+        "topic": "mail",
+        "rate": None,
+        "concurrency": None,
+    }
+    engine.stats()
+    assert engine.topology.limits == {}
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["requeue"], "give the ids of dead tasks, or --all"),
+        (["requeue", "x", "--all"], "give the ids of dead tasks, or --all"),
+        (["requeue", "x", "--topic", "y"], "--topic goes with --all"),
+        (["requeue", "/x"], "begins with '/'"),
+        (["dead", "--limit", "0"], "--limit"),
+        (["dead", "--topic", "a b"], "a topic can't be 'a b'"),
+        (["purge"], "give --topic TOPIC, or --everything"),
+        (["purge", "--topic", "x", "--everything"], "give --topic TOPIC, or --everything"),
+        (["purge", "--topic", "a b", "--yes"], "a topic can't be 'a b'"),
+        (["pause", "a b"], "a topic can't be 'a b'"),
+        (["resume", "a b"], "a topic can't be 'a b'"),
+        (["limit", "x"], "give --rate, --concurrency or both, or --off"),
+        (["limit", "x", "--off", "--rate", "1"], "give --rate, --concurrency or both, or --off"),
+        (["limit", "x", "--rate", "-1"], "--rate"),
+        (["limit", "x", "--concurrency", "0"], "--concurrency"),
+    ],
+)
+def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, words: list[str], message: str) -> None:
+    done = shardq.run(*words)
+    assert (done.code, done.out) == (2, ""), done.err
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
+    for words in (
+        *(["shards"], ["expand", "8"], ["shrink", "2"], ["dead"], ["requeue", "x"], ["purge", "--topic", "x", "--yes"]),
+        *(["pause", "x"], ["resume", "x"], ["limit", "x", "--off"]),
+    ):
+        done = shardq.run(*words)
+        assert (done.code, done.out) == (1, ""), words
+        assert done.err.startswith(f"error: there is no engine named '{name}' at redis://")

@@ -1,0 +1,96 @@
+"""forward and stats."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from shardq import Engine
+from shardq.layout.keys import shard_keys
+from tests.cli.conftest import SHARDS
+from tests.cli.shell import Shell
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
+
+
+def test_forward(shardq: Shell, engine: Engine) -> None:
+    done = shardq.run("forward", "email", "--to", "celery", "--left")
+    assert (done.code, done.out) == (0, "topic 'email' now goes to the list 'celery' by LPUSH\n")
+    engine.stats()  # meets the new topology
+    route = engine.topology.routes["email"]
+    assert (route.to, route.side) == ("celery", "left")
+    assert shardq.run("forward", "email", "--off", "--json").object == {"topic": "email", "to": None, "side": None}
+    engine.stats()
+    assert engine.topology.routes == {}
+    assert shardq.run("forward", "", "--to", "x", "--json").object == {"topic": "", "to": "x", "side": "right"}
+
+
+def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
+    engine.push_many([])
+    for n in range(3):
+        engine.push(n, delay=3600)
+    done = shardq.run("stats")
+    assert (done.code, done.err) == (0, "")
+    head, _, *rows, total, where = [line for line in done.lines if line.strip()]
+    assert head.split()[:5] == ["shard", "pending", "ready", "leased", "dead"]
+    assert [row.split()[0] for row in rows] == [str(shard) for shard in range(SHARDS)]
+    assert sum(int(row.split()[1]) for row in rows) == 3
+    assert total.split()[:2] == ["all", "3"]
+    assert where.startswith(f"{engine.name}: {SHARDS} shards on ")
+    assert engine.stats().server in where
+
+
+def test_stats_as_json(shardq: Shell, engine: Engine) -> None:
+    engine.push(1, topic="email", delay=3600)
+    seen = shardq.run("stats", "--json").object
+    assert {"name": engine.name, "scheduled": 1, "ready": 0, "leased": 0, "dead": 0, "dispatched": 0}.items() <= (
+        seen.items()
+    )
+    assert [shard["shard"] for shard in seen["shards"]] == list(range(SHARDS))
+    assert sum(shard["scheduled"] for shard in seen["shards"]) == 1
+    assert {"node", "head_age", "late_ms", "ready_by_topic"} <= seen["shards"][0].keys()
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_shard_that_can_not_be_seen(shardq: Shell, engine: Engine, url: str) -> None:
+    with Servers(url) as servers:
+        keys = shard_keys(engine.name, 2)
+        servers.ask(keys.slot, "SET", keys.leased, "not a zset")
+        for command in ("stats", "shards"):
+            done = shardq.run(command)
+            assert done.code == 0
+            assert done.err.startswith("1 shards could not be seen and are not in the totals (2): ")
+            assert "WRONGTYPE" in done.err
+            (row,) = [line for line in done.lines if line.split()[:1] == ["2"]]
+            assert row.count("?") >= 4
+            shards = shardq.run(command, "--json").object["shards"]
+            assert [bool(shard["error"]) for shard in shards] == [False, False, True, False]
+        servers.ask(keys.slot, "DEL", keys.leased)
+
+
+def test_stats_hints_that_nobody_dispatches(shardq: Shell, engine: Engine) -> None:
+    engine.push(1, at=1.0)
+    assert "does a dispatcher run? (shardq run)" in shardq.run("stats").err
+
+
+def test_stats_watch_looks_again_until_it_is_interrupted(shardq: Shell, engine: Engine) -> None:
+    process = shardq.start("stats", "--watch", "0.1", "--json")
+    assert process.stdout is not None
+    first, second = process.stdout.readline(), process.stdout.readline()
+    assert '"scheduled":0' in first
+    assert '"scheduled":0' in second
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_name_that_is_not_there_is_not_made_by_looking(shardq: Shell, name: str) -> None:
+    for words in (["stats"], ["get", "x"], ["cancel", "x"], ["reschedule", "x", "--delay", "5"]):
+        done = shardq.run(*words)
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith(f"error: there is no engine named '{name}' at redis://")
+    assert shardq.run("push", "1").code == 0
+    assert wait_until(lambda: shardq.run("stats").code == 0, "the push has made it")
