@@ -1,0 +1,162 @@
+"""The ledger of a changing number of shards: 4 → 16 → 64 → 48 on a cluster, under a load in which everything happens.
+
+Four processes push, with ids of their own and without, cancel, reschedule, replace and take; three others dispatch and
+move the tasks, of which one is killed in the middle of each change, when another joins. A second run does the same
+while hash slots move from node to node. Then every id is accounted for: it ended exactly once (acknowledged, buried or
+cancelled) and nothing is left; what was cancelled was not given out after, and what was rescheduled not before its new
+time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from cluster.cluster import Cluster
+from shardq import Engine, Task
+from shardq.layout.keys import shard_keys
+from tests.growth.load import Book
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+
+pytestmark = pytest.mark.ledger
+
+PROCESSES = 4
+DISPATCHERS = 3
+WAITING = 20_000
+"""Tasks that lie there from the beginning, so that there is something to move."""
+
+FAR_S = 3600.0
+
+
+class Dispatchers:
+    """Three processes; one of them is killed now and then, and replaced."""
+
+    def __init__(self, stack: ExitStack, url: str, name: str) -> None:
+        self._stack = stack
+        self._words = (url, name, 4)
+        self._running = [self._started() for _ in range(DISPATCHERS)]
+
+    def kill_one(self) -> None:
+        self._running.pop(random.randrange(DISPATCHERS)).kill()
+        self._running.append(self._started())
+
+    def _started(self) -> Worker:
+        worker = self._stack.enter_context(Worker("tests.support.dispatching", *self._words))
+        assert worker.said()
+        return worker
+
+
+@contextmanager
+def moving_slots(cluster: Cluster, name: str, moved: list[int]) -> Iterator[None]:
+    """Moves the slots of shards from node to node until the end of the block, and lists them."""
+    end = threading.Event()
+
+    def move() -> None:
+        while not end.wait(0.05):
+            slot = shard_keys(name, random.randrange(48)).slot
+            source = cluster.node_of_slot(slot)
+            target = random.choice([node for node in cluster.masters if node is not source])
+            step = cluster.begin_move(slot, target)
+            while step.carry(batch=3):
+                end.wait(0.01)
+            step.finish()
+            moved.append(slot)
+
+    with ThreadPoolExecutor(1) as threads:
+        moving = threads.submit(move)
+        try:
+            yield
+        finally:
+            end.set()
+        moving.result()
+
+
+def change(engine: Engine, dispatchers: Dispatchers, shards: int) -> None:
+    """Begins the change, and kills a dispatcher at some point of it."""
+    growth = engine.expand(shards) if shards > engine.topology.shards else engine.shrink(shards)
+    assert growth.progress.in_force
+    time.sleep(random.uniform(0, 1.0))  # no wait for anything: the point is to be any
+    dispatchers.kill_one()
+
+
+def whole_run(url: str, name: str, folder: Path, meanwhile: AbstractContextManager[object]) -> Book:
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(url, name=name, shards=4))
+        dispatchers = Dispatchers(stack, url, name)
+        waiting = engine.push_many([Task(0, delay=FAR_S, topic="waiting") for _ in range(WAITING)])
+        loads = [
+            stack.enter_context(Worker("tests.growth.load", url, name, number, folder)) for number in range(PROCESSES)
+        ]
+        assert [load.said() for load in loads] == ["under way"] * PROCESSES
+
+        with meanwhile:
+            change(engine, dispatchers, 16)
+            assert engine.growth().wait(30), engine.growth()
+            change(engine, dispatchers, 64)
+            change(engine, dispatchers, 48)  # while the last one goes on
+
+            (folder / "enough").touch()
+            assert [load.said() for load in loads] == ["pushed"] * PROCESSES
+            assert engine.growth().wait(40), engine.growth()
+            assert engine.topology.priors == ()
+
+            def drained() -> bool:
+                stats = engine.stats()
+                return (stats.scheduled, stats.ready, stats.leased) == (WAITING, 0, 0)
+
+            wait_until(drained, "all but what waits is taken", timeout=20)
+        for load in loads:
+            assert load.stop() == 0
+        book = Book().read(folder)
+        dead = {task.id for task in engine.dead()}
+        assert [(book.story(id), engine.get(id)) for id in dead ^ book.buried] == []
+        assert_all_at_home(url, engine, waiting)
+        assert [outcome for outcome in map(engine.cancel, waiting[::20]) if not outcome] == []
+    return book
+
+
+def assert_all_at_home(url: str, engine: Engine, waiting: Sequence[str]) -> None:
+    """Every task that lay there all the time is in the shard where it is looked for, and so is every dead one; there is
+    nothing else in any."""
+    dead = {task.id for task in engine.dead()}
+    with Servers(url) as servers:
+        for shard in range(64):
+            keys = shard_keys(engine.name, shard)
+            due = {id.decode() for id in servers.ask(keys.slot, "ZRANGE", keys.due, 0, -1)}
+            assert due == {id for id in waiting if engine.topology.shard_of(id) == shard}
+            records = {id.decode() for id in servers.ask(keys.slot, "HKEYS", keys.task)}
+            assert records == due | {id for id in dead if engine.topology.shard_of(id) == shard}
+            assert servers.ask(keys.slot, "EXISTS", keys.moved, keys.staged, keys.leased) == 0
+
+
+def assert_balanced(book: Book) -> None:
+    assert [id for id, times in book.pushed.items() if times > 1] == []
+    assert book.unknown == set()
+    assert {id: times for id, times in book.ends.items() if times > 1} == {}
+    assert [book.story(id) for id in book.ends.keys() ^ book.pushed.keys()] == []
+    assert book.early() == []
+    # that the run was worth its name
+    assert len(book.cancelled) > 100
+    assert len(book.moves) > 100
+    assert len(book.buried) > 20
+
+
+@pytest.mark.timeout(120)
+def test_every_id_once_while_the_number_of_shards_changes(cluster: Cluster, name: str, tmp_path: Path) -> None:
+    assert_balanced(whole_run(cluster.url, name, tmp_path, nullcontext()))
+
+
+@pytest.mark.timeout(120)
+def test_every_id_once_while_slots_move_too(cluster: Cluster, name: str, tmp_path: Path) -> None:
+    moved: list[int] = []
+    assert_balanced(whole_run(cluster.url, name, tmp_path, moving_slots(cluster, name, moved)))
+    assert len(moved) > 10
