@@ -1,0 +1,71 @@
+"""Processes that take part in a measurement: started, told to begin and to end, and killed if they do not.
+
+A child says ``ready``, begins when a line comes in, ends when its stdin does, and prints what it found as one line of
+JSON. ``taking_part`` is the child's side of that.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+_END_S = 60.0
+
+
+class Child:
+    """``python -m MODULE ARGUMENTS…``; killed if it is still there at the end."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._module = module
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the bench, which then ends its children
+        )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        # closes its pipes too
+        self._process.communicate()
+
+    def await_ready(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{self._module} ended at its start; what it said is above")
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+
+    def end(self) -> Any:
+        """What it found."""
+        said, _ = self._process.communicate(timeout=_END_S)
+        return msgspec.json.decode(said)
+
+
+def taking_part(work: Callable[[threading.Event], Any]) -> None:
+    """The child's side: ``work`` runs until the event is set; what it answers is printed. Not begun: nothing is."""
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        return
+    ending = threading.Event()
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work(ending)))
+    thread.start()
+    sys.stdin.read()
+    ending.set()
+    thread.join()
+    # an error in the thread was printed; the parent then finds no JSON
+    if found:
+        sys.stdout.buffer.write(msgspec.json.encode(found[0]) + b"\n")

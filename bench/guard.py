@@ -1,0 +1,198 @@
+"""``python -m bench.guard``: whether something became slower, by ratios that hold on any machine of the kind.
+
+A ratio is a figure of the engine divided by one of the same run: the C client with the same script, redis-py's SET, a
+PING, or a bare sorted set and hash. Times are compared with nothing. ``--learn`` runs the set several times and writes
+what is usual, and how far runs differ, to the baseline; without it one run is compared with that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine, ratios
+from bench.cores import Cores
+from bench.stand import standing
+from bench.table import Progress
+from cluster import servers
+
+BASELINE = Path(__file__).parent / "baseline.json"
+
+LEAST_TOLERANCE, LEAST_OF_EXACT = 0.1, 0.02
+"""Of the usual value: seven runs do not show all that a machine does. What hardly differs is allowed less."""
+
+SPREADS = 5.0
+"""So many times the median distance from the median is allowed. One odd run among seven does not change that distance,
+where the difference of highest and lowest would be ruined by it: then nothing ever falls."""
+
+TRIES = 3
+"""What fell is measured again before it counts, and the best counts: a neighbour on the machine passes, a slower engine
+does not."""
+
+
+class Usual(msgspec.Struct, frozen=True):
+    """What a ratio was in the runs it was learnt from."""
+
+    runs: list[float]
+    tolerance: float = LEAST_TOLERANCE
+    """The least, in parts of the median."""
+
+    @property
+    def median(self) -> float:
+        return median(self.runs)
+
+    @property
+    def floor(self) -> float:
+        """What is less has fallen.
+
+        >>> Usual([1.0, 1.0, 1.0, 0.2]).floor, round(Usual([1.0, 0.95, 1.05]).floor, 3)
+        (0.9, 0.75)
+        """
+        usual = self.median
+        spread = median(abs(run - usual) for run in self.runs)
+        return max(0.0, usual - max(SPREADS * spread, self.tolerance * usual))
+
+
+class Baseline(msgspec.Struct):
+    """By kind of server, by name of the ratio."""
+
+    facts: dict[str, str] = {}
+    usual: dict[str, dict[str, Usual]] = {}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    name: str
+    usual: Usual | None
+    found: float | None
+
+    @property
+    def word(self) -> str:
+        if self.usual is None:
+            return "new"
+        if self.found is None:
+            return "not measured"
+        return "FELL" if self.found < self.usual.floor else "ok"
+
+
+def compared(usual: dict[str, Usual], found: dict[str, float]) -> list[Verdict]:
+    """Everything that is known of or was found."""
+    names = [*usual, *(name for name in found if name not in usual)]
+    return [Verdict(name, usual.get(name), found.get(name)) for name in names]
+
+
+def fallen(verdicts: Sequence[Verdict]) -> list[str]:
+    return [verdict.name for verdict in verdicts if verdict.word == "FELL"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 nothing fell, 1 something did or nothing could be compared, 2 not understood."""
+    options = _parser().parse_args(arguments)
+    try:
+        servers.binary(options.server)
+    except servers.NoSuchServer as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    cores = Cores.divided(cluster=False)
+    cores.pin_clients()
+    baseline = Baseline()
+    if options.baseline.exists():
+        baseline = msgspec.json.decode(options.baseline.read_bytes(), type=Baseline)
+    try:
+        if options.learn:
+            return _learn(options, cores, baseline)
+        return _compare(options, cores, baseline)
+    except KeyboardInterrupt:
+        print("interrupted; the servers are stopped", file=sys.stderr)
+        return 130
+
+
+def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
+    runs = [_measured(options.server, cores, f"run {number + 1} of {options.learn}") for number in range(options.learn)]
+    known = baseline.usual.get(options.server, {}) if options.add else {}
+    usual = {}
+    for name in dict.fromkeys([*known, *(name for run in runs for name in run)]):
+        earlier = known[name].runs if name in known else []
+        usual[name] = Usual(
+            [*earlier, *(round(run[name], 4) for run in runs if name in run)],
+            LEAST_OF_EXACT if name in ratios.EXACT else LEAST_TOLERANCE,
+        )
+    baseline.usual[options.server] = usual
+    baseline.facts = machine.facts(options.server, topology="one server on loopback TCP", cores=cores)
+    options.baseline.write_bytes(msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n")
+    _show(compared(usual, {}), learnt=True)
+    return 0
+
+
+def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
+    usual = baseline.usual.get(options.server)
+    if usual is None:
+        print(
+            f"error: {options.baseline} knows nothing of {options.server}; learn first: "
+            f"python -m bench.guard --server {options.server} --learn 7",
+            file=sys.stderr,
+        )
+        return 1
+    found = _measured(options.server, cores, "")
+    tries = 1
+    while tries < TRIES and (fell := fallen(compared(usual, found))):
+        again = _measured(options.server, cores, f"again, for {len(fell)} that fell")
+        found = {name: max(value, again.get(name, value)) for name, value in found.items()}
+        tries += 1
+    verdicts = compared(usual, found)
+    _show(verdicts, learnt=False)
+    fell = fallen(verdicts)
+    if fell:
+        print(f"fell below what is usual here: {', '.join(fell)}", file=sys.stderr)
+    return 1 if fell or not any(verdict.word == "ok" for verdict in verdicts) else 0
+
+
+def _measured(kind: str, cores: Cores, which: str) -> dict[str, float]:
+    with Progress() as progress:
+        progress.enter(f"guard {which}".strip(), 1, 1)
+        with standing(kind, cluster=False, unix=False, cores=cores, scale="usual", say=progress.say) as stand:
+            return dict(ratios.measured(stand))
+
+
+def _show(verdicts: Sequence[Verdict], *, learnt: bool) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("ratio")
+    for head in ("usual", "lowest", "highest", "floor") if learnt else ("usual", "floor", "found"):
+        table.add_column(head, justify="right")
+    if not learnt:
+        table.add_column("")
+    for verdict in verdicts:
+        usual = verdict.usual
+        cells: list[float | None] = [None, None, verdict.found]
+        if usual is not None:
+            cells[:2] = [usual.median, usual.floor]
+            if learnt:
+                cells = [usual.median, min(usual.runs), max(usual.runs), usual.floor]
+        written = ["–" if cell is None else f"{cell:.3f}" for cell in cells]
+        table.add_row(verdict.name, *written, *([] if learnt else [verdict.word]))
+    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.guard",
+        description="Compares ratios to what the server can do with what was usual. About a minute.",
+        epilog="example:\n  python -m bench.guard\n  python -m bench.guard --learn 7\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--learn", type=int, default=0, metavar="RUNS", help="write what is usual, from so many runs")
+    parser.add_argument("--add", action="store_true", help="with --learn: earlier runs count too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""What a server can do at all: our scripts driven by redis-benchmark, a client in C that does nothing but send.
+
+Scripts whose words are known before can be driven so: push, dispatch, forward, and claim. Settle can't: its words are
+the ids that a claim has answered. What stands beside claim and ack is how busy the server was.
+
+A figure of the engine beside it reads "0.9 of what this server can do". The program comes with the Redis of most
+systems; without it the suites say that the limit is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from typing import Any
+
+from bench.loads import PAYLOAD, fill_ready
+from bench.stand import Stand
+from cluster.ports import HOST
+from shardq import Task
+from shardq.calls import consume, dispatch, produce
+from shardq.calls.dispatch import MAX_BATCH
+from shardq.calls.request import Call, Command, Word
+from shardq.layout.keys import shard_keys
+from shardq.model.ids import ALPHABET
+from shardq.model.record import JSON, encode_record
+
+PROGRAMS = ("redis-benchmark", "valkey-benchmark")
+MISSING = f"no limit to compare with: neither {' nor '.join(PROGRAMS)} is on the PATH"
+
+BATCH = 500
+"""Tasks of one call."""
+
+CONNECTIONS = 4
+"""Enough that the server never waits for the client, and little enough that both stay in their caches."""
+
+LEASE_MS = 60_000
+"""Longer than a run."""
+
+_RANDOM = "__rand_int__"
+"""The program puts 12 random digits in its place, at every occurrence and in every call anew."""
+
+_RANDOM_BELOW = 2_000_000_000
+"""The program draws 31 bits."""
+
+_WORDS_BYTES = 800_000
+"""Of one call: its words are the arguments of a program, of which a system takes 2 MiB."""
+
+_TIMEOUT_S = 300.0
+
+
+def program() -> str | None:
+    """The file of the C client, if this machine has one."""
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+
+
+def push_rate(stand: Stand, tasks: int, *, payload: str = PAYLOAD) -> float:
+    """Tasks a second that one shard of the server takes from the C client. For where there is a ``program``."""
+    batch = min(BATCH, _WORDS_BYTES // len(payload))
+    with stand.engine(shards=1) as engine:
+        keys = shard_keys(engine.name, 0)
+        rounds = max(1, tasks // batch)
+        words = _words(batch, payload)
+        rate = batch * _calls_per_s(stand, produce.push(keys, engine.topology.epoch, words), rounds, drawn=True)
+        _expect(stand, keys.slot, "ZCARD", keys.due, rounds * batch)
+        return rate
+
+
+def dispatch_rate(stand: Stand, tasks: int, *, limit: int = MAX_BATCH) -> float:
+    """Due tasks a second that the C client moves from one shard to its ready list, ``limit`` a call."""
+    with stand.engine(shards=1) as engine:
+        keys = shard_keys(engine.name, 0)
+        rounds = max(1, tasks // limit)
+        engine.push_many([Task(PAYLOAD)] * (rounds * limit))
+        call = dispatch.dispatch(keys, engine.topology.epoch, [""], limit=limit, max_attempts=1)
+        rate = limit * _calls_per_s(stand, call, rounds)
+        _expect(stand, keys.slot, "LLEN", keys.ready(""), rounds * limit)
+        return rate
+
+
+def forward_rate(stand: Stand, tasks: int) -> float:
+    """Ready tasks a second whose payloads the C client has appended to a list."""
+    with stand.engine(shards=1) as engine:
+        keys = shard_keys(engine.name, 0)
+        rounds = max(1, tasks // MAX_BATCH)
+        fill_ready(stand, engine, rounds * MAX_BATCH)
+        # in the slot of the shard, so that a cluster allows it
+        to = f"{keys.meta}-forwarded"
+        call = dispatch.forward(keys, engine.topology.epoch, "", to=to, side="right", limit=MAX_BATCH)
+        rate = MAX_BATCH * _calls_per_s(stand, call, rounds)
+        _expect(stand, keys.slot, "LLEN", to, rounds * MAX_BATCH)
+        return rate
+
+
+def claim_rate(stand: Stand, tasks: int, *, claim: int) -> float:
+    """Ready tasks a second that the C client claims. It can't settle them: that takes the ids of the answer."""
+    with stand.engine(shards=1) as engine:
+        keys = shard_keys(engine.name, 0)
+        rounds = max(1, tasks // claim)
+        fill_ready(stand, engine, rounds * claim)
+        call = consume.claim(keys, engine.topology.epoch, {"": claim}, max=claim, lease_ms=LEASE_MS, token=_RANDOM)
+        rate = claim * _calls_per_s(stand, call, rounds, drawn=True)
+        _expect(stand, keys.slot, "ZCARD", keys.leased, rounds * claim)
+        return rate
+
+
+def literal_rate(stand: Stand, tasks: int) -> float:
+    """The loop of the textbook: look at the first due id with LIMIT 0 1, move it, look again. By redis-py."""
+    with stand.engine(shards=1) as engine, stand.redis_py() as client:
+        keys = shard_keys(engine.name, 0)
+        engine.push_many([Task(PAYLOAD)] * tasks)
+        began, moved = time.perf_counter(), 0
+        while moved < tasks:
+            # due times are rounded up: in the first moments nothing may be due
+            if ids := client.zrangebyscore(keys.due, "-inf", time.time() * 1000, start=0, num=1):
+                move = client.pipeline()
+                move.zrem(keys.due, ids[0])
+                move.rpush(keys.ready(""), ids[0])
+                move.execute()
+                moved += 1
+        took_s = time.perf_counter() - began
+        _expect(stand, keys.slot, "LLEN", keys.ready(""), tasks)
+        return tasks / took_s
+
+
+def _expect(stand: Stand, slot: int, command: str, key: str, tasks: int) -> None:
+    found = stand.driver.call(Command(slot, (command, key), int))
+    if found != tasks:
+        raise RuntimeError(f"{command} {key} is {found:,} and not {tasks:,}: the rate means nothing")
+
+
+def _words(batch: int, payload: str) -> list[Word]:
+    """One batch. Its ids are as long as ours, and none comes twice: 12 random digits, and the place in the batch.
+
+    Its delays are random too, up to 23 days: a sorted set is then written all over, as by the engine's own tasks.
+    """
+    record = encode_record(JSON, payload)
+    words: list[Word] = []
+    for place in range(batch):
+        place_in_two = ALPHABET[place // len(ALPHABET)] + ALPHABET[place % len(ALPHABET)]
+        words += (_RANDOM + place_in_two, f"-{_RANDOM}", record)
+    return words
+
+
+def _calls_per_s(stand: Stand, call: Call[Any], count: int, *, drawn: bool = False) -> float:
+    server = stand.server_of(call.slot)
+    # loaded, because the C client knows of no NOSCRIPT
+    server.ask("SCRIPT", "LOAD", call.script.text)
+    where = ["-s", str(server.socket)] if server.socket else ["-h", HOST, "-p", str(server.port)]
+    path = program()
+    assert path is not None, "the caller has looked"
+    how = ["-n", str(count), "-c", str(min(count, CONNECTIONS)), "--csv", *(["-r", str(_RANDOM_BELOW)] * drawn)]
+    words = [b"EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.words]
+    run = subprocess.run([path, *where, *how, *map(_text, words)], capture_output=True, timeout=_TIMEOUT_S, check=False)
+    if run.returncode:
+        raise RuntimeError(f"{path} ended with code {run.returncode}: {run.stderr.decode(errors='replace')[-500:]}")
+    # "the command","calls a second", and on newer ones latencies
+    found = re.search(rb'","([\d.]+)"', run.stdout)
+    if found is None:
+        raise RuntimeError(f"{path} said no rate: {run.stdout[-200:]!r}")
+    return float(found[1])
+
+
+def _text(word: Word) -> bytes:
+    return word if isinstance(word, bytes) else str(word).encode()

@@ -1,0 +1,122 @@
+"""``python -m bench.nodes``: measures, models, shows progress, and prints the figures with what they were taken on."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench import machine
+from bench.arguments import writable
+from bench.cores import Cores
+from bench.nodes.costs import measured
+from bench.nodes.expand import expand
+from bench.nodes.failover import failover
+from bench.nodes.model import modelled
+from bench.nodes.show import Findings, save, show
+from bench.stand import Scale
+from bench.table import Progress
+from cluster import servers
+
+PARTS = {
+    "costs": "CPU of a task, rates and balance on clusters of several sizes; and the model",
+    "failover": "a master is killed while tasks flow",
+    "expand": "the number of shards trebles while tasks flow",
+}
+
+_EXAMPLE = """\
+example:
+  python -m bench.nodes --quick
+  python -m bench.nodes --only costs --masters 1,2,4,8
+  python -m bench.nodes --json bench/report/nodes.json
+"""
+
+_MOST_MASTERS = 64
+"""A machine runs out of memory before the model does."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        binary = servers.binary(options.server)
+    except servers.NoSuchServer as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    # what the engine says of servers that are killed on purpose is no news
+    logging.getLogger("shardq").setLevel(logging.CRITICAL)
+    cores = Cores.divided(cluster=True)
+    cores.pin_clients()
+    sizes = ", ".join(map(str, options.masters))
+    topology = f"clusters of {sizes} masters, {options.replicas} replicas each (failover: 3 masters, 1 replica each)"
+    found = Findings(machine.facts(options.server, topology=topology, cores=cores))
+    print(f"{found.facts['server']}; {cores}", file=sys.stderr)
+    parts = [part for part in PARTS if not options.only or part in options.only]
+    complete = False
+    try:
+        with Progress() as progress:
+            for position, part in enumerate(parts, 1):
+                progress.enter(part, position, len(parts))
+                _measure(part, binary, options, cores, found, progress.say)
+        complete = True
+    except KeyboardInterrupt:
+        print("interrupted; the servers are stopped", file=sys.stderr)
+    finally:
+        # also what was found before something failed
+        show(found)
+    if complete and options.json is not None:
+        save(options.json, found)
+    return 0 if complete else 130
+
+
+def _measure(
+    part: str, binary: Path, options: argparse.Namespace, cores: Cores, found: Findings, say: Callable[[str], None]
+) -> None:
+    scale: Scale = "quick" if options.quick else "usual"
+    if part == "costs":
+        found.measured = measured(
+            binary, masters=options.masters, replicas=options.replicas, cores=cores, scale=scale, say=say
+        )
+        found.model = modelled(found.measured)
+    elif part == "failover":
+        found.failover = failover(binary, cores=cores, scale=scale, say=say)
+    else:
+        found.expand = expand(binary, replicas=options.replicas, cores=cores, scale=scale, say=say)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.nodes",
+        description="What a task costs on clusters of several sizes, and how late tasks are while a cluster changes. "
+        "On servers of its own on this machine; some three minutes.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--masters", type=_counts, default="1,3,6", help="sizes of cluster (default: %(default)s)")
+    parser.add_argument("--replicas", type=int, choices=range(4), default=0, help="of each master (default: 0)")
+    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(PARTS),
+        metavar="PART",
+        help="just this part; may be repeated. " + "; ".join(f"{part}: {about}" for part, about in PARTS.items()),
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works, measures little")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the findings there too, when complete")
+    return parser
+
+
+def _counts(text: str) -> list[int]:
+    counts = text.split(",")
+    if not all(count.isdecimal() and 1 <= int(count) <= _MOST_MASTERS for count in counts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of numbers of masters; give numbers from 1 to {_MOST_MASTERS}, as in 1,3,6"
+        )
+    return sorted({int(count) for count in counts})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The same work on clusters of several sizes: CPU of servers and client for each task, rates, and who did how much.
+
+All clusters stand at once and take turns, so that whatever else the machine does meanwhile falls on each alike. The
+number of shards is the same everywhere: only the nodes vary. What idle servers take anyhow (a cluster's nodes talk to
+each other) is measured first, told by itself, and not counted as the work's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.consuming import claim_and_ack, function, running
+from bench.cores import Cores
+from bench.loads import fill_ready, push_for_one_instant, spread_tasks
+from bench.nodes.clusters import standing
+from bench.stand import Scale, Stand
+from cluster.server import Server
+from shardq import Engine
+from shardq.layout.keys import shard_keys
+
+SHARDS = 48
+"""Eight for each of six masters, sixteen for each of three."""
+
+ROUNDS = 3
+"""The median of each figure counts."""
+
+READY_S = 0.02
+"""Before an instant at which everything is due: time for the first look at the meters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The fullest master ÷ the mean of all: 1.0 is even."""
+
+    tasks: float
+    commands: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One kind of work. ``server`` is all masters together, ``busy`` the part of its one core that a side used."""
+
+    tasks_per_s: float
+    server_us: float
+    client_us: float
+    server_busy: float
+    client_busy: float
+    balance: Balance
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One size of cluster."""
+
+    masters: int
+    replicas: int
+    shards: int
+    idle: float
+    """The part of a core that each master takes when nothing happens."""
+    work: Mapping[str, Cost]
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one piece of work took. Filled in by ``sampling``; servers are in the order of the stand's masters."""
+
+    wall_s: float = 0.0
+    client_s: float = 0.0
+    server_s: list[float] = field(default_factory=list)
+    commands: list[int] = field(default_factory=list)
+
+
+def measured(
+    binary: Path, *, masters: Sequence[int], replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]
+) -> list[Measured]:
+    """Every size of cluster, in turns."""
+    with contextlib.ExitStack() as stack:
+        stands = []
+        for count in masters:
+            say(f"starting a cluster (masters: {count}, replicas of each: {replicas})")
+            stands.append(stack.enter_context(_stand(binary, count, replicas, cores, scale, say)))
+        idle = _idle(stands, say)
+        tasks = stands[0].pick(3_000, 60_000)
+        rounds = stands[0].pick(1, ROUNDS)
+        found: list[dict[str, list[Cost]]] = [{} for _ in stands]
+        for turn in range(rounds):
+            # another one first each time
+            for place in _rotated(len(stands), turn):
+                stand = stands[place]
+                say(f"{tasks:,} tasks (masters: {masters[place]}), round {turn + 1} of {rounds}")
+                for name, cost in _round(stand, tasks, idle[place]):
+                    found[place].setdefault(name, []).append(cost)
+        return [
+            Measured(count, replicas, SHARDS, part, {name: _middle(costs) for name, costs in of.items()})
+            for count, part, of in zip(masters, idle, found, strict=True)
+        ]
+
+
+@contextlib.contextmanager
+def _stand(
+    binary: Path, masters: int, replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]
+) -> Iterator[Stand]:
+    with standing(binary, masters=masters, replicas=replicas, cores=cores) as cluster:
+        stand = Stand(cluster.url, list[Server](cluster.masters), scale=scale, say=say)
+        with contextlib.closing(stand):
+            stand.open()
+            yield stand
+
+
+def _rotated(count: int, turn: int) -> list[int]:
+    return [(place + turn) % count for place in range(count)]
+
+
+def _idle(stands: Sequence[Stand], say: Callable[[str], None]) -> list[float]:
+    """Of each stand: the part of a core that one of its masters takes."""
+    seconds = stands[0].pick(1.0, 5.0)
+    say(f"watching idle servers for {seconds:.0f} s")
+    before = [stand.cpu_s() for stand in stands]
+    began = time.perf_counter()
+    time.sleep(seconds)
+    took = time.perf_counter() - began
+    return [(stand.cpu_s() - first) / took / len(stand.masters) for stand, first in zip(stands, before, strict=True)]
+
+
+def _round(stand: Stand, count: int, idle: float) -> Iterator[tuple[str, Cost]]:
+    """Every kind of work once."""
+    spread = spread_tasks(count)
+    with stand.engine(shards=SHARDS) as engine:
+        engine.push_many(spread[:SHARDS])  # connects, and loads the script
+        with sampling(stand) as sample:
+            ids = engine.push_many(spread)
+        yield "push_many", cost(sample, _tasks(stand, engine, ids), idle)
+    with stand.engine(shards=SHARDS) as engine:
+        engine.start()
+        due_s = push_for_one_instant(stand, engine, count)
+        time.sleep(max(0.0, due_s - time.time() - READY_S))
+        with sampling(stand) as sample:
+            ready_s = stand.until_gone(engine, lambda keys: keys.due)
+        sample.wall_s = ready_s - due_s
+        engine.stop()
+        # the ids are new in each round, and evenly spread all the same: those of the push tell who has how many
+        tasks = _tasks(stand, engine, ids)
+        yield "dispatch", cost(sample, tasks, idle)
+        with sampling(stand) as sample:
+            claim_and_ack(engine, count)
+        yield "claim and ack", cost(sample, tasks, idle)
+        fill_ready(stand, engine, count)
+        with sampling(stand) as sample:
+            running(stand, function)(engine, count)
+        yield "worker, no-op", cost(sample, tasks, idle)
+
+
+def _tasks(stand: Stand, engine: Engine, ids: Iterable[str]) -> list[int]:
+    """How many of the tasks each master has."""
+    shards = Counter(map(engine.topology.locator(), ids))
+    held: Counter[str] = Counter()
+    for shard, count in shards.items():
+        held[stand.server_of(shard_keys(engine.name, shard).slot).address] += count
+    return [held[master.address] for master in stand.masters]
+
+
+@contextlib.contextmanager
+def sampling(stand: Stand) -> Iterator[Sample]:
+    """What the work inside takes, master by master; read it afterwards."""
+    sample = Sample()
+    stand.reset_stats()
+    before, client, began = _cpu(stand), time.process_time(), time.perf_counter()
+    yield sample
+    sample.wall_s = time.perf_counter() - began
+    sample.client_s = time.process_time() - client
+    sample.server_s = [now - first for now, first in zip(_cpu(stand), before, strict=True)]
+    sample.commands = [sum(stats["calls"] for stats in said.values()) for said in stand.ask_all("INFO", "commandstats")]
+
+
+def _cpu(stand: Stand) -> list[float]:
+    told = stand.ask_all("INFO", "cpu")
+    return [float(said["used_cpu_user"]) + float(said["used_cpu_sys"]) for said in told]
+
+
+def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:
+    """Of a piece of work, where each master had so many of the tasks and takes ``idle`` of a core anyhow."""
+    count = sum(tasks)
+    servers = [max(0.0, spent - idle * sample.wall_s) for spent in sample.server_s]
+    return Cost(
+        tasks_per_s=count / sample.wall_s,
+        server_us=sum(servers) / count * 1e6,
+        client_us=sample.client_s / count * 1e6,
+        server_busy=sum(sample.server_s) / sample.wall_s,
+        client_busy=sample.client_s / sample.wall_s,
+        balance=Balance(tasks=_fullest(tasks), commands=_fullest(sample.commands), cpu=_fullest(servers)),
+    )
+
+
+def _fullest(parts: Sequence[float]) -> float:
+    return max(parts) * len(parts) / sum(parts)
+
+
+def _middle(costs: Sequence[Cost]) -> Cost:
+    """The median of each figure by itself."""
+
+    def of(figure: Callable[[Cost], float]) -> float:
+        ordered = sorted(map(figure, costs))
+        return ordered[len(ordered) // 2]
+
+    return Cost(
+        tasks_per_s=of(lambda one: one.tasks_per_s),
+        server_us=of(lambda one: one.server_us),
+        client_us=of(lambda one: one.client_us),
+        server_busy=of(lambda one: one.server_busy),
+        client_busy=of(lambda one: one.client_busy),
+        balance=Balance(
+            tasks=of(lambda one: one.balance.tasks),
+            commands=of(lambda one: one.balance.commands),
+            cpu=of(lambda one: one.balance.cpu),
+        ),
+    )

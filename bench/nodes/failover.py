@@ -1,0 +1,160 @@
+"""A master is killed while tasks flow: how late they are, how soon its shards are served again, what is lost.
+
+The victim has the control slot too, with members and topology: the worst one to lose.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.cores import Cores
+from bench.nodes.clusters import standing
+from bench.nodes.costs import SHARDS
+from bench.nodes.flow import Flow, Pushes
+from bench.nodes.timeline import Lateness, Step, lateness, series
+from bench.stand import Scale
+from cluster.cluster import NODE_TIMEOUT_MS, PROMOTION_TIMEOUT_S, Cluster
+from cluster.node import Node
+from shardq import Engine
+from shardq.layout.keys import control_keys, shard_keys
+
+MASTERS = 3
+NAME = "bench-failover"
+
+PLAIN = 12
+REPLICATED = 6
+"""Threads that push."""
+
+LOOK_S = 0.01
+"""Between two looks at who is master."""
+
+COPIED_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """Instants are seconds after the kill."""
+
+    masters: int
+    replicas: int
+    shards: int
+    lost_shards: int
+    per_s: int
+    """Tasks that fall due a second; those of the pushing threads come on top."""
+    node_timeout_s: float
+    """The cluster's: for so long a dead master is waited for before anybody stands for its place."""
+    promoted_s: float
+    first_dispatch_s: float
+    """Of a shard of the lost master, by the one promoted."""
+    promotion_to_dispatch_s: float
+    """Of the first of those shards."""
+    promotion_to_all_s: float
+    """Until each of those shards had dispatched what fell due during the outage."""
+    ready: dict[str, Lateness | None]
+    """From due to ready: of ``all`` tasks, of the shards of the ``lost`` master, and of the ``other`` shards."""
+    claimed: dict[str, Lateness | None]
+    """From due to claimed, likewise, by one consumer for all shards."""
+    pushes: dict[str, Pushes]
+    """``plain`` and ``replicated``."""
+    lost_of_those_before: int
+    """Of tasks that the replica had: those that fell due."""
+    given_out_twice: int
+    series: list[Step]
+    """From due to ready, of all."""
+    series_lost: list[Step]
+    """Of the shards of the lost master."""
+
+
+def failover(binary: Path, *, cores: Cores, scale: Scale, say: Callable[[str], None]) -> Failover:
+    quick = scale == "quick"
+    per_s, before_s, seconds = (200, 1.0, 6.0) if quick else (600, 4.0, 16.0)
+    say(f"starting {MASTERS} masters, 1 replica each")
+    with (
+        standing(binary, masters=MASTERS, replicas=1, cores=cores, node_timeout_ms=NODE_TIMEOUT_MS) as cluster,
+        Engine(cluster.url, name=NAME, shards=SHARDS) as engine,
+    ):
+        engine.start()
+        flow = Flow(engine, per_s=per_s, seconds=seconds)
+        lost = cluster.node_of_slot(control_keys(NAME).slot)
+        its = cluster.view()[lost.node_id]
+        lost_shards = {shard for shard in range(SHARDS) if its.owns(shard_keys(NAME, shard).slot)}
+        _await_copied(cluster)
+        say(f"{per_s} tasks/s fall due; after {before_s:.0f} s a master is killed")
+        with flow.running(cluster.nodes, plain=PLAIN, replicated=REPLICATED):
+            flow.sleep_until(before_s)
+            killed_s = time.time()
+            lost.kill()
+            promoted_s = _promotion(cluster.replicas_of(lost)[0])
+            say(f"promoted after {promoted_s - killed_s:.1f} s; the flow goes on")
+        return _judged(flow, engine, lost_shards, per_s, killed_s, promoted_s - killed_s)
+
+
+def _await_copied(cluster: Cluster) -> None:
+    """Until every replica has what its master has now; they say so once a second."""
+    written = [(master, int(master.ask("ROLE")[1])) for master in cluster.masters]
+    deadline = time.monotonic() + COPIED_S
+    while not all(_copied(master, offset) for master, offset in written):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{COPIED_S:.0f} s were not enough until the replicas had what was pushed")
+        time.sleep(LOOK_S)
+
+
+def _copied(master: Node, offset: int) -> bool:
+    _, _, replicas = master.ask("ROLE")
+    return bool(replicas) and all(int(told) >= offset for _, _, told in replicas)
+
+
+def _promotion(replica: Node) -> float:
+    """When it is master, as ``time.time()`` tells."""
+    deadline = time.monotonic() + PROMOTION_TIMEOUT_S
+    client = replica.client(decode=True)
+    try:
+        role: Callable[..., Any] = client.execute_command
+        while role("ROLE")[0] != "master":
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no replica was promoted within {PROMOTION_TIMEOUT_S:.0f} s")
+            time.sleep(LOOK_S)
+        return time.time()
+    finally:
+        client.close()
+
+
+def _judged(
+    flow: Flow, engine: Engine, lost_shards: set[int], per_s: int, killed_s: float, promoted_s: float
+) -> Failover:
+    shard_of = engine.topology.locator()
+    lost = {id for id in flow.dues if shard_of(id) in lost_shards}
+    groups = {"all": flow.dues.keys(), "lost": lost, "other": flow.dues.keys() - lost}
+    ready = {group: flow.ready(origin_s=killed_s, ids=ids) for group, ids in groups.items()}
+    claimed = {group: flow.claimed(origin_s=killed_s, ids=ids) for group, ids in groups.items()}
+    firsts: dict[int, float] = {}
+    for id in lost:
+        for arrival in flow.ready(origin_s=killed_s, ids=[id]):
+            if arrival.at_s >= promoted_s:
+                shard = shard_of(id)
+                firsts[shard] = min(arrival.at_s, firsts.get(shard, arrival.at_s))
+    if not firsts:
+        raise RuntimeError("none of the lost master's shards dispatched anything after the promotion")
+    return Failover(
+        masters=MASTERS,
+        replicas=1,
+        shards=SHARDS,
+        lost_shards=len(lost_shards),
+        per_s=per_s,
+        node_timeout_s=NODE_TIMEOUT_MS / 1000,
+        promoted_s=promoted_s,
+        first_dispatch_s=min(firsts.values()),
+        promotion_to_dispatch_s=min(firsts.values()) - promoted_s,
+        promotion_to_all_s=max(firsts.values()) - promoted_s,
+        ready={group: lateness(arrivals) for group, arrivals in ready.items()},
+        claimed={group: lateness(arrivals) for group, arrivals in claimed.items()},
+        pushes={"plain": flow.pushes(None), "replicated": flow.pushes("replicated")},
+        lost_of_those_before=flow.lost(flow.dues),
+        given_out_twice=sum(count > 1 for count in flow.claims.values()),
+        series=series(ready["all"]),
+        series_lost=series(ready["lost"]),
+    )

@@ -1,0 +1,147 @@
+"""``python -m bench.peers``: everybody's turn, round by round, and the table of what came out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from bench import machine
+from bench.arguments import writable
+from bench.cores import Cores
+from bench.peers import homes, outcome
+from bench.peers.adapter import Adapter
+from bench.peers.catalogue import ADAPTERS
+from bench.peers.homes import Home, Unavailable
+from bench.peers.outcome import Outcome
+from bench.peers.turns import QUICK, USUAL, Turn
+from bench.table import Progress
+from cluster import servers
+
+ROUNDS = 3
+
+_ABOUT = """\
+The same work done by shardq and by others: scheduling tasks, handling those that are due at one instant, handling
+single ones in time, keeping them, idling. On servers of its own on this machine, one peer at a time, turn by turn.
+All of it takes about a quarter of an hour, and half of that with two rounds fewer.
+"""
+
+_EXAMPLE = """\
+Each peer gets an environment of its own in .peers, made at its first turn; one that can't be installed is named in
+the result, with the reason. beanstalkd and node are not installed: they must be on the PATH.
+
+columns:
+  scheduled /s   tasks with a due time, pushed by one process through the fastest API the peer has
+  drained /s     no-op tasks that are all due at one instant, by one worker process: from that instant to the last
+  late p50, p99  from due to the first line of the handler, tasks at random instants, nothing else going on
+  bytes/task     memory of the server for a pending task of 100 bytes (beanstalkd: resident memory of the process)
+  idle cmds/s    commands the server executes, those in scripts included, while a worker and a pusher do nothing
+
+example:
+  python -m bench.peers --quick
+  python -m bench.peers --only shardq beanstalkd --rounds 1
+  python -m bench.peers --only huey --rounds 1 --json peers.json --add
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.add and options.json is None:
+        parser.error("--add adds to what a file holds; say which with --json FILE")
+    if options.list:
+        for adapter in ADAPTERS:
+            print(f"{adapter.name:<14} {adapter.how}")
+        return 0
+    try:
+        servers.binary(options.server)
+        known = outcome.load(options.json) if options.add and options.json.exists() else Outcome({}, [])
+    except servers.NoSuchServer as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    except msgspec.DecodeError as exc:
+        print(f"error: {options.json} holds no result of this command: {exc}", file=sys.stderr)
+        return 1
+    cores = Cores.divided(cluster=False)
+    known.facts = machine.facts(options.server, topology="one server on loopback TCP for each turn", cores=cores)
+    print(f"{known.facts['server']}; {cores}", file=sys.stderr)
+    complete = False
+    try:
+        _run([each for each in ADAPTERS if not options.only or each.name in options.only], options, cores, known)
+        complete = True
+    except KeyboardInterrupt:
+        print("interrupted; everything that was started is stopped", file=sys.stderr)
+    finally:
+        # also what was found before something failed
+        known.arrange([adapter.name for adapter in ADAPTERS])
+        if known.peers:
+            outcome.show(known)
+        if options.json is not None:
+            known.save(options.json)
+    return 0 if complete else 130
+
+
+def _run(adapters: Sequence[Adapter], options: argparse.Namespace, cores: Cores, known: Outcome) -> None:
+    found: dict[str, Home] = {}
+    for adapter in adapters:
+        try:
+            found[adapter.name] = homes.home(adapter, say=_say)
+        except Unavailable as exc:
+            known.peer(adapter.name, version="", how=adapter.how).problem = str(exc)
+    # not before: installing may use every core
+    cores.pin_clients()
+    with Progress() as progress:
+        for round in range(1, options.rounds + 1):
+            for position, adapter in enumerate(adapters, 1):
+                if adapter.name not in found:
+                    continue
+                home = found[adapter.name]
+                peer = known.peer(adapter.name, version=home.version, how=adapter.how)
+                progress.enter(f"round {round} of {options.rounds}, {adapter.name}", position, len(adapters))
+                turn = Turn(
+                    adapter,
+                    home,
+                    options.server,
+                    cores,
+                    sizes=QUICK if options.quick else USUAL,
+                    whole=not peer.has_lateness,
+                    say=progress.say,
+                )
+                peer.add(turn.take())
+
+
+def _say(text: str) -> None:
+    print(f"{text} …", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers",
+        description=_ABOUT,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [adapter.name for adapter in ADAPTERS]
+    parser.add_argument(
+        "--only", nargs="+", action="extend", choices=names, metavar="NAME", help=f"just these: {', '.join(names)}"
+    )
+    parser.add_argument("--rounds", type=_positive, default=ROUNDS, help="turns of each peer (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="500 tasks: shows that all works, measures little")
+    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the result there too")
+    parser.add_argument("--add", action="store_true", help="to what the FILE holds: further rounds, other peers")
+    parser.add_argument("--list", action="store_true", help="show the peers and how each is used, and do nothing")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not possible; give 1 or more")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

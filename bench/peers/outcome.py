@@ -1,0 +1,146 @@
+"""What was found: rows of each round, their medians, the table and the JSON."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.table import shown
+
+_PLAIN_WIDTH = 180
+"""Of a table that goes to a file."""
+
+
+class Rows(msgspec.Struct):
+    """Of one round; None is what was not measured."""
+
+    schedule_per_s: float | None = None
+    drain_per_s: float | None = None
+    lateness_p50_ms: float | None = None
+    lateness_p99_ms: float | None = None
+    bytes_per_task: float | None = None
+    idle_commands_per_s: float | None = None
+    schedule_tasks: int | None = None
+    """So many were scheduled for that rate."""
+    drain_tasks: int | None = None
+    remarks: list[str] = []
+    problems: list[str] = []
+
+
+COLUMNS = {
+    "schedule_per_s": "scheduled /s",
+    "drain_per_s": "drained /s",
+    "lateness_p50_ms": "late p50 ms",
+    "lateness_p99_ms": "late p99 ms",
+    "bytes_per_task": "bytes/task",
+    "idle_commands_per_s": "idle cmds/s",
+}
+HIGHER_IS_BETTER = ("schedule_per_s", "drain_per_s")
+
+
+class Peer(msgspec.Struct):
+    """Everything about one, as it stands in the JSON."""
+
+    name: str
+    version: str
+    how: str
+    rows: dict[str, float | None] = {}
+    """The medians of all rounds."""
+    drain_tasks: int | None = None
+    rounds: list[Rows] = []
+    problem: str | None = None
+    """What could not be measured, and why."""
+
+    def add(self, rows: Rows) -> None:
+        self.rounds.append(rows)
+        self.rows = {column: self._median(column) for column in COLUMNS}
+        self.drain_tasks = next((each.drain_tasks for each in self.rounds if each.drain_tasks), None)
+        # what went wrong once and well another time is no problem of the peer
+        missing = {column for column, value in self.rows.items() if value is None}
+        problems = [problem for each in self.rounds for problem in each.problems]
+        self.problem = "; ".join(dict.fromkeys(problems)) if missing and problems else None
+
+    @property
+    def remarks(self) -> list[str]:
+        return list(dict.fromkeys(remark for each in self.rounds for remark in each.remarks))
+
+    @property
+    def has_lateness(self) -> bool:
+        return any(each.lateness_p50_ms is not None for each in self.rounds)
+
+    def _median(self, column: str) -> float | None:
+        values = [value for each in self.rounds if (value := getattr(each, column)) is not None]
+        return statistics.median(values) if values else None
+
+
+class Outcome(msgspec.Struct):
+    facts: dict[str, str]
+    peers: list[Peer]
+
+    def peer(self, name: str, *, version: str, how: str) -> Peer:
+        """The one of this name; a new one if there is none, or one of another version or used in another way."""
+        for position, peer in enumerate(self.peers):
+            if peer.name == name:
+                if (peer.version, peer.how) != (version, how):
+                    self.peers[position] = Peer(name, version, how)
+                return self.peers[position]
+        self.peers.append(Peer(name, version, how))
+        return self.peers[-1]
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """In this order, in whatever order they were measured."""
+        self.peers.sort(key=lambda peer: names.index(peer.name) if peer.name in names else len(names))
+
+    def save(self, file: Path) -> None:
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+
+
+def load(file: Path) -> Outcome:
+    return msgspec.json.decode(file.read_bytes(), type=Outcome)
+
+
+def best(peers: Sequence[Peer]) -> Mapping[str, str]:
+    """Who is ahead, by column. To be early is not to be ahead."""
+    ahead: dict[str, str] = {}
+    for column in COLUMNS:
+        measured = [(value, peer.name) for peer in peers if (value := peer.rows.get(column)) is not None and value >= 0]
+        if measured:
+            ahead[column] = (max if column in HIGHER_IS_BETTER else min)(measured)[1]
+    return ahead
+
+
+def show(outcome: Outcome) -> None:
+    """The table, then how each was used, what could not be measured, and on what."""
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    ahead = best(outcome.peers)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("peer", no_wrap=True)
+    for title in COLUMNS.values():
+        table.add_column(title, justify="right", no_wrap=True)
+    for peer in outcome.peers:
+        cells = [_cell(peer.rows.get(column), first=ahead.get(column) == peer.name) for column in COLUMNS]
+        table.add_row(peer.name, *cells)
+    console.print(table)
+    console.print("* ahead of all others in this column; – not measured", markup=False)
+    for peer in outcome.peers:
+        drained = f"; {peer.drain_tasks:,} tasks drained" if peer.drain_tasks else ""
+        console.print(f"{peer.name}: {peer.version}; {peer.how}{drained}", markup=False)
+        for remark in peer.remarks:
+            console.print(f"  {remark}", markup=False)
+        if peer.problem:
+            console.print(f"  NOT MEASURED: {peer.problem}", markup=False)
+    for name, fact in outcome.facts.items():
+        console.print(f"{name + ':':<13}{fact}", markup=False)
+
+
+def _cell(value: float | None, *, first: bool) -> str:
+    if value is None:
+        return "–"
+    return f"{shown(value)}{' *' if first else '  '}"

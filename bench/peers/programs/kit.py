@@ -1,0 +1,112 @@
+"""What every program shares: its two roles, and how it tells what it did. Standard library only.
+
+As *pusher* it reads orders from stdin, one JSON object a line, and answers each with a line when the tasks are stored.
+As *worker* it runs the peer's own worker, whose handler gives each payload to ``handled``. The payload begins with the
+instant at which the task is due, so the handler knows how late it is; what it finds stays in memory, and a thread
+writes it down twenty times a second, as 64-bit floats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+PAYLOAD_CHARACTERS = 98
+"""100 bytes as JSON, with its two quotes."""
+
+DUE_CHARACTERS = 17
+"""``1790000000.123000``: seconds since 1970, at the head of a payload."""
+
+WRITE_S = 0.05
+"""Between two looks at what was handled: no load, and soon enough to see the end of a run."""
+
+_late = array("d")
+_writing = threading.Lock()
+
+
+def url() -> str:
+    """Where the tasks are kept."""
+    return os.environ["SHARDQ_PEERS_URL"]
+
+
+def role() -> str:
+    """``push`` or ``work``."""
+    return sys.argv[1]
+
+
+def payload(due: float) -> str:
+    """What is pushed."""
+    return f"{due:.6f}".ljust(PAYLOAD_CHARACTERS, "x")
+
+
+def handled(payload: str) -> None:
+    """The handler of all peers, at its first line: notes how late it is."""
+    _late.append(time.time() - float(payload[:DUE_CHARACTERS]))
+    if _writing.acquire(blocking=False):
+        threading.Thread(target=_write, name="notes", daemon=True).start()
+
+
+def _write() -> None:
+    written = 0
+    with Path(os.environ["SHARDQ_PEERS_NOTES"], f"{os.getpid()}.late").open("ab") as file:
+        while True:
+            count = len(_late)
+            if count > written:
+                file.write(_late[written:count].tobytes())
+                file.flush()
+                written = count
+            time.sleep(WRITE_S)
+
+
+def _forked() -> None:
+    # the thread stays with the parent, and what it noted too
+    global _writing
+    _writing = threading.Lock()
+    del _late[:]
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+async def serve(push: Callable[[Sequence[float]], Awaitable[object]], *, chunk: int) -> None:
+    """Carries out orders until stdin ends: ``dues``, pushed ``chunk`` at a time, for ``seconds`` at most.
+
+    ``push`` returns when all of its tasks are stored.
+    """
+    # what a library prints must not be taken for an answer
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    _tell(answers, {})
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        order = json.loads(line)
+        dues: list[float] = order["dues"]
+        pushed = 0
+        began, cpu = time.perf_counter(), time.process_time()
+        while pushed < len(dues) and time.perf_counter() - began < order["seconds"]:
+            part = dues[pushed : pushed + chunk]
+            await push(part)
+            pushed += len(part)
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        _tell(answers, {"pushed": pushed, "seconds": seconds, "cpu_s": cpu_s})
+
+
+def serve_sync(push: Callable[[Sequence[float]], object], *, chunk: int) -> None:
+    """The same for a peer whose calls block."""
+
+    async def blocking(dues: Sequence[float]) -> None:
+        push(dues)
+
+    asyncio.run(serve(blocking, chunk=chunk))
+
+
+def _tell(answers: TextIO, what: object) -> None:
+    print(json.dumps(what), file=answers, flush=True)

@@ -1,0 +1,142 @@
+"""Where peers keep their tasks, seen from outside: what a task takes, and what goes on when nothing does."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from bench.cores import Cores
+from cluster import servers, warden
+from cluster.ports import HOST, free_port
+from cluster.server import Server
+
+MEMORY_LOOK_S = 0.25
+MEMORY_NOISE = 4096
+"""Bytes. Looking itself changes some."""
+
+START_TIMEOUT_S = 10.0
+
+_NOT_ITS = {"info", "config|resetstat"}
+"""Commands of the measuring itself."""
+
+
+class Store(Protocol):
+    url: str
+
+    def clear(self) -> None:
+        """Forgets all tasks."""
+
+    def memory(self) -> int:
+        """Bytes in use but for connections; waits until it hardly changes."""
+
+    def commands(self) -> int:
+        """How many it has executed so far."""
+
+
+class Redis:
+    """A server of one kind, without persistence. Bytes and commands as its INFO counts them."""
+
+    def __init__(self, server: Server) -> None:
+        self.url = f"{server.url}/0"
+        self._client = server.client(decode=True, timeout=60.0)
+
+    def clear(self) -> None:
+        self._client.flushall()
+
+    def memory(self) -> int:
+        last, used = 0, self._used()
+        while abs(used - last) > MEMORY_NOISE:
+            time.sleep(MEMORY_LOOK_S)
+            last, used = used, self._used()
+        return used
+
+    def commands(self) -> int:
+        told = self._client.info("commandstats")
+        counts = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in told.items()}
+        return sum(calls for name, calls in counts.items() if name not in _NOT_ITS)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _used(self) -> int:
+        told = self._client.info("memory")
+        return int(told["used_memory"]) - int(told["mem_clients_normal"])
+
+
+class Beanstalkd:
+    """A beanstalkd without a log. It does not tell its memory, so that is what the process has resident."""
+
+    def __init__(self, binary: str) -> None:
+        self.port = free_port()
+        self.url = f"beanstalkd://{HOST}:{self.port}"
+        self._key = warden.new_key()
+        self._binary = binary
+        self._process = self._start()
+
+    def clear(self) -> None:
+        self.close()
+        self._process = self._start()
+
+    def memory(self) -> int:
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    def commands(self) -> int:
+        with socket.create_connection((HOST, self.port)) as connection:
+            connection.sendall(b"stats\r\nquit\r\n")
+            with connection.makefile("r") as answer:
+                told = re.findall(r"cmd-(\S+): (\d+)", answer.read())
+        return sum(int(calls) for name, calls in told if name != "stats")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        warden.note(self._key, pid=None, folder=None)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [self._binary, "-l", HOST, "-p", str(self.port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        warden.note(self._key, pid=process.pid, folder=None)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                socket.create_connection((HOST, self.port)).close()
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    raise RuntimeError(f"{self._binary} does not listen on port {self.port}") from None
+                time.sleep(0.01)
+            else:
+                return process
+
+
+@contextlib.contextmanager
+def redis(kind: str, *, cores: Cores) -> Iterator[Redis]:
+    with contextlib.ExitStack() as stack:
+        with cores.for_servers():
+            server = stack.enter_context(Server(servers.binary(kind)))
+        store = Redis(server)
+        stack.callback(store.close)
+        yield store
+
+
+@contextlib.contextmanager
+def beanstalkd(binary: str | Path, *, cores: Cores) -> Iterator[Beanstalkd]:
+    with cores.for_servers():
+        store = Beanstalkd(str(binary))
+    try:
+        yield store
+    finally:
+        store.close()

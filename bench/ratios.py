@@ -1,0 +1,196 @@
+"""The fixed set of ratios that the guard compares: each a figure of the engine ÷ one of the same run, higher is better.
+
+Work and limit take turns, and the median of each is taken, so that what else the machine does falls on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from bench import limit
+from bench.consuming import CLAIM, claim_and_ack, function, running
+from bench.loads import FAR_S, PAYLOAD, burst, fill_ready, spread_tasks
+from bench.stand import SHARDS, Stand
+from shardq import AsyncEngine, Task
+from shardq.calls.request import Command
+from shardq.layout.slots import slot_of
+from shardq.model.record import JSON
+
+ROUNDS = 3
+COUNT = 60_000
+BURST = 100_000
+ONE_BY_ONE = 1_500
+COROUTINES = 200
+LIST = "guard-list"
+
+PUSHED_PER_S = 200_000
+"""Before a burst; slower pushes are begun again with more time."""
+
+MEMORY = "memory: bare ZSET and HASH ÷ a pending task"
+
+EXACT = (MEMORY,)
+"""What hardly differs from run to run."""
+
+Rate = Callable[[Stand], float]
+
+
+def measured(stand: Stand) -> Iterator[tuple[str, float]]:
+    """Each ratio by its name. Without a C client those to redis-py's SET remain, and memory."""
+    for name, rate, beside in _PAIRS:
+        if beside in _BY_THE_C_CLIENT and not limit.program():
+            stand.say(limit.MISSING)
+            continue
+        ours, theirs = [], []
+        stand.say(f"{name}, {ROUNDS} rounds")
+        for _ in range(ROUNDS):
+            ours.append(rate(stand))
+            theirs.append(beside(stand))
+        yield name, median(ours) / median(theirs)
+    stand.say("memory")
+    yield MEMORY, _memory(stand)
+
+
+# ---- the engine's
+
+
+def _push_one(stand: Stand) -> float:
+    delays = itertools.cycle(task.delay for task in spread_tasks(997))
+    with stand.engine() as engine:
+        engine.push(PAYLOAD, delay=FAR_S)
+        return _per_s(ONE_BY_ONE, lambda: [engine.push(PAYLOAD, delay=next(delays)) for _ in range(ONE_BY_ONE)])
+
+
+def _push_many(stand: Stand) -> float:
+    tasks = spread_tasks(COUNT)
+    with stand.engine() as engine:
+        engine.push_many(tasks[:SHARDS])
+        return _per_s(COUNT, lambda: engine.push_many(tasks))
+
+
+def _push_iter(stand: Stand) -> float:
+    with stand.engine() as engine:
+        engine.push_many(spread_tasks(SHARDS))
+        return _per_s(COUNT, lambda: list(engine.push_iter(iter(spread_tasks(COUNT)))))
+
+
+def _push_async(stand: Stand) -> float:
+    with stand.engine() as engine:
+        return asyncio.run(_by_coroutines(stand.url, engine.name))
+
+
+async def _by_coroutines(url: str, name: str) -> float:
+    each = 50
+    async with AsyncEngine(url, name=name) as engine:
+
+        async def push(times: int) -> None:
+            for _ in range(times):
+                await engine.push(PAYLOAD, delay=FAR_S)
+
+        await asyncio.gather(*(push(1) for _ in range(COROUTINES)))
+        began = time.perf_counter()
+        await asyncio.gather(*(push(each) for _ in range(COROUTINES)))
+        return COROUTINES * each / (time.perf_counter() - began)
+
+
+def _dispatch(stand: Stand) -> float:
+    with stand.engine() as engine:
+        engine.start()
+        return BURST / burst(stand, engine, BURST, per_s=PUSHED_PER_S).wall_s
+
+
+def _forward(stand: Stand) -> float:
+    length = Command(slot_of(LIST), ("LLEN", LIST), int)
+    with stand.engine() as engine:
+        engine.forward("mail", to=LIST)
+        engine.start()
+
+        def over() -> float:
+            return stand.until(lambda: stand.driver.call(length) >= BURST, f"{BURST:,} payloads are in {LIST}")
+
+        return BURST / burst(stand, engine, BURST, topic="mail", per_s=PUSHED_PER_S, over=over).wall_s
+
+
+def _claim_and_ack(stand: Stand) -> float:
+    with stand.engine() as engine:
+        fill_ready(stand, engine, COUNT)
+        return _per_s(COUNT, lambda: claim_and_ack(engine, COUNT))
+
+
+def _worker(stand: Stand) -> float:
+    with stand.engine() as engine:
+        fill_ready(stand, engine, COUNT)
+        return _per_s(COUNT, lambda: running(stand, function)(engine, COUNT))
+
+
+# ---- what stands beside them
+
+
+def _set(stand: Stand) -> float:
+    value = JSON.encode(PAYLOAD)
+    with stand.redis_py() as client:
+        client.ping()
+        rate = _per_s(ONE_BY_ONE, lambda: [client.set(f"guard-{number}", value) for number in range(ONE_BY_ONE)])
+    stand.clear()
+    return rate
+
+
+def _c_push(stand: Stand) -> float:
+    return limit.push_rate(stand, COUNT)
+
+
+def _c_dispatch(stand: Stand) -> float:
+    return limit.dispatch_rate(stand, BURST)
+
+
+def _c_forward(stand: Stand) -> float:
+    return 1 / (1 / limit.dispatch_rate(stand, BURST) + 1 / limit.forward_rate(stand, BURST))
+
+
+def _c_claim(stand: Stand) -> float:
+    return limit.claim_rate(stand, COUNT, claim=CLAIM)
+
+
+_BY_THE_C_CLIENT = (_c_push, _c_dispatch, _c_forward, _c_claim)
+
+_PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
+    ("push, one at a time ÷ SET", _push_one, _set),
+    ("AsyncEngine, 200 coroutines ÷ SET", _push_async, _set),
+    ("push_many ÷ C client", _push_many, _c_push),
+    ("push_iter ÷ C client", _push_iter, _c_push),
+    ("dispatch ÷ C client", _dispatch, _c_dispatch),
+    ("dispatch and forward ÷ C client", _forward, _c_forward),
+    ("claim and ack ÷ C client's claim", _claim_and_ack, _c_claim),
+    ("worker ÷ C client's claim", _worker, _c_claim),
+)
+
+
+def _per_s(count: int, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+def _memory(stand: Stand) -> float:
+    """Of one shard, so that both are one sorted set and one hash."""
+    dues = {f"{number:014}": FAR_S + number for number in range(12_500)}
+    tasks = [Task(PAYLOAD, delay=due, id=id) for id, due in dues.items()]
+    with stand.engine(shards=1) as engine:
+        engine.push_many(tasks[:1])
+        engine.close()
+        before = stand.memory()
+        with engine:
+            engine.push_many(tasks)
+        ours = stand.memory() - before
+    value = JSON.encode(PAYLOAD)
+    before = stand.memory()
+    with stand.redis_py() as client:
+        for id, due in dues.items():
+            client.zadd("guard-due", {id: due})
+            client.hset("guard-task", id, value)
+    bare = stand.memory() - before
+    stand.clear()
+    return bare / ours

@@ -1,0 +1,48 @@
+"""``python -m bench.reporting``: writes the report from what the benches left in its folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.reporting import inputs, svg, tables
+from bench.reporting.page import page, sections
+
+FOLDER = Path(__file__).parent.parent / "report"
+PAGE, TABLE = "index.html", "table.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 a file is of another form, 2 not understood."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.reporting",
+        description=f"Writes {PAGE}, its plots as SVG, and {TABLE} from {', '.join(inputs.MAKING)}.",
+        epilog="These are made by:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where they are and where it goes: %(default)s")
+    folder: Path = parser.parse_args(arguments).folder
+    try:
+        found = inputs.read(folder)
+    except msgspec.ValidationError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    plots = {f"{plot.name}.svg": svg.standalone(plot.svg) for section in sections(found) for plot in section.plots}
+    for old in folder.glob("*.svg"):
+        if old.name not in plots:
+            old.unlink()
+    for name, content in {**plots, PAGE: page(found), TABLE: tables.markdown(found.results, found.peers)}.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    for name, how in inputs.MAKING.items():
+        if not (folder / name).exists():
+            print(f"missing: {name}, which is made by: {how}", file=sys.stderr)
+    print(f"{folder / PAGE}, {len(plots)} plots, {TABLE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

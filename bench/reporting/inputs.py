@@ -1,0 +1,159 @@
+"""What the JSON files of the benches say. Any of them may be missing: its section of the report then says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+RESULTS, PEERS, NODES = "results.json", "peers.json", "nodes.json"
+
+MAKING = {
+    RESULTS: f"python -m bench --json bench/report/{RESULTS}",
+    PEERS: f"python -m bench.peers --json bench/report/{PEERS}",
+    NODES: f"python -m bench.nodes --json bench/report/{NODES}",
+}
+"""How each is made."""
+
+
+class Figure(msgspec.Struct):
+    """As ``bench.figures`` has it."""
+
+    suite: str
+    name: str
+    value: float
+    unit: str
+    percentiles: dict[str, float] = {}
+    reference: str = ""
+    ratio: float | None = None
+    at: dict[str, float | str] = {}
+    series: dict[str, list[float]] = {}
+
+
+class Results(msgspec.Struct):
+    """``python -m bench``."""
+
+    complete: bool
+    facts: dict[str, str]
+    figures: list[Figure]
+    suites: dict[str, dict[str, str]] = {}
+    """What was measured at another time than the rest says when."""
+
+    def of(self, *suites: str) -> list[Figure]:
+        """Suite by suite."""
+        return [figure for suite in suites for figure in self.figures if figure.suite == suite]
+
+    def curve(self, name: str) -> list[Figure]:
+        return [figure for figure in self.figures if figure.at.get("curve") == name]
+
+    def first(self, suite: str, begins: str) -> Figure | None:
+        """By the beginning of its name: what follows says sizes."""
+        return next((figure for figure in self.of(suite) if figure.name.startswith(begins)), None)
+
+
+class Peer(msgspec.Struct):
+    name: str
+    version: str
+    how: str
+    rows: dict[str, float | None] = {}
+    problem: str | None = None
+
+
+class Peers(msgspec.Struct):
+    """``python -m bench.peers``."""
+
+    facts: dict[str, str]
+    peers: list[Peer]
+
+
+class Work(msgspec.Struct):
+    """One kind of it on one size of cluster."""
+
+    tasks_per_s: float
+    server_us: float
+    client_us: float
+    balance: dict[str, float] = {}
+    """The fullest master ÷ the mean, of tasks, commands and CPU."""
+
+
+class Masters(msgspec.Struct):
+    masters: int
+    replicas: int
+    shards: int
+    work: dict[str, Work]
+
+
+class Point(msgspec.Struct):
+    nodes: int
+    shards: int
+    tasks_per_s: float
+    client_cores: float
+
+
+class Model(msgspec.Struct):
+    formula: str
+    meaning: str
+    points: list[Point]
+
+
+class Nodes(msgspec.Struct):
+    """``python -m bench.nodes``."""
+
+    facts: dict[str, str]
+    measured: list[Masters] = []
+    model: Model | None = None
+    failover: dict[str, Any] | None = None
+    expand: dict[str, Any] | None = None
+
+
+class Inputs(msgspec.Struct):
+    results: Results | None
+    peers: Peers | None
+    nodes: Nodes | None
+
+
+def read(folder: Path) -> Inputs:
+    """Raises ``msgspec.ValidationError`` for a file of another form; its message names the file."""
+    return Inputs(
+        _read(folder / RESULTS, Results),
+        _read(folder / PEERS, Peers),
+        _read(folder / NODES, Nodes),
+    )
+
+
+def _read(file: Path, form: type[T]) -> T | None:
+    if not file.exists():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=form)
+    except msgspec.DecodeError as exc:
+        raise msgspec.ValidationError(f"{file} is not what `{MAKING[file.name]}` writes: {exc}") from exc
+
+
+def numbers(values: Mapping[str, Any], *, under: str = "") -> dict[str, float]:
+    """All plain numbers, also those within, under names that lead there. Series are left out."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        path = f"{under}, {name}" if under else name
+        if isinstance(value, Mapping):
+            found |= numbers(value, under=path)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[path] = float(value)
+    return found
+
+
+def steps(values: Mapping[str, Any] | None, series: str, column: str) -> list[tuple[float, float]]:
+    """One column of a series against its seconds; empty where there is none."""
+    return [
+        (float(row["s"]), float(row[column]))
+        for row in (values or {}).get(series, [])
+        if isinstance(row.get(column), (int, float))
+    ]
+
+
+def distinct(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

@@ -1,0 +1,249 @@
+"""The page: sections in the order of the questions that a reader has, each with its plots and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from bench.reporting import plots, tables
+from bench.reporting.inputs import MAKING, NODES, PEERS, RESULTS, Inputs, Results, numbers
+from bench.reporting.plots import Plot
+from bench.reporting.svg import MARKS, STYLE
+
+_PAGE_STYLE = """
+* { box-sizing: border-box; }
+html { color-scheme: light dark; }
+body { margin: 0; background: var(--surface); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 860px; margin: 0 auto; padding: 40px 24px 80px; }
+h1 { font-size: 30px; line-height: 1.2; margin: 0 0 6px; }
+h2 { font-size: 21px; margin: 56px 0 4px; padding-top: 18px; border-top: 1px solid var(--grid); }
+h3 { font-size: 15px; margin: 26px 0 2px; }
+p { margin: 6px 0 12px; max-width: 70ch; }
+.soft, figcaption, summary { color: var(--soft); }
+figure { margin: 18px 0 6px; }
+figure h3 { margin: 0 0 4px; }
+figcaption { font-size: 13px; }
+.scroll { overflow-x: auto; } .scroll > svg { min-width: 600px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 26px 0 0; }
+.tile { border: 1px solid var(--grid); border-radius: 8px; padding: 12px 14px; }
+.tile b { display: block; font-size: 24px; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.tile span { font-size: 13px; color: var(--soft); }
+.wide { overflow-x: auto; margin: 10px 0; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; line-height: 1.4; }
+th, td { text-align: left; vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--grid); }
+th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+summary { cursor: pointer; font-size: 14px; margin-top: 12px; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 18px; font-size: 14px; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+code { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+@media (max-width: 560px) {
+main { padding: 24px 16px 60px; } dl { grid-template-columns: 1fr; } dd { margin-bottom: 8px; } }
+"""
+
+
+@dataclass(slots=True)
+class Section:
+    title: str
+    text: str
+    plots: Sequence[Plot] = ()
+    table: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """Folded: what it is, to a table."""
+    missing: str = ""
+    """The file without which there is nothing to show."""
+
+
+def sections(inputs: Inputs) -> list[Section]:
+    """Everything, with a word where something is missing."""
+    results = inputs.results or Results(complete=False, facts={}, figures=[])
+    without = "" if inputs.results else RESULTS
+    every = "All figures of this section"
+    return [
+        Section(
+            "Beside what the server can do",
+            "Each figure of the engine, divided by that of a client that does nothing else: redis-benchmark, written "
+            "in C, sending the same script to the same server in turns with us; for single pushes, redis-py’s SET. "
+            "Above 1 the engine is faster: it spreads tasks over 16 shards, whose smaller sets cost the server less "
+            "than the one of the C client. Claim and settle have no such limit, since a settle repeats what its claim "
+            "answered; beside them stands how busy the server was.",
+            plots.limits(results),
+            details={every: tables.figures(results.of("push", "dispatch", "consume"))},
+            missing=without,
+        ),
+        _peers(inputs),
+        Section(
+            "How late",
+            "A task is never early. Lateness is counted from its due time: until its id is in the ready list, by the "
+            "server’s own stamp; until a waiting consumer has it; until the handler’s first line runs. Idle first, "
+            "then while others fall due by the ten thousand, while a million fall due at one instant, and while shards "
+            "are added.",
+            plots.lateness(results),
+            details={every: tables.figures(results.of("lateness", "flow", "burst"))},
+            missing=without,
+        ),
+        Section(
+            "Payloads and shards",
+            "The same work with small and large payloads, in one shard and in many. Dispatch moves ids only, so its "
+            "rate does not know the payload.",
+            table=tables.sizes(results),
+            details={every: tables.figures(results.of("sizes"))},
+            missing=without,
+        ),
+        Section(
+            "Memory",
+            "Bytes that the server’s memory grows by with each pending task: id, due time, record, and the tables that "
+            "hold them.",
+            plots.memory(results),
+            tables.memory(results),
+            {every: tables.figures(results.of("memory"))},
+            missing=without,
+        ),
+        Section(
+            "Cost against backlog",
+            "CPU of the server for one task pushed, and for one dispatched, while so many others are pending at random "
+            "due times. It is CPU and not time: what a core can do is its reciprocal. A round’s tasks are spread over "
+            "all shards, so that with many shards a call carries few.",
+            plots.backlog(results),
+            details={every: tables.figures(results.of("backlog"))},
+            missing=without,
+        ),
+        _nodes(inputs),
+        Section(
+            "Expanding under load",
+            "Shards are added while one process pushes 1,000 tasks a second, one at a time, and another consumes them. "
+            "Nobody is told but through the engine. 0 s is the call of expand().",
+            plots.expand(results),
+            details={every: tables.figures(results.of("expand"))},
+            missing=without,
+        ),
+        Section(
+            "Fleets and idle engines",
+            "A backlog drained by 1, 20 and 200 consumers; and what an engine costs that has nothing to do.",
+            table=tables.figures(results.of("fleet", "idle")),
+            missing=without,
+        ),
+        _method(inputs),
+    ]
+
+
+def _peers(inputs: Inputs) -> Section:
+    section = Section(
+        "Beside others",
+        "The same work on the same server in the same run, each by its own best documented way. "
+        "What could not be measured is named with the reason.",
+        missing="" if inputs.peers else PEERS,
+    )
+    if inputs.peers:
+        section.plots = plots.peers(inputs.peers)
+        section.table = tables.peers(inputs.peers)
+        section.details = {
+            "Versions, and how each was used": tables.usage(inputs.peers),
+            "Where this was measured": tables.facts(inputs.peers.facts),
+        }
+    return section
+
+
+def _nodes(inputs: Inputs) -> Section:
+    section = Section(
+        "Cost against nodes",
+        "A machine with few cores can’t show many masters at full speed. What can be measured is whether a task costs "
+        "the same however many masters there are; what follows for larger clusters is calculated from that cost, and "
+        "drawn dashed.",
+        missing="" if inputs.nodes else NODES,
+    )
+    if found := inputs.nodes:
+        section.plots = [*plots.nodes(found), *plots.nodes_over_time(found)]
+        section.table = tables.nodes(found)
+        section.details = {
+            what: tables.named(numbers(told))
+            for what, told in (("The failover in figures", found.failover), ("The expansion in figures", found.expand))
+            if told
+        }
+        if found.model is not None:
+            section.text += f" {found.model.meaning}"
+        section.details["Where this was measured"] = tables.facts(found.facts)
+    return section
+
+
+def _method(inputs: Inputs) -> Section:
+    section = Section(
+        "How this was measured",
+        "Servers and clients are pinned to cores of their own where the machine has two or more; each suite has fresh "
+        "servers without persistence, on loopback. Rates that are held against a limit are measured in turns with it, "
+        "three rounds, and the median counts. Absolute figures are those of this machine; on another, ratios carry "
+        "over better than rates. The client is one process of CPython. A virtual machine’s neighbours are not seen: "
+        "figures of two runs differ by 10 % easily, and the longest pause by more.",
+        missing="" if inputs.results else RESULTS,
+    )
+    if results := inputs.results:
+        section.table = tables.facts(results.facts)
+        suites = [[escape(name), *map(escape, told.values())] for name, told in results.suites.items()]
+        heads = ("suite", *next(iter(results.suites.values()), {}))
+        section.details = {"When each suite was measured": tables.table(heads, suites)} if suites else {}
+        if not results.complete:
+            section.text += " This run was not completed: some suites are missing."
+    return section
+
+
+def tiles(inputs: Inputs) -> list[tuple[str, str]]:
+    """The first look: figures, and what they are."""
+    if inputs.results is None:
+        return []
+    results = inputs.results
+    many, ids = results.first("push", "push_many"), results.first("dispatch", "dispatch of")
+    told = [
+        (plots.tile(many), "tasks/s pushed by one process"),
+        (plots.tile(ids), "due tasks/s made ready"),
+        (plots.tile(results.first("lateness", "due → ready"), share="p99") + " ms", "p99 from due to ready, idle"),
+        (plots.tile(results.first("burst", "1,000,000")) + " s", "until the last of 1,000,000 due at once is ready"),
+        (plots.tile(results.first("memory", "memory, 12,500")) + " B", "memory per pending task of 100 B"),
+    ]
+    return [(figure, what) for figure, what in told if not figure.startswith("–")]
+
+
+def page(inputs: Inputs) -> str:
+    facts = inputs.results.facts if inputs.results else {}
+    about = "; ".join(
+        escape(facts[name]) for name in ("machine", "server", "python", "commit", "when") if name in facts
+    )
+    first = "".join(f'<div class="tile"><b>{figure}</b><span>{what}</span></div>' for figure, what in tiles(inputs))
+    body = "\n".join(map(_section, sections(inputs)))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>shardq: what it does on this machine</title>
+<style>{STYLE}{MARKS}{_PAGE_STYLE}</style>
+</head>
+<body>
+<main>
+<h1>shardq: fast, and late by how much</h1>
+<p class="soft">{about}</p>
+<div class="tiles">{first}</div>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    parts = [f"<h2>{escape(section.title)}</h2>", f"<p>{escape(section.text)}</p>"]
+    if section.missing:
+        parts.append(
+            f'<p class="soft">Nothing here: {section.missing} is missing. It is made by '
+            f"<code>{escape(MAKING[section.missing])}</code></p>"
+        )
+        return "\n".join(parts)
+    for plot in section.plots:
+        caption = f"<figcaption>{escape(plot.caption)}</figcaption>" if plot.caption else ""
+        parts.append(f'<figure><h3>{escape(plot.title)}</h3><div class="scroll">{plot.svg}</div>{caption}</figure>')
+    if not (section.plots or section.table or any(section.details.values())):
+        parts.append('<p class="soft">Not measured in the run that this report is made of.</p>')
+    parts.append(section.table)
+    parts += [f"<details><summary>{escape(what)}</summary>{table}</details>" for what, table in section.details.items()]
+    return "\n".join(parts)

@@ -1,0 +1,267 @@
+"""What is drawn, of which figures. Each function answers the plots it can make of what it is given, perhaps none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.reporting.axis import Axis, compact, exactly, linear, logarithmic
+from bench.reporting.inputs import Figure, Nodes, Peers, Results, distinct, steps
+from bench.reporting.svg import Bar, Line, Range, bars, lines, ranges
+
+OURS = "shardq"
+
+PEER_COLUMNS = {
+    "schedule_per_s": ("Tasks scheduled per second, one process", "higher is better"),
+    "drain_per_s": ("Due tasks handled per second, one worker process", "higher is better"),
+    "bytes_per_task": ("Server memory per pending task of 100 B, in bytes", "lower is better"),
+    "idle_commands_per_s": ("Server commands per second of an idle worker", "lower is better"),
+}
+
+LEAST_MS = 0.1
+"""Of a log scale: less is drawn as this."""
+
+POWERS_OF_TWO = (8_192, 16_384, 32_768)
+"""Where the tables of a shard double, among the fills that are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    name: str
+    """Of its file."""
+    title: str
+    caption: str
+    svg: str
+
+
+def limits(results: Results) -> list[Plot]:
+    rows = []
+    for suite, begins, label in (
+        ("push", "push, one at a time", "push, one at a time ÷ SET"),
+        ("push", "push_many", "push_many ÷ C client"),
+        ("push", "push_iter", "push_iter ÷ C client"),
+        ("dispatch", "dispatch of", "dispatch ÷ C client"),
+        ("dispatch", "dispatch and forward", "dispatch, forward ÷ C client"),
+    ):
+        figure = results.first(suite, begins)
+        if figure is not None and figure.ratio is not None:
+            aim = re.search(r"aim: ≥ ([\d.]+)", figure.reference)
+            note = f"{figure.value:,.0f} {figure.unit}; {figure.reference}"
+            rows.append(Bar(label, figure.ratio, note, aim=float(aim[1]) if aim else None))
+    if not rows:
+        return []
+    title = "Rate of the engine ÷ rate of the limit"
+    axis = linear([1.0, *(row.value for row in rows)])
+    caption = "Dashed: what is aimed at. The C client is redis-benchmark, sending the same script on the same server."
+    return [Plot("limits", title, caption, bars(title, rows, axis, written=lambda ratio: f"{ratio:.2f}"))]
+
+
+def peers(found: Peers) -> list[Plot]:
+    plots = []
+    for column, (title, better) in PEER_COLUMNS.items():
+        rated = [(value, peer.name) for peer in found.peers if (value := peer.rows.get(column)) is not None]
+        if rated:
+            rated.sort(reverse=better.startswith("higher"))
+            rows = [Bar(name, value, strong=name == OURS) for value, name in rated]
+            axis = linear(value for value, _ in rated)
+            plots.append(Plot(f"peers-{column.split('_')[0]}", title, better, bars(title, rows, axis)))
+    late = []
+    for peer in found.peers:
+        p50, p99 = peer.rows.get("lateness_p50_ms"), peer.rows.get("lateness_p99_ms")
+        if p50 is not None and p99 is not None:
+            late.append(Range(peer.name, (max(p50, 0.01), max(p99, 0.01)), strong=peer.name == OURS))
+    if late:
+        late.sort(key=lambda row: row.marks)
+        title = "Lateness on an idle system in ms, from due to the handler"
+        axis = logarithmic(mark for row in late for mark in row.marks)
+        plots.append(Plot("peers-lateness", title, "Dot: p50, ring: p99. Log scale.", ranges(title, late, axis)))
+    return plots
+
+
+def lateness(results: Results) -> list[Plot]:
+    rows = []
+    for figure in results.of("lateness", "flow", "burst", "expand"):
+        shares = figure.percentiles
+        if figure.unit == "ms" and {"p50", "p99", "max"} <= shares.keys():
+            marks = tuple(max(shares[share], 0.01) for share in ("p50", "p99", "max"))
+            rows.append(Range(_short(figure.name), marks, figure.reference, strong=figure.suite != "burst"))
+    if not rows:
+        return []
+    title = "Lateness, and pauses of other callers, in ms"
+    axis = logarithmic(mark for row in rows for mark in row.marks)
+    caption = "Dot: p50, ring: p99, tick: the longest. Log scale. Grey: what others feel of a burst."
+    return [Plot("lateness", title, caption, ranges(title, rows, axis))]
+
+
+def _short(name: str) -> str:
+    """Fits beside a plot."""
+    name = re.sub(r", \d+% of what can be dispatched", "", name)
+    for long, short in (
+        ("due → handler of a worker (function)", "due → handler, function"),
+        ("due → handler of a worker (coroutine)", "due → handler, coroutine"),
+        ("due → claimed by a waiting consumer", "due → claimed"),
+        (" tasks/s fall due", "/s fall due"),
+        ("due → claimed while ", "due → claimed, "),
+        ("meanwhile: a ", "in a burst: "),
+        (" of another process", ""),
+        (" shards: a push meanwhile", ": push"),
+        (" shards: due → claimed meanwhile", ": due → claimed"),
+        (" shards: the same on new shards", ": on new shards"),
+    ):
+        name = name.replace(long, short)
+    return name
+
+
+def memory(results: Results) -> list[Plot]:
+    figures = results.curve("memory: tasks of a shard")
+    if len(figures) < 2:
+        return []
+    points = [(float(figure.at["tasks"]), figure.value) for figure in figures]
+    title = "Bytes of a pending task of 100 B against tasks of a shard"
+    across = Axis(points[0][0], points[-1][0], POWERS_OF_TWO, log=True)
+    drawn = lines(
+        title,
+        [Line("everything", points)],
+        across,
+        linear(value for _, value in points),
+        unit="bytes/task",
+        x_unit="tasks of a shard",
+        written_x=lambda tasks: f"{tasks:,.0f}",
+    )
+    caption = "Labelled are the powers of two: tables double at them, or a little before."
+    return [Plot("memory", title, caption, drawn)]
+
+
+def backlog(results: Results) -> list[Plot]:
+    plots = []
+    for work in ("push", "dispatch"):
+        figures = results.curve(f"backlog: {work}")
+        if len(figures) < 2:
+            continue
+        drawn = _by_shards(figures, "pending")
+        title = f"Server CPU per task: {work}"
+        across = logarithmic(x for line in drawn for x, _ in line.points)
+        up = linear(y for line in drawn for _, y in line.points)
+        svg = lines(title, drawn, across, up, unit="µs/task", x_unit="pending tasks", height=230)
+        plots.append(Plot(f"backlog-{work}", title, "One line for each number of shards.", svg))
+    return plots
+
+
+def _by_shards(figures: Sequence[Figure], across: str) -> list[Line]:
+    return [
+        Line(
+            f"{shards:.0f} shards",
+            [(float(figure.at[across]), figure.value) for figure in figures if figure.at["shards"] == shards],
+        )
+        for shards in distinct(float(figure.at["shards"]) for figure in figures)
+    ]
+
+
+def nodes(found: Nodes) -> list[Plot]:
+    plots = []
+    if found.measured:
+        works = distinct(work for one in found.measured for work in one.work)
+        drawn = [
+            Line(work, [(one.masters, one.work[work].server_us) for one in found.measured if work in one.work])
+            for work in works
+        ]
+        title = "Measured: CPU of all masters per task"
+        across = exactly((one.masters for one in found.measured), log=False)
+        up = linear(y for line in drawn for _, y in line.points)
+        caption = "Flat means that another master adds its whole capacity."
+        plots.append(
+            Plot("nodes", title, caption, lines(title, drawn, across, up, unit="µs/task", x_unit="masters", height=230))
+        )
+    if found.model is not None and found.model.points:
+        drawn = [
+            Line(
+                f"{shards} shards",
+                [(point.nodes, point.tasks_per_s) for point in found.model.points if point.shards == shards],
+                dashed=True,
+            )
+            for shards in distinct(point.shards for point in found.model.points)
+        ]
+        title = "Modelled, not measured: tasks per second by number of masters"
+        across = exactly((2.0**power for power in range(7)), log=True)
+        up = logarithmic(y for line in drawn for _, y in line.points)
+        caption = found.model.formula
+        plots.append(
+            Plot("nodes-model", title, caption, lines(title, drawn, across, up, unit="tasks/s", x_unit="masters"))
+        )
+    return plots
+
+
+def expand(results: Results) -> list[Plot]:
+    plots = []
+    for figure in results.curve("expand"):
+        old, new = (f"{float(figure.at[key]):.0f}" for key in ("shards", "to"))
+        for part, title, unit, columns in (
+            ("push", "how long a push took", "ms", {"push_max_ms": "longest", "push_p50_ms": "p50"}),
+            ("late", "due → claimed", "ms", {"late_max_ms": "longest", "late_p50_ms": "p50"}),
+            ("moved", "tasks moved", "tasks", {"moved": "moved"}),
+        ):
+            seconds = figure.series["s"]
+            drawn = [
+                Line(label, list(zip(seconds, figure.series[column], strict=True)), dots=False)
+                for column, label in columns.items()
+            ]
+            full = f"{old} → {new} shards: {title}"
+            svg = lines(
+                full,
+                drawn,
+                linear(seconds, from_zero=False),
+                linear(y for line in drawn for _, y in line.points),
+                unit=unit,
+                x_unit="seconds",
+                height=170,
+                written_x=_signed,
+                event=(0.0, f"expand({new})" if part == "push" else ""),
+            )
+            plots.append(Plot(f"expand-{old}-{new}-{part}", full, "", svg))
+    return plots
+
+
+def nodes_over_time(found: Nodes) -> list[Plot]:
+    plots = []
+    for name, title, event, drawn in (
+        (
+            "nodes-failover",
+            "A master killed under load: from due to ready",
+            "killed",
+            [
+                Line("its shards, longest", steps(found.failover, "series_lost", "max_ms"), dots=False),
+                Line("all shards, p50", steps(found.failover, "series", "p50_ms"), dots=False),
+            ],
+        ),
+        (
+            "nodes-expand",
+            "Shards added on a cluster under load: from due to ready",
+            "expand()",
+            [
+                Line("longest", steps(found.expand, "series", "max_ms"), dots=False),
+                Line("p50", steps(found.expand, "series", "p50_ms"), dots=False),
+            ],
+        ),
+    ):
+        if not all(line.points for line in drawn):
+            continue
+        across = linear((x for line in drawn for x, _ in line.points), from_zero=False)
+        # seconds beside fractions of a millisecond
+        up = logarithmic(max(y, LEAST_MS) for line in drawn for _, y in line.points)
+        svg = lines(
+            title, drawn, across, up, unit="ms", x_unit="seconds", written_x=_signed, height=210, event=(0.0, event)
+        )
+        plots.append(Plot(name, title, "Log scale. By the instant at which tasks were due.", svg))
+    return plots
+
+
+def _signed(second: float) -> str:
+    return f"{second:g}".replace("-", "−")
+
+
+def tile(figure: Figure | None, *, share: str = "") -> str:
+    """A figure in a few characters."""
+    if figure is None:
+        return "–"
+    return compact(figure.percentiles.get(share, figure.value) if share else figure.value)

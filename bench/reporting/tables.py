@@ -1,0 +1,204 @@
+"""Tables: of the figures in HTML, and a short one in Markdown for README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from bench.reporting.inputs import Figure, Nodes, Peers, Results, distinct
+from bench.reporting.plots import OURS
+from bench.table import shown
+
+PEER_HEADS = {
+    "schedule_per_s": "scheduled/s",
+    "drain_per_s": "drained/s",
+    "lateness_p50_ms": "late p50, ms",
+    "lateness_p99_ms": "late p99, ms",
+    "bytes_per_task": "bytes/task",
+    "idle_commands_per_s": "idle cmds/s",
+}
+
+BEST_HIGH = ("schedule_per_s", "drain_per_s")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Cells are HTML. ``right``: columns of numbers."""
+
+    def cell(kind: str, number: int, text: str) -> str:
+        return f'<{kind} class="n">{text}</{kind}>' if number in right else f"<{kind}>{text}</{kind}>"
+
+    head = "".join(cell("th", number, escape(text)) for number, text in enumerate(heads))
+    body = "\n".join(f"<tr>{''.join(cell('td', number, text) for number, text in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def figures(found: Sequence[Figure]) -> str:
+    """All that a suite says."""
+    rows = []
+    for figure in found:
+        shares = ", ".join(f"{share}&nbsp;{shown(value)}" for share, value in figure.percentiles.items())
+        reference = escape(figure.reference)
+        rows.append([escape(figure.name), shown(figure.value), escape(figure.unit), shares, reference])
+    return table(("figure", "", "unit", "percentiles", "beside it"), rows, right=(1,)) if rows else ""
+
+
+def sizes(results: Results) -> str:
+    """A row for each kind of work and payload, a column for each number of shards."""
+    curves = distinct(name for figure in results.figures if (name := str(figure.at.get("curve"))).startswith("sizes"))
+    if not curves:
+        return ""
+    of_sizes = [figure for figure in results.figures if figure.at.get("curve") in curves]
+    shards = distinct(float(figure.at["shards"]) for figure in of_sizes)
+    rows = []
+    for curve in curves:
+        for size in distinct(float(figure.at["bytes"]) for figure in results.curve(curve)):
+            cells = [
+                shown(figure.value)
+                for count in shards
+                for figure in results.curve(curve)
+                if (figure.at["bytes"], figure.at["shards"]) == (size, count)
+            ]
+            rows.append([escape(curve.removeprefix("sizes: ")), f"{size:,.0f}&nbsp;B", *cells])
+    heads = ("tasks/s", "payload", *(f"{count:.0f} shard{'s' if count > 1 else ''}" for count in shards))
+    return table(heads, rows, right=range(1, 2 + len(shards)))
+
+
+def memory(results: Results) -> str:
+    """What is stored beside the payload is the engine's share."""
+    rows = [
+        [
+            f"payload of {float(figure.at['bytes']):,.0f} B",
+            shown(figure.value),
+            shown(figure.value - float(figure.at["bytes"])),
+        ]
+        for figure in results.curve("memory: bytes")
+    ]
+    rows += [
+        [escape(figure.name.removeprefix("memory, ")), shown(figure.value), shown(figure.value - 100)]
+        for figure in results.curve("memory: id")
+    ]
+    return table(("12,500 pending a shard", "bytes/task", "beside the payload"), rows, right=(1, 2)) if rows else ""
+
+
+def peers(found: Peers) -> str:
+    """The best of each column is marked."""
+    best: dict[str, float] = {}
+    for column in PEER_HEADS:
+        values = [value for peer in found.peers if (value := peer.rows.get(column)) is not None]
+        if values:
+            best[column] = (max if column in BEST_HIGH else min)(values)
+    rows = []
+    for peer in found.peers:
+        cells = []
+        for column in PEER_HEADS:
+            value = peer.rows.get(column)
+            text = "–" if value is None else shown(value)
+            cells.append(f"<b>{text}</b>" if value is not None and value == best[column] else text)
+        name = f"<b>{escape(peer.name)}</b>" if peer.name == OURS else escape(peer.name)
+        if peer.problem:
+            name += f'<br><span class="soft">not measured: {escape(peer.problem)}</span>'
+        rows.append([name, *cells])
+    return table(("", *PEER_HEADS.values()), rows, right=range(1, 1 + len(PEER_HEADS)))
+
+
+def usage(found: Peers) -> str:
+    """By which versions and settings."""
+    return table(
+        ("", "version", "how it was used"),
+        [[escape(peer.name), escape(peer.version), escape(peer.how)] for peer in found.peers],
+    )
+
+
+def nodes(found: Nodes) -> str:
+    """What was measured."""
+    rows = [
+        [
+            f"{one.masters}",
+            escape(name),
+            shown(work.tasks_per_s),
+            shown(work.server_us),
+            shown(work.client_us),
+            *(shown(work.balance[of]) if of in work.balance else "–" for of in ("tasks", "cpu")),
+        ]
+        for one in found.measured
+        for name, work in one.work.items()
+    ]
+    heads = ("masters", "work", "tasks/s", "server µs/task", "client µs/task", "fullest ÷ mean: tasks", "CPU")
+    return table(heads, rows, right=(0, 2, 3, 4, 5, 6)) if rows else ""
+
+
+def named(values: Mapping[str, float]) -> str:
+    return table(
+        ("", ""), [[escape(name.replace("_", " ")), shown(value)] for name, value in values.items()], right=(1,)
+    )
+
+
+def facts(known: Mapping[str, str]) -> str:
+    rows = [f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in known.items()]
+    return f"<dl>{''.join(rows)}</dl>"
+
+
+def markdown(results: Results | None, found: Peers | None) -> str:
+    """For README: the figures most people ask for, with what stands beside them."""
+    lines = ["| what | figure | beside it |", "| --- | --- | --- |"]
+    for suite, begins, label in (
+        ("push", "push_many", "`push_many`, one process, 100 B"),
+        ("push", "push_iter", "`push_iter`, the tasks made on the way"),
+        ("push", "push, one at a time", "`push`, one at a time"),
+        ("push", "buffered", "buffered pushes from 8 threads"),
+        ("dispatch", "dispatch of", "due tasks made ready, 16 shards"),
+        ("dispatch", "dispatch and forward", "due payloads put on a foreign list"),
+        ("dispatch", "dispatch, the textbook's way", "the textbook's `LIMIT 0 1`"),
+        ("burst", "1,000,000 due at once", "1,000,000 due at one instant, until the last is ready"),
+        ("consume", "worker, no-op functions", "a no-op worker, one process"),
+        ("lateness", "due → ready", "from due to ready, idle"),
+        ("lateness", "due → handler of a worker (function)", "from due to the handler, idle"),
+        ("flow", "due → claimed while 50,000", "from due to claimed while 50,000 tasks/s fall due"),
+        ("idle", "idle, 64 shards", "idle, commands of a shard"),
+        ("memory", "memory, 12,500", "a pending task of 100 B, everything included"),
+        ("expand", "4 → 16 shards, ", "`expand(16)` from 4 shards with 200,000 pending, in force after"),
+        ("expand", "4 → 16 shards: a push", "a push meanwhile"),
+    ):
+        figure = results.first(suite, begins) if results else None
+        if figure is not None:
+            lines.append(f"| {label} | {_short(figure)} | {_beside(figure)} |")
+    if found is not None and (told := _ahead(found)):
+        lines += ["", told]
+    if results is not None:
+        lines += [
+            "",
+            "; ".join(results.facts.get(name, "") for name in ("machine", "server", "python", "pinned", "commit"))
+            + ".",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _short(figure: Figure) -> str:
+    if {"p50", "p99"} <= figure.percentiles.keys():
+        return f"p50 {shown(figure.percentiles['p50'])}, p99 {shown(figure.percentiles['p99'])} {figure.unit}"
+    return f"{shown(figure.value)} {figure.unit}"
+
+
+def _beside(figure: Figure) -> str:
+    """Without what is aimed at."""
+    parts = [part for part in figure.reference.split("; ") if not re.match("aim|by the pollers|1 a call", part)]
+    return "; ".join(parts[:1])
+
+
+def _ahead(found: Peers) -> str:
+    ours = next((peer for peer in found.peers if peer.name == OURS), None)
+    if ours is None:
+        return ""
+    parts = []
+    for column, head in PEER_HEADS.items():
+        mine = ours.rows.get(column)
+        others = [
+            (value, peer.name)
+            for peer in found.peers
+            if peer is not ours and (value := peer.rows.get(column)) is not None
+        ]
+        if mine is not None and others:
+            value, name = (max if column in BEST_HIGH else min)(others)
+            parts.append(f"{head} {shown(mine)} (best other: {name} {shown(value)})")
+    return f"Beside {len(found.peers) - 1} others, same work on the same server: {'; '.join(parts)}."

@@ -1,0 +1,18 @@
+"""Every suite, in the order in which they run. A new one is a module with a ``SUITE``, and a line here."""
+
+from bench.suites import backlog, burst, consume, dispatch, expand, fleet, flow, idle, lateness, memory, push, sizes
+
+SUITES = (
+    lateness.SUITE,
+    flow.SUITE,
+    push.SUITE,
+    dispatch.SUITE,
+    burst.SUITE,
+    consume.SUITE,
+    sizes.SUITE,
+    backlog.SUITE,
+    expand.SUITE,
+    fleet.SUITE,
+    idle.SUITE,
+    memory.SUITE,
+)

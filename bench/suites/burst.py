@@ -1,0 +1,62 @@
+"""Very many tasks due at one instant, and what others feel of it: a process that pushes and PINGs all the while.
+
+How long a script holds the server is the server's own count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.children import Child
+from bench.figures import Figure, percentiles
+from bench.loads import burst
+from bench.probing import PUSHES
+from bench.stand import SHARDS, Stand
+from bench.suite import Suite
+from shardq import Engine
+
+PER_S = 100
+"""Pushes, and as many PINGs: enough to see a pause of 20 ms, little enough not to be the load."""
+
+LOOK_S = 0.02
+"""Asking for what is ready asks all shards: some fifty small commands."""
+
+
+def _measure(stand: Stand) -> Iterator[Figure]:
+    count = stand.pick(20_000, 1_000_000)
+    stand.say(f"{count:,} tasks due at one instant")
+    with stand.engine() as engine:
+        engine.start()
+        with Child("bench.probing", PUSHES, stand.url, engine.name, "", str(PER_S), "3600") as probe:
+            probe.await_ready()
+            probe.begin()
+            due_s: list[float] = []
+
+            def over() -> float:
+                # the probe's own tasks stay scheduled
+                due_s.append(
+                    stand.until(lambda: engine.stats().ready >= count, f"{count:,} tasks are ready", look_s=0.02)
+                )
+                return due_s[0]
+
+            spent = burst(stand, engine, count, over=over)
+            held = stand.script_us()
+            end_s = due_s[0]
+            rows = [row for row in probe.end() if end_s - spent.wall_s <= row[0] <= end_s]
+        lateness = engine.stats().lateness
+    name = f"{count:,} due at once, {SHARDS} shards"
+    own = f"by the pollers' own count: p50 {lateness.p50_ms} ms, max {lateness.max_ms} ms; aim: ≤ 5"
+    yield Figure(f"{name}: until the last is ready", spent.wall_s, "s", reference=own)
+    yield Figure("meanwhile: dispatched", count / spent.wall_s, "tasks/s")
+    if held:
+        yield Figure("meanwhile: a script holds the server", held["p50"], "µs", held, "aim: p99.9 ≤ 3,000")
+    for column, what in ((1, "a push of another process"), (2, "a PING of another process")):
+        took = percentiles([row[column] for row in rows])
+        yield Figure(f"meanwhile: {what}", took["p50"], "ms", took, f"{len(rows)} of them; aim: p99 ≤ 20")
+
+
+def _until_ready(stand: Stand, engine: Engine, count: int) -> float:
+    return stand.until(lambda: engine.stats().ready >= count, f"{count:,} tasks are ready", look_s=LOOK_S)
+
+
+SUITE = Suite("burst", "a million tasks due at one instant, and what others feel of it", _measure)

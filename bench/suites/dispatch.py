@@ -1,0 +1,105 @@
+"""How many due tasks a second become ready, and how many reach somebody's list, with the default pollers.
+
+Beside each, in turns with it: the same scripts driven by a C client. And the loop of the textbook, one task at a time,
+so that one sees why there are batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bench import limit
+from bench.figures import Figure, Spent, client_cost, median, middle, rate, server_cost
+from bench.loads import burst
+from bench.stand import SHARDS, Stand
+from bench.suite import Suite
+from shardq.calls.dispatch import MAX_BATCH
+from shardq.calls.request import Command
+from shardq.layout.slots import slot_of
+
+ROUNDS = 3
+"""The median counts."""
+
+PUSHED_PER_S = 100_000
+"""Time for the pushes before the instant."""
+
+TOPIC = "mail"
+LIST = "bench-mail"
+
+
+def _measure(stand: Stand) -> Iterator[Figure]:
+    count = stand.pick(5_000, 200_000)
+    ids, most = _in_turns(
+        stand, "dispatch", count, lambda: _ids(stand, count), lambda: limit.dispatch_rate(stand, count)
+    )
+    name = f"dispatch of {count:,}, {SHARDS} shards"
+    yield _beside(name, count, ids, most, f"{MAX_BATCH} a call")
+    yield client_cost(name, count, ids)
+    yield server_cost(name, count, ids)
+
+    forwarded, alone = _in_turns(
+        stand, "forward", count, lambda: _forwarded(stand, count), lambda: limit.forward_rate(stand, count)
+    )
+    # the C client does one thing at a time: what it needs for a task is the sum
+    both = 1 / (1 / most + 1 / alone) if most and alone else None
+    name = f"dispatch and forward of {count:,} payloads to a list"
+    yield _beside(name, count, forwarded, both, "both scripts in turn")
+    yield client_cost(name, count, forwarded)
+    yield server_cost(name, count, forwarded)
+
+    few = stand.pick(500, 10_000)
+    stand.say(f"one at a time, {few:,} tasks")
+    literal = limit.literal_rate(stand, few)
+    reference = f"{literal * ids.wall_s / count:.3f} of the above; ZRANGEBYSCORE LIMIT 0 1, ZREM, RPUSH by redis-py"
+    yield Figure("dispatch, the textbook's way", literal, "tasks/s", reference=reference)
+    if limit.program():
+        single = limit.dispatch_rate(stand, few, limit=1)
+        reference = f"our script, 1 a call; {limit.CONNECTIONS} connections"
+        yield Figure("dispatch one at a time, by the C client", single, "tasks/s", reference=reference)
+
+
+SUITE = Suite("dispatch", "due tasks made ready, and forwarded, beside what the server can do", _measure)
+
+
+def _in_turns(
+    stand: Stand, doing: str, count: int, ours: Callable[[], Spent], theirs: Callable[[], float]
+) -> tuple[Spent, float | None]:
+    rounds: list[Spent] = []
+    limits: list[float] = []
+    for number in range(ROUNDS):
+        stand.say(f"{doing} of {count:,} tasks and its limit, round {number + 1} of {ROUNDS}")
+        rounds.append(ours())
+        if limit.program():
+            limits.append(theirs())
+    return middle(rounds), median(limits) if limits else None
+
+
+def _beside(name: str, count: int, spent: Spent, most: float | None, how: str) -> Figure:
+    if most is None:
+        return rate(name, count, spent, reference=limit.MISSING)
+    ratio = count / spent.wall_s / most
+    return rate(
+        name,
+        count,
+        spent,
+        reference=f"{ratio:.2f} of the C client ({most:,.0f}/s, {how}, 1 shard); aim: ≥ 0.8",
+        ratio=ratio,
+    )
+
+
+def _ids(stand: Stand, count: int) -> Spent:
+    with stand.engine() as engine:
+        engine.start()
+        return burst(stand, engine, count, per_s=PUSHED_PER_S)
+
+
+def _forwarded(stand: Stand, count: int) -> Spent:
+    with stand.engine() as engine:
+        engine.forward(TOPIC, to=LIST)
+        engine.start()
+
+        def arrived() -> float:
+            length = Command(slot_of(LIST), ("LLEN", LIST), int)
+            return stand.until(lambda: stand.driver.call(length) >= count, f"{count:,} payloads are in {LIST}")
+
+        return burst(stand, engine, count, topic=TOPIC, per_s=PUSHED_PER_S, over=arrived)

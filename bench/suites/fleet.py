@@ -1,0 +1,93 @@
+"""Whether a fleet may grow: the same backlog drained by 1, 20 and 200 consumers.
+
+Consumers are threads, at most fifty to a process, each with claims and acknowledgements of its own. Where one core runs
+all clients the rate is what that core can do, and many processes share it worse than one. What a larger fleet asks of
+the *server* is seen in its CPU for each task: with clients on machines of their own, that is what bounds the total.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.children import Child
+from bench.draining import CLAIM
+from bench.figures import Figure
+from bench.loads import fill_ready
+from bench.stand import Stand
+from bench.suite import Suite
+
+SIZES = (1, 20, 200)
+PER_PROCESS = 50
+
+
+def _measure(stand: Stand) -> Iterator[Figure]:
+    count = stand.pick(5_000, 400_000, 1_000_000)
+    drains = {}
+    for consumers in SIZES:
+        stand.say(f"{count:,} tasks drained by {consumers} consumers")
+        drains[consumers] = _drained(stand, count, consumers)
+    best = max(drain.rate for drain in drains.values())
+    cheapest = min(drain.server_s for drain in drains.values())
+    for consumers, drain in drains.items():
+        ratio = drain.rate / best
+        processes = -(-consumers // PER_PROCESS)
+        yield Figure(
+            f"drained by {consumers} consumers, claim({CLAIM})",
+            drain.rate,
+            "tasks/s",
+            reference=f"{ratio:.2f} of the best; processes: {processes}, scripts per 1,000 tasks: "
+            f"{drain.scripts * 1000 / count:.0f}; aim: ≥ 0.9",
+            ratio=ratio,
+        )
+        share = cheapest / drain.server_s
+        yield Figure(
+            f"drained by {consumers} consumers: server CPU",
+            drain.server_s / count * 1e6,
+            "µs/task",
+            reference=f"a server can do {share:.2f} of the best; aim: ≥ 0.9",
+            ratio=share,
+        )
+
+
+SUITE = Suite("fleet", "a backlog drained by 1, 20 and 200 consumers", _measure)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    rate: float
+    scripts: int
+    """Claims and settles that the servers ran."""
+    server_s: float
+    """CPU of the servers."""
+
+
+def _drained(stand: Stand, count: int, consumers: int) -> _Drain:
+    with stand.engine() as engine, contextlib.ExitStack() as stack:
+        fill_ready(stand, engine, count)
+        crews = [
+            stack.enter_context(Child("bench.draining", stand.url, engine.name, str(part)))
+            for part in _parts(consumers)
+        ]
+        for crew in crews:
+            crew.await_ready()
+        stand.reset_stats()
+        server_s = stand.cpu_s()
+        began = time.time()
+        for crew in crews:
+            crew.begin()
+        took_s = stand.until_gone(engine, lambda keys: keys.task) - began
+        server_s = stand.cpu_s() - server_s
+        scripts = stand.commands()["evalsha"]
+        taken = sum(crew.end() for crew in crews)
+        if taken != count:
+            raise RuntimeError(f"{consumers} consumers say they took {taken:,} of {count:,} tasks")
+        return _Drain(count / took_s, scripts, server_s)
+
+
+def _parts(consumers: int) -> list[int]:
+    """As equal as can be."""
+    processes = -(-consumers // PER_PROCESS)
+    return [(consumers + number) // processes for number in range(processes)]

@@ -1,0 +1,105 @@
+"""How late tasks are while very many others fall due: at 50,000 a second, and at half of what can be dispatched.
+
+The flow is pushed before and falls due evenly. The tasks that are looked at fall due at random instants in between, in
+a topic of their own, for which a consumer in another process waits: from due to claimed. Of all tasks the pollers'
+own count says how late they became ready.
+
+Other tasks stay pending throughout, as in use. Where a flow takes the last of 2,000,000 away, the server makes the
+tables of all shards smaller meanwhile, and at half of the rate that is possible it falls behind by 0.1 to 0.3 s.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.children import Child
+from bench.figures import Figure, lateness
+from bench.loads import FAR_S, burst, spread_tasks
+from bench.probing import CLAIMS
+from bench.stand import Stand
+from bench.suite import Suite
+from shardq import Engine, Task
+
+TOPIC = "probe"
+PER_S = 50_000
+SHARE = 0.5
+STAY = 400_000
+
+PUSHED_PER_S = 80_000
+"""Time for the pushes before the flow."""
+
+STEP_S = 0.2
+"""Of the series: some 25 of the tasks that are looked at."""
+
+GRACE_S = 1.0
+"""After all is dispatched; what has not come by then is reported as missing."""
+
+
+def _measure(stand: Stand) -> Iterator[Figure]:
+    count = stand.pick(20_000, 200_000)
+    stand.say(f"how many can be dispatched, {count:,} tasks")
+    with stand.engine() as engine:
+        engine.start()
+        most = count / burst(stand, engine, count).wall_s
+    seconds = stand.pick(1.0, 4.0)
+    for per_s, which in ((PER_S, ""), (round(most * SHARE, -3), f", {SHARE:.0%} of what can be dispatched")):
+        stand.say(f"lateness while {per_s:,.0f} tasks/s fall due{which}")
+        yield from _late(stand, int(per_s), seconds, which)
+
+
+SUITE = Suite("flow", "lateness while 50,000 tasks/s, and half of what is possible, fall due", _measure)
+
+
+def _late(stand: Stand, per_s: int, seconds: float, which: str) -> Iterator[Figure]:
+    probes, stay = stand.pick(50, 500), stand.pick(STAY // 10, STAY)
+    with stand.engine() as engine, Child("bench.probing", CLAIMS, stand.url, engine.name, TOPIC) as child:
+        child.await_ready()
+        child.begin()
+        engine.start()
+        begin = _pushed(stand, engine, per_s, seconds, probes, stay)
+        time.sleep(max(0.0, begin - time.time()))
+        with stand.metering() as spent:
+            time.sleep(max(0.0, begin + seconds - time.time()))
+            stand.until(lambda: engine.stats().scheduled <= stay, "all of the flow is dispatched")
+        time.sleep(GRACE_S)
+        rows = child.end()
+        every = engine.stats().lateness
+    late_ms = [late for _, late, _ in rows]
+    own = f"{len(late_ms)} at random instants; all {every.count:,}, due → ready: p50 {every.p50_ms}, p99 {every.p99_ms}"
+    busy = f"server busy {spent.server_s / spent.wall_s:.0%}"
+    at: dict[str, float | str] = {"curve": "flow", "per_s": per_s}
+    name = f"due → claimed while {per_s:,} tasks/s fall due{which}"
+    figure = lateness(name, late_ms, expected=probes, aim=f"{own}; {busy}; aim: p99 ≤ 25", at=at)
+    yield replace(figure, series=_series(rows, begin, seconds))
+
+
+def _series(rows: Sequence[tuple[float, float, str]], begin: float, seconds: float) -> dict[str, list[float]]:
+    columns: dict[str, list[float]] = {"s": [], "late_max_ms": []}
+    for step in range(int(seconds / STEP_S)):
+        first = begin + step * STEP_S
+        late_ms = [late for due, late, _ in rows if first <= due < first + STEP_S]
+        if late_ms:
+            columns["s"].append(round(step * STEP_S, 2))
+            columns["late_max_ms"].append(round(max(late_ms), 2))
+    return columns
+
+
+def _pushed(stand: Stand, engine: Engine, per_s: int, seconds: float, probes: int, stay: int) -> float:
+    """Pushes it all, and answers when the flow begins."""
+    count = int(per_s * seconds)
+    lead_s = 1.5 + count / PUSHED_PER_S
+    while True:
+        engine.push_many(spread_tasks(stay, at_least_s=FAR_S))
+        begin = time.time() + lead_s
+        for _ in engine.push_iter(Task(0, at=begin + number / per_s) for number in range(count)):
+            pass
+        dues = [int((begin + random.uniform(0, seconds)) * 1000) for _ in range(probes)]
+        engine.push_many([Task(due_ms, at=due_ms / 1000, topic=TOPIC) for due_ms in dues])
+        if time.time() < begin - 0.5:
+            return begin
+        stand.say(f"pushing took longer than {lead_s:.1f} s; again with twice the time")
+        engine.purge(everything=True)
+        lead_s *= 2

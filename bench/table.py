@@ -1,0 +1,127 @@
+"""Showing what was found: progress on stderr while it runs, the table on stdout at the end, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figure
+
+_PLAIN_WIDTH = 180
+"""Of a table that goes to a file."""
+
+PER_RUN = ("when", "commit", "load before")
+"""Facts that differ from run to run on one machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A figure and the suite it comes from."""
+
+    suite: str
+    figure: Figure
+
+
+class Progress:
+    """What is being done: a line that changes on a terminal, a line for each step elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("")
+        self._where = ""
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._status.stop()
+
+    def enter(self, suite: str, position: int, count: int) -> None:
+        self._where = f"{position}/{count} {suite}"
+        self.say("starting servers")
+
+    def say(self, doing: str) -> None:
+        if self._console.is_terminal:
+            self._status.update(f"{self._where}: {doing} …")
+        else:
+            self._console.print(f"{self._where}: {doing} …", markup=False)
+
+    def found(self, figure: Figure) -> None:
+        self._console.print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", markup=False)
+
+
+def show(results: Sequence[Result], facts: Mapping[str, str]) -> None:
+    """The table, and under it what it was measured on."""
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("suite")
+    table.add_column("name", ratio=3)
+    table.add_column("figure", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    table.add_column("percentiles", ratio=2)
+    table.add_column("reference", ratio=3)
+    last = ""
+    for result in results:
+        figure = result.figure
+        if last and result.suite != last:
+            table.add_section()
+        table.add_row(
+            result.suite if result.suite != last else "",
+            figure.name,
+            shown(figure.value),
+            figure.unit,
+            ", ".join(f"{share} {shown(value)}" for share, value in figure.percentiles.items()),
+            figure.reference,
+        )
+        last = result.suite
+    console.print(table)
+    for name, fact in facts.items():
+        console.print(f"{name + ':':<13}{fact}", markup=False)
+
+
+def save(
+    file: Path, results: Sequence[Result], facts: Mapping[str, str], *, complete: bool, merge: bool = False
+) -> None:
+    """All of it as one JSON object. ``complete``: every suite that was asked for came to its end.
+
+    ``merge`` keeps what the file has of other suites; each suite says at which commit and load it was measured.
+    """
+    figures = [{"suite": result.suite, **asdict(result.figure)} for result in results]
+    ran = dict.fromkeys(result.suite for result in results)
+    suites = {suite: {name: facts[name] for name in PER_RUN if name in facts} for suite in ran}
+    if merge and file.exists():
+        before = msgspec.json.decode(file.read_bytes())
+        figures = [figure for figure in before["figures"] if figure["suite"] not in ran] + figures
+        suites = {**before["suites"], **suites}
+        complete = complete and before["complete"]
+    head = msgspec.json.format(msgspec.json.encode({"complete": complete, "facts": facts, "suites": suites}), indent=1)
+    # a line for each figure: a difference of two files then reads as one of figures
+    lines = b",\n  ".join(msgspec.json.encode(figure) for figure in figures)
+    file.write_bytes(head.removesuffix(b"\n}") + b',\n "figures": [\n  ' + lines + b"\n ]\n}\n")
+
+
+def shown(value: float) -> str:
+    """Three digits at least, and no more after the point than mean something.
+
+    >>> shown(123456.7), shown(0.1234), shown(12.345)
+    ('123,457', '0.123', '12.3')
+    """
+    size = abs(value)
+    return (
+        f"{value:,.0f}"
+        if size >= 100
+        else f"{value:.1f}"
+        if size >= 10
+        else f"{value:.2f}"
+        if size >= 1
+        else f"{value:.3f}"
+    )

@@ -1,0 +1,80 @@
+"""The time of single functions on the way of a task, by pytest-benchmark: ``pytest bench --benchmark-only``.
+
+Each says in its name how many tasks one call is for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from bench.loads import PAYLOAD, spread_tasks
+from shardq.atlas import Atlas
+from shardq.consumer.hints import Ask, Hints
+from shardq.layout.topology import Topology
+from shardq.model.ids import UNIQUE_LENGTH, Ids
+from shardq.model.record import JSON, decode_record, encode_record, record_encoder
+from shardq.producer.packing import FRESH, MAX_BATCH, Entries, Packer, batches
+
+T = TypeVar("T")
+
+SHARDS = 16
+
+
+class Timing(Protocol):
+    """The ``benchmark`` fixture."""
+
+    def __call__(self, function: Callable[..., T], /, *words: object) -> T: ...
+
+
+def packer() -> Packer:
+    return Packer(JSON, max_payload=1 << 20)
+
+
+def test_one_id(benchmark: Timing) -> None:
+    assert len(benchmark(Ids().one)) == UNIQUE_LENGTH
+
+
+def test_1000_ids(benchmark: Timing) -> None:
+    assert len(benchmark(Ids().many, 1000)) == 1000
+
+
+def test_packing_1000_tasks(benchmark: Timing) -> None:
+    assert len(benchmark(packer().many, spread_tasks(1000)).ids) == 1000
+
+
+def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
+    """From packed tasks to the bytes that are sent."""
+    entries: Entries = packer().many(spread_tasks(1000))
+    atlas = Atlas("bench", Topology(epoch=1, shards=SHARDS))
+
+    def packed() -> list[bytes]:
+        return [batch.call(1).packed() for batch in batches(atlas, entries.fresh, FRESH, most=MAX_BATCH)]
+
+    assert len(benchmark(packed)) == SHARDS
+
+
+def test_encoding_one_record(benchmark: Timing) -> None:
+    assert benchmark(record_encoder(JSON), PAYLOAD, None) == encode_record(JSON, PAYLOAD)
+
+
+def test_decoding_one_record(benchmark: Timing) -> None:
+    assert benchmark(decode_record, encode_record(JSON, PAYLOAD)).payload == PAYLOAD
+
+
+def test_splitting_one_claim_over_16_shards(benchmark: Timing) -> None:
+    hints = Hints(weights=None)
+    source = random.Random(SHARDS)
+    for shard in range(SHARDS):
+        hints.learn(shard, {"high": source.randrange(10), "low": source.randrange(100)}, 0.0)
+
+    def split() -> list[Ask]:
+        return hints.split(100, range(SHARDS), ["high", "low"], {}, 1.0)
+
+    assert sum(ask.max for ask in benchmark(split)) == 100
+
+
+def test_locating_one_id(benchmark: Timing) -> None:
+    locate = Topology(epoch=1, shards=SHARDS).locator()
+    assert benchmark(locate, Ids().one()) in range(SHARDS)

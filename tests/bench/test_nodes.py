@@ -1,0 +1,132 @@
+"""The cluster bench: its model and its judging by hand, and one run of all of it on real clusters."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.nodes.__main__ import main
+from bench.nodes.costs import Balance, Cost, Measured, Sample, cost
+from bench.nodes.model import LIFE, NODES, SHARDS, calibrated, imbalance, modelled, point
+from bench.nodes.timeline import Arrival, lateness, series
+
+
+def a_cost(server_us: float, client_us: float) -> Cost:
+    return Cost(100_000.0, server_us, client_us, 0.9, 0.5, Balance(1.0, 1.0, 1.0))
+
+
+def a_size(masters: int, *, idle: float, server_us: float, client_us: float) -> Measured:
+    return Measured(masters, 0, 48, idle, {name: a_cost(server_us, client_us) for name in LIFE})
+
+
+def test_the_fullest_master_has_what_the_layout_gives_it() -> None:
+    assert imbalance(1, 48) == 1
+    assert imbalance(16, 48) == pytest.approx(1, abs=0.01)  # three shards on each
+    assert imbalance(6, 48) == pytest.approx(9 / 8, abs=0.01)  # nine on one
+    assert imbalance(64, 48) == pytest.approx(64 / 48, abs=0.01)  # one or none on each
+    assert imbalance(64, 256) == 1
+    assert all(imbalance(nodes, shards) >= 1 for nodes in NODES for shards in SHARDS)
+
+
+def test_the_model_goes_by_the_dearest_of_what_was_measured() -> None:
+    by = calibrated(
+        [
+            a_size(1, idle=0.1, server_us=1.0, client_us=2.0),
+            a_size(3, idle=0.2, server_us=3.0, client_us=1.0),
+        ]
+    )
+    assert (by.server_us, by.client_us, by.idle) == (3 * len(LIFE), 2 * len(LIFE), 0.2)
+
+
+def test_a_point_of_the_model_is_its_formula() -> None:
+    by = calibrated([a_size(1, idle=0.5, server_us=1.0, client_us=2.0)])
+    one, many = point(1, 48, by), point(64, 256, by)
+    assert one.tasks_per_s == pytest.approx(0.5 / 3e-6)
+    assert many.tasks_per_s == pytest.approx(64 * one.tasks_per_s)
+    # a core of a client makes 1 / 6 µs of tasks a second
+    assert one.client_cores == pytest.approx(one.tasks_per_s * 6e-6)
+
+
+def test_the_model_has_every_size() -> None:
+    found = modelled([a_size(1, idle=0.0, server_us=1.0, client_us=1.0)])
+    assert [(one.nodes, one.shards) for one in found.points] == [(n, s) for s in SHARDS for n in NODES]
+
+
+def test_a_cost_is_what_comes_on_top_of_idling() -> None:
+    sample = Sample(wall_s=2.0, client_s=1.0, server_s=[0.7, 0.3], commands=[30, 10])
+    found = cost(sample, [600, 400], idle=0.05)
+    assert found.tasks_per_s == pytest.approx(500)
+    assert found.server_us == pytest.approx(0.8 / 1000 * 1e6)
+    assert found.client_us == pytest.approx(1000)
+    assert found.server_busy == pytest.approx(0.5)
+    assert found.client_busy == pytest.approx(0.5)
+    assert found.balance.tasks == pytest.approx(1.2)
+    assert found.balance.commands == pytest.approx(1.5)
+    assert found.balance.cpu == pytest.approx(0.6 / 0.4)
+
+
+def test_lateness_tells_of_delays_and_of_silence() -> None:
+    found = lateness([Arrival(0.0, 0.001), Arrival(0.5, 2.001), Arrival(2.0, 2.0)])
+    assert found is not None
+    assert (found.tasks, found.p50_ms, found.max_ms) == (3, 1.0, 1501.0)
+    assert found.later_than_100_ms == pytest.approx(1 / 3)
+    assert found.gap_s == pytest.approx(1.999)
+    assert lateness([]) is None
+
+
+def test_a_series_goes_by_when_tasks_were_due() -> None:
+    steps = series([Arrival(-0.05, 3.0), Arrival(0.01, 0.011), Arrival(0.09, 0.092), Arrival(0.31, 0.4)])
+    assert [(step.s, step.tasks, step.p50_ms, step.max_ms) for step in steps] == [
+        (-0.1, 1, 3050.0, 3050.0),
+        (0.0, 2, 1.0, 2.0),
+        (0.3, 1, 90.0, 90.0),
+    ]
+
+
+@pytest.mark.parametrize("masters", ["", "0", "1,x", "65"])
+def test_masters_that_can_not_be(masters: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--masters", masters])
+    assert ended.value.code == 2
+    assert "give numbers from 1 to 64" in capsys.readouterr().err
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "bench.nodes", "--quick", "--masters", "1,2", "--json", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Modelled, not measured" in run.stdout
+    found = json.loads(file.read_text())
+    assert [one["masters"] for one in found["measured"]] == [1, 2]
+    assert all(work["server_us"] > 0 for one in found["measured"] for work in one["work"].values())
+    assert found["model"]["formula"]
+    assert found["failover"]["pushes"]["replicated"]["lost"] == 0
+    assert found["failover"]["lost_of_those_before"] == 0
+    assert found["failover"]["series"]
+    assert found["expand"]["moved"] > 0
+    assert found["expand"]["pushes"]["lost"] == found["expand"]["lost_of_those_before"] == 0
+
+
+def test_ctrl_c_ends_it_and_says_so() -> None:
+    said = ""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.nodes", "--quick", "--only", "failover"], stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            said += line
+            if "a master is killed" in line:  # servers, threads and the flow are all there
+                run.send_signal(signal.SIGINT)
+    assert run.returncode == 130, said
+    assert "interrupted; the servers are stopped" in said
+    assert "Traceback" not in said

@@ -1,0 +1,184 @@
+"""The report: whole with any of its files missing, well formed, and nothing in it that has to be fetched."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.reporting import __main__ as command
+from bench.reporting.axis import exactly, linear, logarithmic
+from bench.reporting.inputs import MAKING, NODES, PEERS, RESULTS
+from bench.reporting.svg import Line, lines
+
+SERIES = {
+    "s": [-0.1, 0.0, 0.1],
+    "push_p50_ms": [0.1, 0.2, 0.1],
+    "push_max_ms": [0.3, 9.0, 0.4],
+    "late_p50_ms": [1.0, 2.0, 1.0],
+    "late_max_ms": [3.0, 20.0, 4.0],
+    "moved": [0, 10, 500],
+}
+
+
+def figure(suite: str, name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
+    return {"suite": suite, "name": name, "value": value, "unit": unit, **more}
+
+
+def backlog(pending: int, shards: int, value: float) -> dict[str, Any]:
+    at = {"curve": "backlog: push", "pending": pending, "shards": shards}
+    return figure("backlog", f"push, {pending} pending", value, "µs/task", at=at)
+
+
+def size(work: str, shards: int) -> dict[str, Any]:
+    at = {"curve": f"sizes: {work}", "bytes": 100, "shards": shards}
+    return figure("sizes", f"{work}, {shards} shards", 1000.0 * shards, "tasks/s", at=at)
+
+
+SHARES = {"p50": 0.5, "p99": 4.0, "max": 8.0}
+
+RESULTS_FILE = {
+    "complete": True,
+    "facts": {"machine": "a <machine> & more", "server": "Valkey", "python": "CPython", "pinned": "yes"},
+    "suites": {"push": {"when": "today", "commit": "abc"}},
+    "figures": [
+        figure("push", "push_many of 100", 272_000, "tasks/s", ratio=0.9, reference="0.90 of the C client; aim: ≥ 1.0"),
+        figure("dispatch", "dispatch of 100", 1e6, "tasks/s", ratio=0.96, reference="0.96; aim: ≥ 0.8"),
+        figure("lateness", "due → ready", 0.5, "ms", percentiles=SHARES),
+        figure("expand", "4 → 16 shards", 0.05, "s", at={"curve": "expand", "shards": 4, "to": 16}, series=SERIES),
+        *(backlog(pending, shards, 2.5) for shards in (16, 64) for pending in (10_000, 100_000)),
+        *(size("push_many", shards) for shards in (1, 16)),
+        *(
+            figure("memory", f"{n} a shard", 225, "bytes/task", at={"curve": "memory: tasks of a shard", "tasks": n})
+            for n in (8_000, 16_000)
+        ),
+    ],
+}
+
+PEERS_FILE = {
+    "facts": {"server": "Valkey"},
+    "peers": [
+        {"name": "shardq", "version": "1", "how": "push_many", "rows": {"schedule_per_s": 2e5, "lateness_p50_ms": 1.0}},
+        {"name": "other", "version": "2", "how": "a loop", "rows": {"schedule_per_s": 1e3}, "problem": "it <broke>"},
+    ],
+}
+
+NODES_FILE = {
+    "facts": {"server": "Valkey"},
+    "measured": [
+        {
+            "masters": count,
+            "replicas": 0,
+            "shards": 48,
+            "work": {"push_many": {"tasks_per_s": 1e5, "server_us": 3.0, "client_us": 2.0}},
+        }
+        for count in (1, 3, 6)
+    ],
+    "model": {
+        "formula": "nodes ÷ cost",
+        "meaning": "Costs are measured.",
+        "points": [{"nodes": n, "shards": 48, "tasks_per_s": 1e5 * n, "client_cores": n} for n in (1, 8, 64)],
+    },
+    "failover": {
+        "promoted_s": 3.0,
+        "ready": {"lost": {"p99_ms": 2900.0}, "none": None},
+        "series": [{"s": 0.0, "p50_ms": 0.0, "max_ms": 3.0}, {"s": 0.1, "p50_ms": 2.0, "max_ms": 3.0}],
+        "series_lost": [{"s": 0.1, "p50_ms": 2.0, "max_ms": 2900.0}, {"s": 0.2, "p50_ms": 2.0, "max_ms": 3.0}],
+    },
+}
+
+ALL = {RESULTS: RESULTS_FILE, PEERS: PEERS_FILE, NODES: NODES_FILE}
+
+
+def written(folder: Path, files: dict[str, Any]) -> str:
+    for name, content in files.items():
+        (folder / name).write_bytes(msgspec.json.encode(content))
+    assert command.main(["--folder", str(folder)]) == 0
+    return (folder / command.PAGE).read_text(encoding="utf-8")
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    page = written(tmp_path, ALL)
+    assert "is missing" not in page
+    assert "not measured: it &lt;broke&gt;" in page
+    assert "ready, lost, p99 ms" in page
+    assert "a &lt;machine&gt; &amp; more" in page
+    plots = {file.stem for file in tmp_path.glob("*.svg")}
+    assert {"limits", "peers-schedule", "lateness", "memory", "backlog-push", "nodes", "nodes-model"} <= plots
+    assert {"expand-4-16-push", "expand-4-16-late", "expand-4-16-moved", "nodes-failover"} <= plots
+    table = (tmp_path / command.TABLE).read_text(encoding="utf-8")
+    assert "272,000 tasks/s | 0.90 of the C client |" in table
+    assert "best other: other 1,000" in table
+
+
+def test_plots_are_well_formed_and_nothing_is_fetched(tmp_path: Path) -> None:
+    page = written(tmp_path, ALL)
+    for file in tmp_path.glob("*.svg"):
+        assert xml.fromstring(file.read_text(encoding="utf-8")).tag.endswith("svg")
+    for plot in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        xml.fromstring(plot)
+    assert not re.search(r"(src|href)=|url\(|@import|https?:", page)
+
+
+@pytest.mark.parametrize("gone", ALL)
+def test_a_missing_file_is_named_and_how_to_make_it(tmp_path: Path, gone: str) -> None:
+    page = written(tmp_path, {name: content for name, content in ALL.items() if name != gone})
+    assert f"{gone} is missing" in page
+    assert MAKING[gone] in page
+
+
+def test_a_suite_that_was_not_measured_is_said_so(tmp_path: Path) -> None:
+    assert "Not measured" not in written(tmp_path, {}).split("Fleets and idle")[0]
+    page = written(tmp_path, {RESULTS: {**RESULTS_FILE, "complete": False}})
+    assert "Not measured" in page.split("Fleets and idle")[1]
+    assert "was not completed" in page
+
+
+def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:
+    page = written(tmp_path, {})
+    assert all(f"{name} is missing" in page for name in ALL)
+    assert list(tmp_path.glob("*.svg")) == []
+
+
+def test_plots_of_an_earlier_report_go(tmp_path: Path) -> None:
+    written(tmp_path, ALL)
+    (tmp_path / PEERS).unlink()
+    written(tmp_path, {})
+    assert not (tmp_path / "peers-schedule.svg").exists()
+
+
+def test_a_file_of_another_form_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / PEERS).write_text('{"peers": 3}', encoding="utf-8")
+    assert command.main(["--folder", str(tmp_path)]) == 1
+    assert PEERS in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("axis", "low", "high"),
+    [
+        (linear([3, 8.4]), 0, 10),
+        (linear([0.0]), 0, 1),
+        (linear([-2, 6.5], from_zero=False), -2, 8),
+        (logarithmic([0.3, 40]), 0.1, 100),
+        (logarithmic([1.0]), 1, 10),
+        (exactly([6, 1, 3], log=False), 1, 6),
+        (exactly([4], log=True), 4, 5),
+    ],
+)
+def test_axes_reach_from_tick_to_tick(axis: Any, low: float, high: float) -> None:
+    assert (axis.low, axis.high) == (low, high)
+    assert (axis.place(low), axis.place(high)) == (0, 1)
+    assert axis.place(high * 10) == 1
+
+
+def test_names_of_lines_that_end_together_do_not_lie_on_each_other() -> None:
+    drawn = [Line(f"line {number}", [(0, 0), (1, 5)]) for number in range(4)]
+    plot = xml.fromstring(lines("four", drawn, linear([0, 1]), linear([0, 5]), unit="ms", x_unit="s"))
+    places = [float(text.attrib["y"]) for text in plot.iter("text") if (text.text or "").startswith("line ")]
+    assert len(places) == 4
+    assert all(below - above >= 16 for above, below in itertools.pairwise(places))
