@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 Kind = Literal["sync", "asyncio"]
 
-ENDING_S = 15.0
+ENDING_S = 40.0
 """For a worker to finish what it holds."""
 
 

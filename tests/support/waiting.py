@@ -11,17 +11,20 @@ T = TypeVar("T")
 _POLL_S = 0.005
 
 
-def wait_until(predicate: Callable[[], T], sentence: str, *, timeout: float = 10.0) -> T:
+def wait_until(predicate: Callable[[], T], sentence: str, *, timeout: float = 30.0) -> T:
     """Ask again until the answer is true, and return it; fails with the sentence and the last answer.
+
+    Who gives up asks once more after the time is over: a process that stood still meanwhile asked too seldom.
 
     >>> wait_until(lambda: 6 * 7, "the answer is known")
     42
     """
     deadline = time.monotonic() + timeout
     while True:
+        last = time.monotonic() > deadline
         answer = predicate()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        if last:
             raise AssertionError(f"{timeout:g} s were not enough until {sentence}; the last answer: {answer!r}")
         time.sleep(_POLL_S)

@@ -12,7 +12,7 @@ import sys
 from types import TracebackType
 from typing import Self
 
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 40.0
 
 
 class Worker:
