@@ -224,27 +224,11 @@ def emptied(atlas: Atlas, source: ShardKeys) -> Operation[bool]:
 
 def delivered(atlas: Atlas, source: ShardKeys, parcels: Iterable[Parcel]) -> Operation[None]:
     """Brings parcels that were taken to where they go, under whatever topology, and forgets them at the source."""
-    by_target: dict[int, list[Parcel]] = {}
-    for parcel in parcels:
-        by_target.setdefault(parcel.target, []).append(parcel)
-    batches = [(atlas.keys(target), some) for target, group in by_target.items() for some in _bounded(group)]
-    puts: list[Part[None]] = [(keys, partial(grow.put, parcels=some)) for keys, some in batches]
+    loads = grow.loads(parcels)
+    puts: list[Part[None]] = [(atlas.keys(target), partial(grow.put, parcels=some)) for target, some in loads]
     yield from each(atlas, puts)
-    clears: list[Part[None]] = [(source, partial(grow.clear, parcels=some)) for _, some in batches]
+    clears: list[Part[None]] = [(source, partial(grow.clear, parcels=some)) for _, some in loads]
     yield from each(atlas, clears)
-
-
-def _bounded(parcels: list[Parcel]) -> list[list[Parcel]]:
-    """Parts of at most ``grow.BATCH`` parcels and about 1 MiB."""
-    parts: list[list[Parcel]] = []
-    size = grow.BATCH_BYTES + 1
-    for parcel in parcels:
-        if size + len(parcel.data) > grow.BATCH_BYTES or len(parts[-1]) == grow.BATCH:
-            parts.append([])
-            size = 0
-        parts[-1].append(parcel)
-        size += len(parcel.data)
-    return parts
 
 
 def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int) -> Operation[None]:

@@ -10,7 +10,7 @@ that ``reserve`` left; and a ``take`` under an old topology is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
 
 SCAN = 4000
-"""Members looked at in one trip, in about a millisecond: of a growth to 16 shards that makes full batches."""
+"""Members looked at in one trip, in about a millisecond."""
 
 BATCH = 250
 """Tasks moved by one script call: about a millisecond of each server."""
@@ -46,6 +46,22 @@ class Parcel:
     @property
     def target(self) -> int:
         return int(self.data.split(b"|", 2)[1])
+
+
+def loads(parcels: Iterable[Parcel]) -> list[tuple[int, list[Parcel]]]:
+    """Parcels by the shard they go to, in parts that one ``put`` may carry."""
+    parts: list[tuple[int, list[Parcel]]] = []
+    last: dict[int, list[Parcel]] = {}
+    sizes: dict[int, int] = {}
+    for parcel in parcels:
+        target = parcel.target
+        size = sizes.get(target, BATCH_BYTES) + len(parcel.data)
+        if size > BATCH_BYTES or len(last[target]) == BATCH:
+            last[target], size = [], len(parcel.data)
+            parts.append((target, last[target]))
+        last[target].append(parcel)
+        sizes[target] = size
+    return parts
 
 
 def reserve(keys: ShardKeys, epoch: int, number: str, ids: Sequence[str], *, now_us: str = "") -> Call[None]:

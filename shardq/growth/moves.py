@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from shardq.atlas import Atlas
 from shardq.calls import grow
@@ -20,8 +21,14 @@ from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
 from shardq.operation import Many, Operation, Pause, delivered, emptied
 
+GROUP = 1000
+"""Tasks that are moved at a time: while on their way, for some tens of milliseconds, they cannot be dispatched."""
+
 PART_S = 0.1
 """Under a rate, what is moved at a time: a process that is stopped does not pause for longer."""
+
+Stranger = tuple[int, str]
+"""Where a task belongs, and its id."""
 
 FIRST_PAGE = 64
 """Records of unknown size that the server reads at a time, to begin with."""
@@ -47,9 +54,9 @@ class Pace:
     moving: Callable[[], None] = lambda: None
     """Called when something was moved."""
 
-    def parts(self, ids: Sequence[str]) -> Iterator[Sequence[str]]:
-        size = max(1, len(ids) if self.rate is None else int(self.rate * PART_S))
-        return (ids[at : at + size] for at in range(0, len(ids), size))
+    def groups(self, strangers: Sequence[Stranger]) -> Iterator[Sequence[Stranger]]:
+        size = GROUP if self.rate is None else max(1, min(GROUP, int(self.rate * PART_S)))
+        return (strangers[at : at + size] for at in range(0, len(strangers), size))
 
     def pause_s(self, done: int) -> float:
         if done:
@@ -64,33 +71,66 @@ def brought(atlas: Atlas, source: ShardKeys, id: str) -> Operation[None]:
         yield from delivered(atlas, source, [parcel])
 
 
-def moved(atlas: Atlas, topology: Topology, source: ShardKeys, ids: Iterable[str], numbers: Numbers) -> Operation[int]:
-    """Moves these tasks to where they belong under ``topology``; answers how many were here to be moved.
+class Train:
+    """Tasks on their way out of one shard, in groups that follow one another: in one trip the first group is cleared,
+    the next put, the next taken and the last reserved. So neither the servers nor this process wait for the other,
+    and a task is on its way for two short trips.
 
-    Raises Stale when it is no longer the present one.
+    What was taken and is not told of any more, its process gone, is found in ``moved`` by the next sweep.
     """
-    by_target: dict[int, list[str]] = {}
-    for id in ids:
-        by_target.setdefault(topology.shard_of(id), []).append(id)
-    batches = [
-        (atlas.keys(target), group[at : at + grow.BATCH], numbers.next())
-        for target, group in by_target.items()
-        for at in range(0, len(group), grow.BATCH)
-    ]
-    yield from _sure([grow.reserve(keys, topology.epoch, number, some) for keys, some, number in batches])
-    refused: ShardqError | None = None
-    parcels: list[Parcel] = []
-    takes = [grow.take(source, topology.epoch, number, keys.shard, some) for keys, some, number in batches]
-    for _, result in (yield Many(takes)):
-        if isinstance(result, ShardqError):
-            # what it took all the same, its answer being lost, is found in moved
-            refused = refused or result
-        else:
-            parcels += result
-    yield from delivered(atlas, source, parcels)
-    if refused is not None:
-        raise refused
-    return len(parcels)
+
+    def __init__(self, atlas: Atlas, topology: Topology, source: ShardKeys, numbers: Numbers) -> None:
+        self._atlas = atlas
+        self._topology = topology
+        self._source = source
+        self._numbers = numbers
+        self._reserved: list[tuple[ShardKeys, str, list[str]]] = []
+        self._taken: list[Parcel] = []
+        self._put: list[Parcel] = []
+
+    def along(self, group: Iterable[Stranger] = ()) -> Operation[int]:
+        """One trip, with the group that follows; answers how many tasks it took.
+
+        Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
+        """
+        epoch, reserved, takes = self._topology.epoch, self._reserved, set[int]()
+        self._reserved = [
+            (self._atlas.keys(home), self._numbers.next(), ids) for home, ids in _batches(group, grow.BATCH)
+        ]
+
+        def requests() -> Iterator[Command[Any]]:
+            for _, parcels in grow.loads(self._put):
+                yield grow.clear(self._source, epoch, parcels)
+            for target, parcels in grow.loads(self._taken):
+                yield grow.put(self._atlas.keys(target), epoch, parcels)
+            for keys, number, ids in reserved:
+                take = grow.take(self._source, epoch, number, keys.shard, ids)
+                takes.add(id(take))
+                yield take
+            for keys, number, ids in self._reserved:
+                yield grow.reserve(keys, epoch, number, ids)
+
+        taken: list[Parcel] = []
+        refused: ShardqError | None = None
+        for request, result in (yield Many(requests())):
+            if isinstance(result, ShardqError):
+                # what a take took all the same, its answer being lost, is found in moved
+                refused = refused or result
+            elif id(request) in takes:
+                taken += result
+        if refused is not None:
+            under_way, self._reserved, self._taken, self._put = [*self._put, *self._taken, *taken], [], [], []
+            yield from delivered(self._atlas, self._source, under_way)
+            raise refused
+        self._put, self._taken = self._taken, taken
+        return len(taken)
+
+    def arrived(self) -> Operation[int]:
+        """Brings all that is under way to its end; answers how many more tasks it took."""
+        taken = 0
+        while self._reserved or self._taken or self._put:
+            taken += yield from self.along()
+        return taken
 
 
 def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Operation[bool]:
@@ -102,16 +142,19 @@ def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Oper
     topology = atlas.topology
     if topology.pending is not None or (yield from emptied(atlas, source)):
         return False
-    found = False
+    found, train = False, Train(atlas, topology, source, numbers)
     for key in (source.due, source.dead):
         cursor = ""
         while cursor != "0":
             cursor, members = yield grow.scan(source, key, cursor or "0", count=grow.SCAN)
-            for some in pace.parts(_strangers(topology, source, members)):
+            for group in pace.groups(_strangers(topology, source, members)):
                 found = True
-                done = yield from moved(atlas, topology, source, some, numbers)
+                done = yield from train.along(group)
+                if pace.rate is not None:
+                    done += yield from train.arrived()
                 if pause := pace.pause_s(done):
                     yield Pause(pause)
+    pace.pause_s((yield from train.arrived()))
     if found or (yield from _stocked(topology, source)):
         return False
     # No record of a stranger is here, and none can come: so no window of one can either, and nothing is there to take.
@@ -140,22 +183,26 @@ def _windows_moved(atlas: Atlas, topology: Topology, source: ShardKeys) -> Opera
     cursor = ""
     while cursor != "0":
         cursor, ends = yield grow.scan(source, source.seen, cursor or "0", count=grow.SCAN)
-        by_target: dict[int, list[str]] = {}
-        for id in _strangers(topology, source, ends):
-            by_target.setdefault(topology.shard_of(id), []).append(id)
         parts = [
-            (atlas.keys(target), {id: ends[id] for id in group[at : at + grow.WINDOWS]})
-            for target, group in by_target.items()
-            for at in range(0, len(group), grow.WINDOWS)
+            (atlas.keys(home), {id: ends[id] for id in ids})
+            for home, ids in _batches(_strangers(topology, source, ends), grow.WINDOWS)
         ]
         # never nowhere: an id that is asked for meanwhile is asked for here first
         yield from _sure([grow.remember(keys, topology.epoch, some) for keys, some in parts])
         yield from _sure([grow.forget(source, topology.epoch, some) for _, some in parts])
 
 
-def _strangers(topology: Topology, source: ShardKeys, ids: Iterable[str]) -> list[str]:
+def _strangers(topology: Topology, source: ShardKeys, ids: Iterable[str]) -> list[Stranger]:
     locate = topology.locator()
-    return [id for id in ids if locate(id) != source.shard]
+    return [(home, id) for id in ids if (home := locate(id)) != source.shard]
+
+
+def _batches(strangers: Iterable[Stranger], most: int) -> Iterator[tuple[int, list[str]]]:
+    """By home, in parts of at most so many."""
+    by_home: dict[int, list[str]] = {}
+    for home, id in strangers:
+        by_home.setdefault(home, []).append(id)
+    return ((home, ids[at : at + most]) for home, ids in by_home.items() for at in range(0, len(ids), most))
 
 
 def _sure(commands: list[Command[None]]) -> Operation[None]:

@@ -17,7 +17,10 @@
 -- COST O(n log N), at most about 1 MiB of records; what is not taken is taken next time
 local ids = {}
 for i = 5, #ARGV do ids[#ids + 1] = ARGV[i] end
+-- most shards have nothing in these, and are then not asked for each task
+local no_dead, no_leases = redis.call('ZCARD', KEYS[5]) == 0, redis.call('HLEN', KEYS[4]) == 0
 local answer, moved, taken, bytes, at = {'ok'}, {}, {}, 0, 0
+local was_due, was_dead, was_leased = {}, {}, {}
 while at < #ids and bytes < 1048576 do
   -- records are read in chunks: each may be 1 MiB
   local chunk = {}
@@ -26,23 +29,22 @@ while at < #ids and bytes < 1048576 do
   end
   local records = redis.call('HMGET', KEYS[2], unpack(chunk))
   local due = redis.call('ZMSCORE', KEYS[3], unpack(chunk))
-  local dead = redis.call('ZMSCORE', KEYS[5], unpack(chunk))
-  local leases = redis.call('HMGET', KEYS[4], unpack(chunk))
+  local dead = no_dead and {} or redis.call('ZMSCORE', KEYS[5], unpack(chunk))
+  local leases = no_leases and {} or redis.call('HMGET', KEYS[4], unpack(chunk))
   for i, id in ipairs(chunk) do
     at = at + 1
-    local record = records[i]
-    if record then
-      local kind, score = 'due', due[i]
-      if not score then kind, score = 'dead', dead[i] end
-      if score then
-        bytes = bytes + #record
-        local lease = leases[i] or ''
-        local why = kind == 'dead' and redis.call('HGET', KEYS[6], id) or ''
-        local parcel = ARGV[3] .. '|' .. ARGV[4] .. '|' .. cmsgpack.pack({kind, score, record, lease, why})
-        answer[#answer + 1], answer[#answer + 2] = id, parcel
-        moved[#moved + 1], moved[#moved + 2] = id, parcel
-        taken[#taken + 1] = id
-      end
+    local record, score = records[i], due[i] or dead[i]
+    if record and score then
+      bytes = bytes + #record
+      local kind, why = 'due', ''
+      if not due[i] then kind, why = 'dead', redis.call('HGET', KEYS[6], id) or '' end
+      local parcel = ARGV[3] .. '|' .. ARGV[4] .. '|' .. cmsgpack.pack({kind, score, record, leases[i] or '', why})
+      answer[#answer + 1], answer[#answer + 2] = id, parcel
+      moved[#moved + 1], moved[#moved + 2] = id, parcel
+      taken[#taken + 1] = id
+      if due[i] then was_due[#was_due + 1] = id end
+      if dead[i] then was_dead[#was_dead + 1] = id end
+      if leases[i] then was_leased[#was_leased + 1] = id end
     end
   end
 end
@@ -50,10 +52,12 @@ if #taken > 0 then
   begin() -- a user who may not remove must not add either: the task would be in two places
   redis.call('HSET', KEYS[7], unpack(moved))
   redis.call('HDEL', KEYS[2], unpack(taken))
-  redis.call('ZREM', KEYS[3], unpack(taken))
-  redis.call('ZREM', KEYS[5], unpack(taken))
-  redis.call('HDEL', KEYS[4], unpack(taken))
-  redis.call('HDEL', KEYS[6], unpack(taken))
+  if #was_due > 0 then redis.call('ZREM', KEYS[3], unpack(was_due)) end
+  if #was_dead > 0 then
+    redis.call('ZREM', KEYS[5], unpack(was_dead))
+    redis.call('HDEL', KEYS[6], unpack(was_dead))
+  end
+  if #was_leased > 0 then redis.call('HDEL', KEYS[4], unpack(was_leased)) end
   redis.pcall('HINCRBY', KEYS[1], 'moved', #taken)
 end
 return answer
