@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from cluster import servers
@@ -20,6 +21,13 @@ from tests.support.leaks import Leaks
 
 # Nobody breaks the shared cluster: it should not fail over because the machine was busy for two seconds.
 _CALM_NODE_TIMEOUT_MS = 15_000
+
+# A machine that stands still in an example is no failure of what is tried, and a run finds what the one before found:
+# look for new examples with --hypothesis-profile=default.
+hypothesis.settings.register_profile(
+    "certain", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("certain")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
