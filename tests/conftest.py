@@ -7,6 +7,7 @@ server takes ``own_server`` or ``own_cluster``.
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,11 @@ hypothesis.settings.register_profile(
     "certain", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("certain")
+
+# In the background of a shell SIGINT is ignored, and processes inherit that: those that tests interrupt would not hear
+# it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,17 +79,22 @@ def url(request: pytest.FixtureRequest, server_binary: Path) -> str:
     return server.url
 
 
+# What is answered is in the file, whatever happens to the process: with the default, "everysec", a write may wait two
+# seconds for a slow disk while its answer is sent, and SIGKILL then takes it along.
+_KEPT = {"appendonly": "yes", "appendfsync": "no"}
+
+
 @pytest.fixture
 def own_server(server_binary: Path) -> Iterator[Server]:
     """A server for this test alone, which may break it: it keeps an append-only file."""
-    with Server(server_binary, options={"appendonly": "yes"}) as server:
+    with Server(server_binary, options=_KEPT) as server:
         yield server
 
 
 @pytest.fixture
 def own_cluster(server_binary: Path) -> Iterator[Cluster]:
     """A cluster for this test alone, which may break it: it fails over after two seconds."""
-    with Cluster(server_binary, masters=3, replicas=1, options={"appendonly": "yes"}) as cluster:
+    with Cluster(server_binary, masters=3, replicas=1, options=_KEPT) as cluster:
         yield cluster
 
 
