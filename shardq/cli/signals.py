@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import queue
 import signal
-import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
 
 class Ending:
-    """Set by the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt, unless all is being put in order by
-    then. For a ``with`` in the main thread.
+    """Set by the first SIGINT or SIGTERM; the second one raises KeyboardInterrupt, unless all is being put in order by
+    then. Those after it change nothing: what it set off cleans up, too. For a ``with`` in the main thread.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._event = threading.Event()
+        self._heard_one: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Put into from a signal handler, which may interrupt our own ``wait`` at any point: a threading.Event would
+        stand still if that held its lock then.
+        """
         self._finishing = False
         self._before: dict[int, Any] = {}
 
@@ -29,11 +33,14 @@ class Ending:
 
     @property
     def asked(self) -> bool:
-        return self._event.is_set()
+        return self.signal is not None
 
     def wait(self, seconds: float | None = None) -> bool:
         """Returns as soon as it is asked for; says whether it is."""
-        return self._event.wait(seconds)
+        if not self.asked:
+            with suppress(queue.Empty):
+                self._heard_one.get(timeout=seconds)
+        return self.asked
 
     def finish(self) -> None:
         """From now on signals change nothing: who cleans up is not to be stopped halfway."""
@@ -42,7 +49,8 @@ class Ending:
     def _heard(self, number: int, _: FrameType | None) -> None:
         if self._finishing:
             return
-        if self._event.is_set():
+        if self.asked:
+            self._finishing = True
             raise KeyboardInterrupt
         self.signal = number
-        self._event.set()
+        self._heard_one.put(None)

@@ -17,15 +17,23 @@ class Clock:
     """The clock of the master that serves a slot."""
 
     def __init__(self, driver: Driver, slot: int) -> None:
+        self._driver = driver
+        self._slot = slot
+        self._lead_s = 0.0
+        self.look()
+
+    def look(self) -> None:
+        """Compares it with ours: at first, and when it may have been set since."""
         # the server read its clock after we sent the question: its lead over ours is this or less
-        self._lead_s = math.inf
+        lead_s = math.inf
         for _ in range(SAMPLES):
             sent = time.monotonic()
-            self._lead_s = min(self._lead_s, driver.call(Command(slot, ("TIME",), _seconds)) - sent)
+            lead_s = min(lead_s, self._driver.call(Command(self._slot, ("TIME",), _seconds)) - sent)
+        self._lead_s = lead_s
 
-    def latest_ms(self) -> float:
-        """What the server's clock shows now, or a little more; never less."""
-        return (time.monotonic() + self._lead_s) * 1000
+    def latest_ms(self, now_s: float) -> float:
+        """What the server's clock shows at an instant of ``time.monotonic()``, or a little more; never less."""
+        return (now_s + self._lead_s) * 1000
 
 
 def _seconds(answer: list[Any]) -> float:

@@ -37,6 +37,9 @@ PLAIN_S = 1.0
 TIMEOUT_S = 10.0
 """A demo is watched: who waits for it should learn soon that its server is away."""
 
+OWN_TIMEOUT_S = 60.0
+"""A server of its own is there; but where the disk is slow, it may stand still for seconds."""
+
 SIGNALLED = 128
 """An exit code above this says which signal ended a command."""
 
@@ -70,7 +73,8 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     with Ending() as ending, ExitStack() as stack:
         url = given.url or stack.enter_context(_own_server())
         name = f"demo-{secrets.token_hex(4)}"
-        engine = stack.enter_context(Engine(url, name=name, shards=shards, timeout=TIMEOUT_S))
+        timeout = TIMEOUT_S if given.url else OWN_TIMEOUT_S
+        engine = stack.enter_context(Engine(url, name=name, shards=shards, timeout=timeout))
         driver = stack.enter_context(connected(engine))
         # entered last, so that it ends first: the pollers stop before their keys go
         stack.callback(_clear, engine, driver, shards)

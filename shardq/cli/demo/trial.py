@@ -30,8 +30,13 @@ WAIT_S = 0.25
 FIRST_DUE_S = 0.5
 """The shortest delay: a task should have reached the server when it is due, else its way there would be measured."""
 
-STALLED_S = 10.0
-"""Without any progress for so long after the last task was due, the rest counts as lost."""
+STALLED_S = 45.0
+"""Without any progress for so long after the last task was due, the rest counts as lost. Longer than a lease: what a
+claim gave out whose answer did not arrive comes back then.
+"""
+
+COUNTED_S = 1.0
+"""After the last was taken: for a poller whose answer was under way to note how late its tasks were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,10 @@ class Trial:
             self._last_due = now + self._seconds
             return False
         stalled = now - max(self._progressed, self._last_due) > STALLED_S
-        return stalled or not (stats.scheduled or stats.ready or stats.leased)
+        # a shard whose server did not answer in time has no counts
+        empty = not (stats.scheduled or stats.ready or stats.leased or any(shard.error for shard in stats.shards))
+        counted = stats.lateness.count >= stats.dispatched or now - self._progressed > COUNTED_S
+        return stalled or (empty and counted)
 
     def verdict(self, stats: Stats) -> Verdict:
         taken = self.taken
@@ -136,7 +144,7 @@ class Trial:
         for number in range(self.tasks):
             if self._ending.is_set():
                 return
-            due_ms = int(clock.latest_ms() + 1000 * random.uniform(FIRST_DUE_S, self._seconds)) + 1
+            due_ms = int(clock.latest_ms(time.monotonic()) + 1000 * random.uniform(FIRST_DUE_S, self._seconds)) + 1
             yield Task({"n": number, "due": due_ms}, at=due_ms / 1000)
 
     def _take(self) -> None:
@@ -147,10 +155,12 @@ class Trial:
             consumer.ack(deliveries)
 
     def _note(self, deliveries: list[Delivery]) -> None:
-        now = {shard: clock.latest_ms() for shard, clock in self._clocks.items()}
+        now_s = time.monotonic()
         with self._lock:
             for delivery in deliveries:
                 number, due_ms = delivery.payload["n"], delivery.payload["due"]
                 self._taken[number] = min(255, self._taken[number] + 1)
-                if now[delivery.shard] < due_ms:
-                    self._early += 1
+                clock = self._clocks[delivery.shard]
+                if clock.latest_ms(now_s) < due_ms:
+                    clock.look()
+                    self._early += clock.latest_ms(now_s) < due_ms
