@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from typing import Any
 
+from cluster.server import Server
 from shardq.calls.request import Call, Command
 from shardq.layout.slots import slot_of
 from shardq.scripts import Script
@@ -40,6 +41,12 @@ def store(key: str, field: str) -> Call[Any]:
 def command(key: str, *words: str | bytes | int) -> Command[Any]:
     """A plain command for the slot of ``key``."""
     return Command(slot_of(key), words, raw)
+
+
+def in_blpop(server: Server) -> set[str]:
+    """The connections that wait in a BLPOP. One that did so before may be another test's, not yet noticed as ended."""
+    lines = str(server.ask("CLIENT", "LIST")).splitlines()
+    return {line.partition(" ")[0] for line in lines if " cmd=blpop " in line}
 
 
 def keys_of(name: str, count: int) -> list[str]:

@@ -10,8 +10,9 @@ import pytest
 from cluster.server import Server
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.slots import slot_of
-from tests.drivers.calls import STORE, command, keys_of, script_call, store
+from tests.drivers.calls import STORE, command, in_blpop, keys_of, script_call, store
 from tests.drivers.carriers import Carrier, Carriers
+from tests.support.waiting import wait_until
 
 
 def test_scripts_and_commands_reach_the_node_of_their_slot(carrier: Carrier, name: str) -> None:
@@ -96,6 +97,7 @@ def test_many_threads(carrier: Carrier, name: str) -> None:
 
 def test_a_slow_answer_is_waited_for_no_longer_than_asked(carriers: Carriers, single: Server, name: str) -> None:
     carrier = carriers.opened(single.url)
+    carrier.call(command(name, "PING"))  # to be connected: connecting has an error of its own
     blocking = command(name, "BLPOP", name, 30)
     with pytest.raises(Unanswered, match=r"within 0\.2 s"):
         carrier.call(blocking, timeout=0.2)
@@ -114,12 +116,12 @@ def test_close_ends_calls_under_way(carriers: Carriers, single: Server, name: st
         except EngineClosed as exc:
             ended.append(exc)
 
+    before = in_blpop(single)
     thread = threading.Thread(target=block)
     thread.start()
-    while "cmd=blpop" not in str(single.ask("CLIENT", "LIST")):
-        pass
+    wait_until(lambda: in_blpop(single) - before, "the call blocks")
     carrier.close()
-    thread.join(5)
+    thread.join(4)  # a silent server is left after five seconds
     assert ended
     with pytest.raises(EngineClosed, match="closed"):
         carrier.call(store(name, "f"))

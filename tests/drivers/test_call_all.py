@@ -105,6 +105,8 @@ def test_a_stopped_node_holds_no_other_back(carriers: Carriers, own_cluster: Clu
     carrier.call(store(slow, "f"))
     carrier.call(store(quick, "f"))
     stopped = own_cluster.node_of_slot(0)
+    for node in own_cluster.nodes:  # else its replica takes over if all this is not done in two seconds
+        node.ask("CONFIG", "SET", "cluster-node-timeout", "60000")
     calls = [store(slow if n % 25 == 0 else quick, f"f{n}") for n in range(100)]
     stopped.pause()
     answers = carrier.call_all(calls)

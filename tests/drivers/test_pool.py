@@ -13,7 +13,7 @@ from cluster.server import Server
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable
-from tests.drivers.calls import command, store
+from tests.drivers.calls import command, in_blpop, store
 from tests.support.waiting import wait_until
 
 
@@ -30,10 +30,6 @@ def opened(single: Server) -> Iterator[Callable[..., Driver]]:
     yield make
     for driver in made:
         driver.close()
-
-
-def ours(server: Server, name: str) -> int:
-    return str(server.ask("CLIENT", "LIST")).count(name)
 
 
 def test_never_more_than_the_bound(opened: Callable[..., Driver], name: str) -> None:
@@ -53,9 +49,10 @@ def test_never_more_than_the_bound(opened: Callable[..., Driver], name: str) -> 
 
 def test_a_caller_waits_for_a_connection(opened: Callable[..., Driver], single: Server, name: str) -> None:
     driver = opened(connections=1)
+    before = in_blpop(single)
     blocked = threading.Thread(target=driver.call, args=(command(name, "BLPOP", name, 0),))
     blocked.start()
-    wait_until(lambda: "cmd=blpop" in str(single.ask("CLIENT", "LIST")), "the only connection is in use")
+    wait_until(lambda: in_blpop(single) - before, "the only connection is in use")
     with pytest.raises(Unavailable, match=r"all 1 connections to .* are in use"):
         driver.call(command(name, "ECHO", "x"), timeout=0.1)
     freed = threading.Timer(0.1, lambda: single.ask("RPUSH", name, "x"))
