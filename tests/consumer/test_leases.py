@@ -92,22 +92,27 @@ def test_an_ack_that_crosses_extensions_is_good(running: Engine, consumer: Consu
     deliveries = claim(consumer, 200)
     ended = threading.Event()
     heart = running.consumer()
+    beats: list[bool] = []
 
-    def beat() -> int:
-        beats = 0
+    def beat() -> None:
         while not ended.is_set():
             # some are acknowledged meanwhile
             with contextlib.suppress(LeaseLost):
                 heart.extend(deliveries, 60)
-            beats += 1
-        return beats
+            beats.append(True)
 
     with ThreadPoolExecutor(1) as threads:
-        beats = threads.submit(beat)
-        for delivery in deliveries:
-            consumer.ack(delivery)
-        ended.set()
-        assert beats.result(10) > 0
+        beating = threads.submit(beat)
+        try:
+            for number, delivery in enumerate(deliveries):
+                if number % 50 == 0:
+                    # the acks must not all be done before the other thread has begun
+                    known = len(beats)
+                    wait_until(lambda: beating.done() or len(beats) > known, "it beats")  # noqa: B023  called at once
+                consumer.ack(delivery)
+        finally:
+            ended.set()
+        beating.result(30)
     assert running.stats().leased == 0
 
 
@@ -140,8 +145,10 @@ def test_many_at_once_over_all_shards(running: Engine, consumer: Consumer) -> No
 
 def test_some_of_many_are_lost(running: Engine, order: Order) -> None:
     running.push_many([Task(n) for n in range(40)])
-    brief, long = running.consumer(lease=0.15), running.consumer()
-    gone, held = claim(brief, 20), claim(long, 20)
+    long = running.consumer()
+    gone, held = claim(long, 20), claim(long, 20)
+    # made short when all are claimed: what comes back earlier would be claimed again
+    long.extend(gone, 0.05)
     wait_until(lambda: all(lost(running, d.id) for d in gone), "the short leases have run out")
     with pytest.raises(LeaseLost) as caught:
         {
