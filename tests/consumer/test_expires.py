@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardq import Engine, InvalidDelay, InvalidOption, NaiveDatetime, Task
+from shardq import Consumer, Delivery, Engine, InvalidDelay, InvalidOption, NaiveDatetime, Task
 from shardq.model.checks import expiry_spec
 from tests.support.states import FAR_S, claim, put, state_of
 from tests.support.waiting import wait_until
@@ -94,29 +94,56 @@ def test_too_late_it_is_buried(running: Engine) -> None:
     assert {task.id: task.reason for task in running.dead()} == dict.fromkeys(ids, "expired")
 
 
+def claimed_in_time(engine: Engine, consumer: Consumer) -> tuple[Delivery, float]:
+    """A delivery of a task that is good for a short time only; that time, counted from its push.
+
+    Where it was over before the claim, because the machine stood still: of another that is good for longer.
+    """
+    for expires in (0.1, 1.0, 5.0):
+        id, deliveries = engine.push("x", expires=expires), list[Delivery]()
+
+        def met() -> bool:
+            deliveries.extend(consumer.claim(1, wait=0.1))  # noqa: B023  called at once
+            return bool(deliveries) or state_of(engine, id) == "dead"  # noqa: B023
+
+        wait_until(met, f"{id} is claimed, or has expired")
+        if deliveries:
+            assert [delivery.id for delivery in deliveries] == [id]
+            return deliveries[0], expires
+    raise AssertionError("even a task that is good for 5 s was not given out")
+
+
 def test_a_failed_task_that_has_expired_is_not_tried_again(running: Engine) -> None:
-    id = running.push("x", expires=0.2)
     consumer = running.consumer()
-    consumer.retry(claim(consumer, 1), delay=0.3)
-    assert consumer.claim(1, wait=1.0) == []
-    task = running.get(id)
+    delivery, expires = claimed_in_time(running, consumer)
+    consumer.retry(delivery, delay=expires + 0.1)
+    given: list[Delivery] = []
+
+    def buried() -> bool:
+        given.extend(consumer.claim(1, wait=0.1))
+        return state_of(running, delivery.id) == "dead"
+
+    wait_until(buried, "it is buried")
+    assert given == []
+    task = running.get(delivery.id)
     assert task is not None
     assert (task.state, task.reason, task.failures) == ("dead", "expired", 1)
 
 
 def test_what_was_claimed_in_time_may_finish(running: Engine) -> None:
-    id = running.push("x", expires=0.1)
     consumer = running.consumer()
-    deliveries = claim(consumer, 1)
-    until = time.monotonic() + 0.2
+    delivery, expires = claimed_in_time(running, consumer)
+    until = time.monotonic() + expires
     wait_until(lambda: time.monotonic() > until, "it has expired")
-    consumer.extend(deliveries, 30)
-    consumer.ack(deliveries)
-    assert state_of(running, id) == "gone"
+    consumer.extend(delivery, 30)
+    consumer.ack(delivery)
+    assert state_of(running, delivery.id) == "gone"
 
 
 def test_a_replacing_push_brings_its_own_expiry(running: Engine) -> None:
     put(running, "ready", id="one", expires=0.05)
+    until = time.monotonic() + 0.05
+    wait_until(lambda: time.monotonic() > until, "it has expired")
     running.push("new", id="one", on_conflict="replace", expires=FAR_S)
     (delivery,) = claim(running.consumer(), 1)
     assert delivery.payload == "new"
