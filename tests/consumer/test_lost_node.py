@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
 
 import pytest
 
 from cluster.cluster import Cluster
+from cluster.node import Node
 from shardq import Engine, Task, Unavailable
 from shardq.layout.keys import shard_keys
 from tests.support.engines import Engines
@@ -14,20 +20,54 @@ from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
 SHARDS = 12
-TASKS = 120
+EACH = 10
+TASKS = EACH * SHARDS
 
-AT_ONCE_S = 1.0
-"""Far less than any failover takes, and than the engine's own timeout."""
+AT_ONCE_S = 5.0
+"""Far less than the engine's own timeout, and than the 8 s after which a waiter looks by itself at the earliest; a part
+of a second on an idle machine.
+"""
 
 
 @pytest.fixture
-def engine(engines: Engines, own_cluster: Cluster, name: str) -> Engine:
-    """With tasks ready on all nodes."""
-    engine = engines.opened(own_cluster.url, name=name, shards=SHARDS, timeout=20.0)
+def cluster(server_binary: Path) -> Iterator[Cluster]:
+    """A cluster of the test's own, which fails over when it is told to."""
+    with Cluster(server_binary, masters=3, replicas=1, node_timeout_ms=120_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def engine(engines: Engines, cluster: Cluster, name: str) -> Engine:
+    """With as many tasks ready in each shard."""
+    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=20.0)
     engine.start()
-    engine.push_many([Task(n) for n in range(TASKS)])
+    engine.push_many([Task(n, id=id) for shard in range(SHARDS) for n, id in enumerate(ids_of(engine, shard, EACH))])
     wait_until(lambda: engine.stats().ready == TASKS, "all are ready")
     return engine
+
+
+def ids_of(engine: Engine, shard: int, number: int) -> list[str]:
+    """So many ids of one shard."""
+    found: list[str] = []
+    numbers = count()
+    while len(found) < number:
+        id = f"mine-{next(numbers)}"
+        if engine.topology.shard_of(id) == shard:
+            found.append(id)
+    return found
+
+
+def take_over(cluster: Cluster, victim: Node) -> None:
+    """The replica of a node that was killed takes its place, without asking the others."""
+    (replica,) = [node for node in cluster.replicas if node.group == victim.group]
+    replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+    cluster.wait_promoted(victim)
+
+
+def in_step(cluster: Cluster, master: Node) -> bool:
+    """Whether the replica has all that its master has written."""
+    written = master.ask("INFO", "replication")["master_repl_offset"]
+    return all(node.ask("INFO", "replication")["slave_repl_offset"] >= written for node in cluster.replicas_of(master))
 
 
 def homes(engine: Engine, ids: list[str]) -> set[int]:
@@ -35,44 +75,51 @@ def homes(engine: Engine, ids: list[str]) -> set[int]:
 
 
 def test_the_others_give_what_they_have(
-    engine: Engine, own_cluster: Cluster, name: str, caplog: pytest.LogCaptureFixture
+    engine: Engine, cluster: Cluster, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     slots = [shard_keys(name, shard).slot for shard in range(SHARDS)]
-    victim = own_cluster.node_of_slot(slots[0])
-    lost = {shard for shard, slot in enumerate(slots) if own_cluster.node_of_slot(slot) is victim}
+    victim = cluster.node_of_slot(slots[0])
+    lost = {shard for shard, slot in enumerate(slots) if cluster.node_of_slot(slot) is victim}
+    expected = {shard for shard in range(SHARDS) if shard not in lost}
+    assert expected
     consumer = engine.consumer(lease=600)
     first = consumer.claim(12)
+    assert max(Counter(delivery.shard for delivery in first).values()) < EACH, "all shards have some left"
+    wait_until(lambda: in_step(cluster, victim), "the replica has everything")
     victim.kill()
     began = time.monotonic()
     rest = [*consumer.claim(TASKS), *consumer.claim(TASKS, wait=0.2)]
     assert time.monotonic() - began < AT_ONCE_S
-    expected = {shard for shard in range(SHARDS) if shard not in lost}
     assert homes(engine, [delivery.id for delivery in rest]) == expected
 
     # one that waits is woken by what becomes ready elsewhere
     began = time.monotonic()
-    elsewhere = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") in expected)
+    elsewhere = ids_of(engine, min(expected), EACH + 1)[-1]
     engine.push("x", id=elsewhere, delay=0.3)
     (delivery,) = consumer.claim(1, wait=10.0)
     assert delivery.id == elsewhere
     assert time.monotonic() - began < 0.3 + AT_ONCE_S
-
-    # and when the replica has taken over, all is there
-    taken = {delivery.id for delivery in [*first, *rest, delivery]}
-    while len(taken) < TASKS + 1:
-        found = consumer.claim(TASKS, wait=20.0)
-        assert found, "the replica gives the others"
-        taken |= {delivery.id for delivery in found}
     assert [record.levelname for record in caplog.records if "claiming from the others" in record.message] == [
         "WARNING"
     ]
 
+    # and when the replica has taken over, all is there
+    taken = {delivery.id for delivery in [*first, *rest, delivery]}
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(consumer.claim, TASKS, wait=20.0)
+        take_over(cluster, victim)
+        taken |= {delivery.id for delivery in waiting.result()}
+    while len(taken) < TASKS + 1:
+        found = consumer.claim(TASKS, wait=20.0)
+        assert found, "the replica gives the others"
+        taken |= {delivery.id for delivery in found}
 
-def test_when_none_is_left_it_says_so(engines: Engines, own_cluster: Cluster, name: str) -> None:
-    engine = engines.opened(own_cluster.url, name=name, shards=SHARDS, timeout=1.0)
+
+def test_when_none_is_left_it_says_so(engines: Engines, cluster: Cluster, name: str) -> None:
+    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=3.0)
     engine.push("x", delay=FAR_S)
     consumer = engine.consumer()
-    for node in own_cluster.nodes:
+    for node in cluster.nodes:
         node.kill()
     for _ in range(2):
         with pytest.raises(Unavailable):
