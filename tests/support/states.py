@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from shardq import Consumer, Delivery, Engine, Receipt
+from shardq.engine.stats import Stats
 from shardq.model.task import State
 from tests.support.waiting import wait_until
 
@@ -34,6 +35,18 @@ def state_of(engine: Engine, id: str) -> str:
     """The state of an id, ``gone`` included."""
     task = engine.get(id)
     return "gone" if task is None else task.state
+
+
+def counted(engine: Engine) -> Stats:
+    """Stats of all shards: one that could not be seen in time would count as empty."""
+
+    def all_seen() -> Stats | None:
+        stats = engine.stats()
+        return None if any(shard.error for shard in stats.shards) else stats
+
+    stats = wait_until(all_seen, "every shard is seen")
+    assert stats is not None
+    return stats
 
 
 def claim(consumer: Consumer, count: int) -> list[Delivery]:

@@ -1,7 +1,8 @@
 """A worker process: ``python -m tests.support.working URL NAME OPTIONS``, the options in JSON.
 
 Every begin and end of a handler is a line in a file of its process, written at once: it is there after SIGKILL too. So
-are the worker's own warnings. Also read by tests: ``notes`` and ``logged``.
+are the worker's own warnings. When it claims no more, a file says that too. Also read by tests: ``notes``, ``logged``
+and ``sated``.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ def logged(folder: Path) -> str:
     return "".join(file.read_text() for file in folder.glob("*.log"))
 
 
+def sated(folder: Path) -> set[int]:
+    """The processes that had tasks, and claim no more: until it is here, one that was told to stop may not know it."""
+    return {int(file.stem) for file in folder.glob("*.sated")}
+
+
 class Handlers:
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -92,7 +98,14 @@ class Handlers:
         if pid not in self._files:
             # threads of one process may come here together: two descriptors of one file do no harm
             self._files[pid] = os.open(self._folder / f"{pid}.notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            threading.Thread(target=self._watch, args=(pid,), daemon=True).start()
         os.write(self._files[pid], f"{kind} {delivery.id} {delivery.attempt}\n".encode())
+
+    def _watch(self, pid: int) -> None:
+        for thread in threading.enumerate():
+            if thread.name == "shardq-fetch":
+                thread.join()
+        (self._folder / f"{pid}.sated").touch()
 
 
 def main(url: str, name: str, text: str) -> None:
