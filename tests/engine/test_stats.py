@@ -37,11 +37,11 @@ def test_every_state_is_counted(running: Engine) -> None:
 
 def test_totals_are_the_sum_of_the_shards(running: Engine) -> None:
     running.push_many([Task(n, topic=f"t{n % 3}") for n in range(60)])
-    running.push_many([Task(n, delay=FAR_S) for n in range(40)])
+    running.push_many([Task(n, delay=FAR_S) for n in range(200)])  # some in every shard, as good as certainly
     wait_until(lambda: running.stats().ready == 60, "all due tasks are ready")
     claim(running.consumer("t0"), 20)
     stats = running.stats()
-    assert (stats.scheduled, stats.ready, stats.leased, stats.dispatched) == (40, 40, 20, 60)
+    assert (stats.scheduled, stats.ready, stats.leased, stats.dispatched) == (200, 40, 20, 60)
     assert stats.ready_by_topic == {"t0": 0, "t1": 20, "t2": 20}
     assert stats.dispatched_by_topic == {"t0": 20, "t1": 20, "t2": 20}
     for field in ("scheduled", "ready", "leased", "dead", "dispatched", "forwarded"):
@@ -56,23 +56,22 @@ def test_the_head_of_a_shard(engines: Engines, url: str, name: str) -> None:
     engine.push_many([Task("x", delay=100), Task("y", delay=200)])
     (shard,) = engine.stats().shards
     assert shard.head_age is not None
-    assert -100.002 < shard.head_age < -90  # a due time is rounded up to the ms
+    assert -100.002 < shard.head_age < -50  # a due time is rounded up to the ms
     engine.push("z", at=time.time() - 5)
     (shard,) = engine.stats().shards
     assert shard.head_age is not None
-    assert 4 < shard.head_age < 15
+    assert 4 < shard.head_age < 60
     engine.start()
     wait_until(lambda: engine.stats().shards[0].late_ms is not None, "the late one is dispatched")
     (shard,) = engine.stats().shards
     assert shard.late_ms is not None
-    assert 4_000 < shard.late_ms < 15_000
+    assert 4_000 < shard.late_ms < 60_000
 
 
 def test_pollers_and_members(running: Engine, engines: Engines, url: str, name: str) -> None:
     wait_until(lambda: {s.poller for s in running.stats().shards} == {"running"}, "all pollers run")
-    stats = running.stats()
-    assert stats.healthy
-    assert len(stats.dispatchers) == 1
+    wait_until(lambda: running.stats().healthy, "all are well")
+    wait_until(lambda: len(running.stats().dispatchers) == 1, "this process is the only one")
     other = engines.opened(url, name=name).stats()
     assert {shard.poller for shard in other.shards} == {"elsewhere"}
     assert other.dispatchers == ()
