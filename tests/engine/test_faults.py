@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from shardq.layout.keys import shard_keys
 from tests.engine.conftest import SHARDS
 from tests.support.flow import flowing
 from tests.support.servers import Servers
-from tests.support.states import FAR_S
+from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 
 
@@ -33,7 +34,7 @@ def test_scripts_that_are_forgotten(engine: Engine, servers: Servers) -> None:
         for round in range(40):
             wait_until(lambda: len(flow.done) > round * 200, "the flow goes on")  # noqa: B023  called at once
             servers.ask_all("SCRIPT", "FLUSH")
-    assert engine.stats().healthy
+    wait_until(lambda: engine.stats().healthy, "every poller is well")
 
 
 def test_a_server_that_restarts(own_server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -46,32 +47,55 @@ def test_a_server_that_restarts(own_server: Server, name: str, caplog: pytest.Lo
                 flow.check()
                 own_server.restart()
         wait_until(lambda: engine.stats().healthy, "every poller is well")
-    # said once an outage by each poller at most, not once a step
-    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(errors) <= 3 * (SHARDS + 1)
+    # said once an outage, not once a step: an error, and then that it is over
+    said = [record.getMessage() for record in caplog.records if record.name == "shardq.dispatcher"]
+    seen = 0
+    for who in [*(f"shard {n} " for n in range(SHARDS)), "the heartbeat "]:
+        bad = [not text.endswith(" again") for text in said if text.startswith(who)]
+        assert bad == [n % 2 == 0 for n in range(len(bad))], said
+        seen += sum(bad)
+    assert seen == sum(record.levelno >= logging.ERROR for record in caplog.records)
 
 
 def slots_of(name: str) -> list[int]:
     return [shard_keys(name, shard).slot for shard in range(SHARDS)]
 
 
-def test_slots_that_move(own_cluster: Cluster, name: str) -> None:
-    with Engine(own_cluster.url, name=name, shards=SHARDS) as engine:
+@pytest.fixture
+def calm_cluster(server_binary: Path) -> Iterator[Cluster]:
+    """A cluster for one test alone, where no master loses its place by standing still."""
+    with Cluster(server_binary, masters=3, replicas=1, node_timeout_ms=30_000) as cluster:
+        yield cluster
+
+
+def goes_its_way(engine: Engine, *, beside: int) -> bool:
+    """A task is pushed, dispatched, claimed and acknowledged in another shard than this."""
+    id = next(id for n in range(999) if engine.topology.shard_of(f"beside/{(id := f'mine-{n}')}") != beside)
+    receipt = engine.push("x", id=id, topic="beside")
+    consumer = engine.consumer("beside")
+    (delivery,) = claim(consumer, 1)
+    consumer.ack(delivery)
+    return delivery.id == receipt
+
+
+def test_slots_that_move(calm_cluster: Cluster, name: str) -> None:
+    with Engine(calm_cluster.url, name=name, shards=SHARDS, timeout=30.0) as engine:
         engine.start()
         with flowing(engine) as flow:
-            for slot in [*slots_of(name), *slots_of(name)]:
-                so_far = len(flow.done)
-                target = next(node for node in own_cluster.masters if node is not own_cluster.node_of_slot(slot))
-                move = own_cluster.begin_move(slot, target)
+            for shard, slot in [*enumerate(slots_of(name))] * 2:
+                target = next(node for node in calm_cluster.masters if node is not calm_cluster.node_of_slot(slot))
+                move = calm_cluster.begin_move(slot, target)
                 # half open: some keys here, some there, and every script on the shard has to wait
                 move.carry(2)
-                wait_until(lambda: len(flow.done) > so_far, "the other shards go on")  # noqa: B023
+                # not to be seen by the flow: its consumer may have something of this shard to acknowledge
+                assert goes_its_way(engine, beside=shard)
+                so_far = len(flow.done)
                 move.finish()
                 wait_until(lambda: len(flow.done) > so_far + 500, "the flow goes on", timeout=30)  # noqa: B023
                 flow.check()
         stats = engine.stats()
         assert {shard.shard: shard.node for shard in stats.shards} == {
-            n: own_cluster.node_of_slot(slot).address for n, slot in enumerate(slots_of(name))
+            n: calm_cluster.node_of_slot(slot).address for n, slot in enumerate(slots_of(name))
         }
         wait_until(lambda: engine.stats().healthy, "every poller is well")
         # and the bells moved along: no poller sleeps deaf
@@ -86,7 +110,8 @@ def assert_prompt(engine: Engine) -> None:
         ids = {str(id) for id in engine.push_many([Task(n) for n in range(8 * SHARDS)])}
         engine.push_many([Task(n, delay=FAR_S) for n in range(SHARDS)])
         deliveries: list[Delivery] = []
-        while len(deliveries) < len(ids):
+        # what an earlier try left comes too
+        while not ids <= {delivery.id for delivery in deliveries}:
             some = consumer.claim(1000, wait=0.1)
             if not some:
                 break
@@ -136,7 +161,7 @@ def test_a_master_that_dies(own_cluster: Cluster, name: str) -> None:
 
 
 def test_a_start_waits_out_an_outage(own_server: Server, name: str) -> None:
-    with Engine(own_server.url, name=name, shards=SHARDS) as engine:
+    with Engine(own_server.url, name=name, shards=SHARDS, timeout=30.0) as engine:
         own_server.kill()
         starting = threading.Timer(1.5, own_server.start)  # longer than a heartbeat's patience
         starting.start()

@@ -40,11 +40,11 @@ def parent(engine: Engine) -> None:
     engine.push("of the parent", topic="parent")
     (delivery,) = claim(engine.consumer("parent"), 1)
     assert delivery.payload == "of the parent"
-    assert engine.stats().healthy
+    wait_until(lambda: engine.stats().healthy, "every poller of the parent is well")
 
 
 def main(url: str, name: str) -> None:
-    engine = Engine(url, name=name, shards=4, timeout=5.0)
+    engine = Engine(url, name=name, shards=4, timeout=10.0)
     engine.start()
     engine.push("x", delay=3600, id="one")
     pid = os.fork()
