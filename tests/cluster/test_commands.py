@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,11 @@ from tests.support.waiting import wait_until
 
 _ROOT = Path(package.__file__).parent.parent
 
+_LONGEST_S = 100.0
+"""Of one command, on a machine that is busy."""
+
+_TRIES = 20
+
 
 class Shell:
     """Runs the command in a directory of its own."""
@@ -33,7 +39,7 @@ class Shell:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=_LONGEST_S,
             check=False,
         )
         assert "Traceback" not in done.stderr
@@ -49,9 +55,35 @@ class Shell:
             text=True,
         )
 
+    @contextlib.contextmanager
+    def halfway(self, at: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+        """``up`` in the middle of its work, when this file of it is there, and the processes it has started. It stands
+        still until the end of the block. Begun again where it was quicker than our look at it.
+        """
+        for _ in range(_TRIES):
+            process = self.begin("up", *arguments)
+            file = self.folder / ".cluster" / at
+            wait_until(lambda: file.exists() or process.poll() is not None, f"{at} is there")  # noqa: B023  at once
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: process.poll() is not None or _stopped(process.pid), "it stands still")  # noqa: B023
+            if process.poll() is None and not self.record.exists():
+                try:
+                    yield process, [child.pid for child in psutil.Process(process.pid).children()]
+                finally:
+                    process.send_signal(signal.SIGCONT)
+                return
+            process.send_signal(signal.SIGCONT)
+            process.communicate()
+            self.run("down")
+        raise AssertionError(f"{_TRIES} times it was done before it could be looked at")
+
+    @property
+    def record(self) -> Path:
+        """It is written when all is up."""
+        return self.folder / ".cluster" / "record.json"
+
     def pids(self) -> list[int]:
-        record = json.loads((self.folder / ".cluster" / "record.json").read_text())
-        return [process["pid"] for process in record["processes"]]
+        return [process["pid"] for process in json.loads(self.record.read_text())["processes"]]
 
 
 @pytest.fixture
@@ -61,9 +93,19 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     shell.run("down")
 
 
+def _status(pid: int) -> str:
+    try:
+        return psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+
+
 def _running(pids: list[int]) -> list[int]:
-    alive = [pid for pid in pids if psutil.pid_exists(pid)]
-    return [pid for pid in alive if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return [pid for pid in pids if _status(pid) not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)]
+
+
+def _stopped(pid: int) -> bool:
+    return _status(pid) == psutil.STATUS_STOPPED
 
 
 def test_up_twice_look_and_down(shell: Shell) -> None:
@@ -81,8 +123,8 @@ def test_up_twice_look_and_down(shell: Shell) -> None:
     assert url in out
     assert shell.pids() == pids
 
-    code, out, _ = shell.run("status")
-    assert code == 0
+    # a node that stands still does not answer
+    out = wait_until(lambda: (told := shell.run("status"))[0] == 0 and told[1], "every node answers") or ""
     assert out.count("master  ") == 2
     assert out.count("replica of 127.0.0.1:") == 2
 
@@ -108,8 +150,9 @@ def test_down_spares_a_process_that_only_has_the_id_of_a_node(shell: Shell) -> N
     (pid,) = shell.pids()
     os.kill(pid, signal.SIGKILL)
     with subprocess.Popen(["sleep", "60"]) as bystander:
-        record = shell.folder / ".cluster" / "record.json"
-        record.write_text(record.read_text().replace(str(pid), str(bystander.pid)))
+        record = json.loads(shell.record.read_text())
+        record["processes"][0]["pid"] = bystander.pid
+        shell.record.write_text(json.dumps(record))
         _, out, _ = shell.run("down")
         assert "Stopped 0 processes" in out
         assert bystander.poll() is None
@@ -126,12 +169,9 @@ def test_nothing_is_up(shell: Shell) -> None:
 
 
 def test_an_interrupted_start_takes_everything_back(shell: Shell) -> None:
-    process = shell.begin("up")
-    nodes = shell.folder / ".cluster" / "node-6" / "server.log"
-    wait_until(nodes.exists, "the last process has been started")
-    started = [child.pid for child in psutil.Process(process.pid).children()]
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=30)
+    with shell.halfway("node-6/server.log") as (process, started):
+        process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=_LONGEST_S)
     assert process.returncode == 130, out
     assert error == "interrupted; what was begun was taken back\n"
     assert list(shell.folder.iterdir()) == []
@@ -139,22 +179,19 @@ def test_an_interrupted_start_takes_everything_back(shell: Shell) -> None:
 
 
 def test_a_killed_start_leaves_no_process_and_no_obstacle(shell: Shell) -> None:
-    process = shell.begin("up", "--masters", "1", "--replicas", "0")
-    wait_until((shell.folder / ".cluster" / "node-1" / "server.log").exists, "the process has been started")
-    started = [child.pid for child in psutil.Process(process.pid).children()]
-    process.kill()
+    with shell.halfway("node-1/server.log", "--masters", "3", "--replicas", "0") as (process, started):
+        process.kill()
     process.communicate()
     wait_until(lambda: not _running(started), "every process is gone")
     assert shell.run("up", "--masters", "1", "--replicas", "0")[0] == 0
 
 
 def test_two_at_once(shell: Shell) -> None:
-    process = shell.begin("up", "--masters", "1", "--replicas", "0")
-    wait_until((shell.folder / ".cluster" / "node-1").exists, "the first is at work")
-    code, _, error = shell.run("down")
+    with shell.halfway("node-1", "--masters", "1", "--replicas", "0") as (process, _):
+        code, _, error = shell.run("down")
     assert code == 1
     assert "another command is at work" in error
-    process.communicate(timeout=30)
+    process.communicate(timeout=_LONGEST_S)
     assert process.returncode == 0
 
 
