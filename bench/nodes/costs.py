@@ -198,7 +198,8 @@ def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:
 
 
 def _fullest(parts: Sequence[float]) -> float:
-    return max(parts) * len(parts) / sum(parts)
+    # all 0: no more CPU than idling takes
+    return max(parts) * len(parts) / sum(parts) if any(parts) else 1.0
 
 
 def _middle(costs: Sequence[Cost]) -> Cost:

@@ -260,6 +260,6 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     started = process.children(recursive=True)
     assert started
     run.send_signal(2)
-    assert run.wait(20) == 130
+    assert run.wait(60) == 130
     wait_until(lambda: not any(alive(each.pid) for each in started), "what it started is gone")
     assert b"interrupted" in (tmp_path / "log").read_bytes()

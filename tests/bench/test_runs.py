@@ -65,7 +65,8 @@ def test_merging_keeps_other_suites_and_replaces_its_own(tmp_path: Path) -> None
 @needs_the_c_client
 def test_the_c_client_does_every_script_and_what_it_did_is_there(stand: Stand) -> None:
     # each of them counts afterwards, and fails when a task is missing
-    assert limit.push_rate(stand, 2_000) > 0
+    # two calls of 500: ids are drawn from 2,000,000,000 for each place in a call, and may hardly meet
+    assert limit.push_rate(stand, 1_000) > 0
     assert limit.push_rate(stand, 400, payload="x" * 4096) > 0
     assert limit.dispatch_rate(stand, 2_000) > 0
     assert limit.dispatch_rate(stand, 100, limit=1) > 0

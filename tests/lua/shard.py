@@ -181,8 +181,8 @@ class Listener:
             heard.append((channel, message))
 
     def _read(self) -> list[Any]:
-        message = self._ear.read(5.0)
-        assert message is not None, "no message within 5 s"
+        message = self._ear.read(30.0)
+        assert message is not None, "no message within 30 s"
         return [text(part) for part in message]
 
 
