@@ -35,7 +35,7 @@ def changed(engine: Engine, shards: int) -> None:
 def settled(engine: Engine) -> None:
     """Dispatchers bring everything where it belongs."""
     engine.start()
-    assert engine.growth().wait(10), engine.growth()
+    assert engine.growth().wait(30), engine.growth()
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -168,7 +168,7 @@ def test_a_ready_one(engine: Engine, migration: Migration, shards: int, id: str,
     else:
         assert (receipt.outcome, deliveries[0].payload) == ("replaced", "second")
     engine.consumer().ack(deliveries)
-    assert engine.growth().wait(10)
+    assert engine.growth().wait(30)
     assert engine.consumer().claim(10) == []
     assert migration.places(id, 7) == []
 
@@ -185,7 +185,7 @@ def test_a_running_one(engine: Engine, migration: Migration, shards: int, id: st
     consumer.extend(delivery, 60)
     assert not engine.growth().wait(1)
     consumer.retry(delivery, delay=FAR_S, reason="not now")
-    assert engine.growth().wait(10)
+    assert engine.growth().wait(30)
     assert migration.places(id, 7) == [migration.atlas().home(id)]
     task = engine.get(id)
     assert task is not None

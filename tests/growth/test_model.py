@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -402,6 +403,7 @@ def _topology(name: str) -> Operation[Topology]:
     return Topology.from_fields(fields)
 
 
+@pytest.mark.timeout(600)
 def test_a_changing_number_of_shards(single: Server) -> None:
     driver = Driver(Settings.from_url(single.url))
     driver.open()

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import ChangeUnderWay, Engine, Task
+from shardq.growth.mover import ORPHANED_S
 from tests.growth.conftest import SHARDS
 from tests.growth.migration import Migration
 from tests.support.states import FAR_S, state_of
@@ -16,6 +17,9 @@ from tests.support.waiting import wait_until
 
 ANNOUNCED = 3
 """Requests after which it is announced: the topology was read, and declared."""
+
+MOMENT_S = 10.0
+"""A push is held up for half a second, on a machine that may stand still meanwhile."""
 
 
 def left_announced(migration: Migration, shards: int, requests: int = ANNOUNCED) -> None:
@@ -42,7 +46,7 @@ def test_two_at_once_to_the_same_number(engine: Engine, migration: Migration) ->
         migration.step(second, 1)
     assert (first.result, second.result) == (None, None)
     engine.start()
-    assert engine.expand(8).wait(10)
+    assert engine.expand(8).wait(30)
     assert (engine.topology.shards, engine.topology.priors) == (8, ())
 
 
@@ -59,13 +63,13 @@ def test_an_operator_killed_at_any_point(engine: Engine, migration: Migration) -
         done = steps.done
         began = time.monotonic()
         ids.append(engine.push("x", delay=FAR_S))
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < MOMENT_S
         assert {state_of(engine, id) for id in ids[::10]} == {"scheduled"}
         engine.expand(target) if target > shards else engine.shrink(target)
         shards = target
         assert (engine.topology.shards, engine.topology.pending) == (target, None)
         engine.start()
-        assert engine.growth().wait(10)
+        assert engine.growth().wait(30)
         engine.stop()
     assert requests > 20
     assert [id for id in ids if not engine.cancel(id)] == []
@@ -78,12 +82,13 @@ def test_dispatchers_complete_what_was_left_announced(
     caplog.set_level(logging.INFO, logger="shardq.growth")
     engine.start()
     ids = engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
+    announced = time.time()
     left_announced(migration, 8)
-    wait_until(lambda: engine.topology.pending == 8, "it is heard of")
-    assert "left announced" not in caplog.text
-    wait_until(lambda: engine.topology.shards == 8, "it is in force", timeout=8)
-    assert "completing the change to 8 shards, which was left announced" in caplog.text
-    assert engine.growth().wait(10)
+    wait_until(lambda: engine.topology.shards == 8, "it is in force")
+    completing = "completing the change to 8 shards, which was left announced"
+    completed = [record.created for record in caplog.records if record.getMessage() == completing]
+    assert min(completed) - announced > ORPHANED_S - 0.1, "whoever began it had no time"
+    assert engine.growth().wait(30)
     assert [id for id in ids if not engine.cancel(id)] == []
 
 
@@ -91,10 +96,11 @@ def test_an_operator_is_not_overtaken(engine: Engine, caplog: pytest.LogCaptureF
     """Dispatchers leave a change to who began it, and only help with the moving."""
     caplog.set_level(logging.INFO, logger="shardq.growth")
     engine.start()
-    assert engine.expand(16).wait(10)
-    assert engine.shrink(3).wait(10)
+    assert engine.expand(16).wait(30)
+    assert engine.shrink(3).wait(30)
+    # it is said when it is done, so perhaps a little later than it is seen
+    wait_until(lambda: "all tasks are where they belong under 3 shards" in caplog.text, "the end is told")
     assert "left announced" not in caplog.text
-    assert "all tasks are where they belong under 3 shards" in caplog.text
 
 
 def test_shards_told_and_nothing_published(engine: Engine, migration: Migration) -> None:
@@ -110,9 +116,9 @@ def test_shards_told_and_nothing_published(engine: Engine, migration: Migration)
         assert not steps.done
     began = time.monotonic()
     ids = engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < MOMENT_S
     assert engine.topology.shards == 8
-    assert engine.growth().wait(10)
+    assert engine.growth().wait(30)
     assert [id for id in ids if not engine.cancel(id)] == []
 
 
@@ -126,8 +132,12 @@ def test_other_changes_wait_for_one_that_is_announced(engine: Engine, migration:
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_operator_without_dispatchers_does_not_wait(engine: Engine, single: Server) -> None:
-    began = time.monotonic()
-    engine.expand(32)
-    assert time.monotonic() - began < 1
-    assert engine.topology.shards == 32
+    took = []
+    for shards in (8, 16, 32):
+        began = time.monotonic()
+        engine.expand(shards)
+        took.append(time.monotonic() - began)
+        assert engine.topology.shards == shards
+    # who waits does so for three seconds, every time
+    assert min(took) < 1
     assert not engine.growth().done, "nobody is there to see that nothing has to move"

@@ -30,6 +30,10 @@ def assert_each_at_home(servers: Servers, engine: Engine, ids: set[str], shards:
     assert found == {id: engine.topology.shard_of(id) for id in ids}
 
 
+def nothing_under_way(servers: Servers, name: str, shards: int) -> bool:
+    return not any(servers.ask(keys.slot, "EXISTS", keys.moved, keys.staged) for keys in keys_of(name, shards))
+
+
 def test_a_producer_that_slept_through_it(
     engine: Engine, servers: Servers, url: str, name: str, tmp_path: Path
 ) -> None:
@@ -43,7 +47,7 @@ def test_a_producer_that_slept_through_it(
             wait_until(lambda count=count: len(receipts(tmp_path)) > count + 20, "it pushes")  # type: ignore[misc]
             os.kill(producer.pid, signal.SIGSTOP)
             growth = engine.expand(target) if target > shards else engine.shrink(target)
-            assert growth.wait(10)
+            assert growth.wait(30)
             shards = target
             os.kill(producer.pid, signal.SIGCONT)
         count = len(receipts(tmp_path))
@@ -63,11 +67,14 @@ def test_a_dispatcher_killed_while_it_moves(engine: Engine, servers: Servers, ur
     ):
         assert killed.said()
         assert other.said()
-        growth = engine.expand(12, rate=400)
-        wait_until(lambda: 0 < growth.progress.moved < len(ids) / 2, "a part is moved")
+        # it would take half a minute: so a part is moved, however long anybody stands still
+        growth = engine.expand(12, rate=20)
+        wait_until(lambda: growth.progress.moved > 0, "a part is moved")
         killed.kill()
+        assert growth.progress.moved < len(ids)
         assert not growth.done
-        assert growth.wait(15), growth
+        engine.expand(12)  # the rest as fast as it goes
+        assert growth.wait(30), growth
         assert growth.progress.moved == len(ids)
         assert other.stop() == 0
     assert_each_at_home(servers, engine, set(ids), 12)
@@ -95,21 +102,22 @@ def test_a_dispatcher_killed_with_tasks_on_their_way(
     wait_until(all_taken, "all are taken")
     assert sorted(delivery.id for delivery in taken) == sorted(ids)
     consumer.ack(taken)
-    assert engine.growth().wait(10)
-    for keys in keys_of(name, 12):
-        assert servers.ask(keys.slot, "EXISTS", keys.moved, keys.staged) == 0
+    assert engine.growth().wait(30)
+    # marks of tasks that were dispatched before they could be taken are removed last
+    wait_until(lambda: nothing_under_way(servers, name, 12), "no parcel and no mark is left")
 
 
 def test_dispatchers_that_join_and_leave_while_it_moves(engine: Engine, url: str, name: str) -> None:
     engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(3000)])
     engine.start()
     with Engine(url, name=name) as second:
-        growth = engine.expand(16, rate=2000)
+        growth = engine.expand(16, rate=300)
         second.start()
-        wait_until(lambda: growth.progress.moved > 200, "a part is moved")
+        wait_until(lambda: growth.progress.moved > 100, "a part is moved")
         engine.stop()
-        wait_until(lambda: growth.progress.moved > 800, "the other goes on")
+        wait_until(lambda: growth.progress.moved > 400, "the other goes on")
         engine.start()
         second.stop()
-        assert growth.wait(15)
+        engine.expand(16)
+        assert growth.wait(30)
         assert [n for n in range(0, 3000, 50) if not engine.cancel(f"n{n}")] == []

@@ -19,12 +19,12 @@ def test_a_change_awaited(url: str, name: str, migration: Migration) -> None:
             growth = await engine.expand(8, rate=2000)
             progress = await growth.progress()
             assert (progress.shards, progress.in_force) == (8, True)
-            assert await growth.wait(10)
+            assert await growth.wait(30)
             assert await growth.done()
             assert (await growth.progress()).fraction == 1.0
             again = await engine.shrink(3)
             looked = await engine.growth()
-            assert await looked.wait(10)
+            assert await looked.wait(30)
             assert await again.done()
             assert [id for id in ids if not await engine.cancel(id)] == []
             with pytest.raises(InvalidShardCount, match=r"use shrink\(2\)"):
@@ -33,6 +33,6 @@ def test_a_change_awaited(url: str, name: str, migration: Migration) -> None:
             with pytest.raises(ChangeUnderWay):
                 await engine.expand(5)
             growth = await engine.expand(9)
-            assert await growth.wait(10)
+            assert await growth.wait(30)
 
     asyncio.run(change())

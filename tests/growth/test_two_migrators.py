@@ -153,6 +153,7 @@ def requests(world: World) -> int:
     return requests
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("killed", [False, True])
 def test_each_stands_still_anywhere(world: World, requests: int, killed: bool) -> None:
     """Then both go on. ``killed``: a third does it all, and only then, when the change is long over, do they."""

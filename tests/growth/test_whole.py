@@ -57,7 +57,7 @@ def test_everything_moves_as_it_was(engine: Engine, servers: Servers, name: str,
     before = stored(servers, name, SHARDS)
     assert len(before) == 3060
     growth = engine.expand(shards) if shards > SHARDS else engine.shrink(shards)
-    assert growth.wait(15), growth
+    assert growth.wait(30), growth
     after = stored(servers, name, 16)
     assert without_shard(after) == without_shard(before)
     assert {id: task["shard"] for id, task in after.items()} == {id: engine.topology.shard_of(id) for id in after}
@@ -69,7 +69,8 @@ def test_everything_moves_as_it_was(engine: Engine, servers: Servers, name: str,
         # of shards that fell away nothing is asked any more
         assert progress.moved == strangers
     for keys in keys_of(name, 16):
-        assert servers.ask(keys.slot, "EXISTS", keys.moved, keys.staged) == 0
+        # marks are removed last, after the earlier number is forgotten
+        wait_until(lambda keys=keys: not servers.ask(keys.slot, "EXISTS", keys.moved, keys.staged), "all has arrived")  # type: ignore[misc]
         if keys.shard >= shards:
             assert servers.ask(keys.slot, "EXISTS", keys.task, keys.due, keys.seen, keys.dead, keys.lease) == 0
     stats = engine.stats()
@@ -91,7 +92,7 @@ def test_what_is_ready_drains_where_it_is(engine: Engine) -> None:
     deliveries = claim(consumer, len(ids))
     assert not growth.wait(1.2), "it is forgotten with tasks leased"
     consumer.ack(deliveries)
-    assert growth.wait(10)
+    assert growth.wait(30)
     assert sorted(delivery.id for delivery in deliveries) == sorted(ids)
     assert not engine.topology.priors
 
@@ -109,7 +110,7 @@ def test_again_and_back_before_the_first_is_over(engine: Engine) -> None:
         assert engine.push(0, id="late7").outcome == "kept"
     consumer = engine.consumer()
     consumer.ack(claim(consumer, len(ready)))
-    assert growth.wait(10), growth
+    assert growth.wait(30), growth
     assert not engine.topology.priors
     assert [id for id in late if not engine.cancel(id)] == []
     stats = engine.stats()
@@ -143,13 +144,15 @@ def test_a_rate(engine: Engine) -> None:
     moving = moving_ids(SHARDS, 8, 300)
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving])
     began = time.monotonic()
-    growth = engine.expand(8, rate=200)
-    assert time.monotonic() - began < 1.0, "it does not wait for the moving"
-    wait_until(lambda: 0 < growth.progress.moved < len(moving), "a part is moved")
-    assert engine.topology.move_rate == 200
-    assert growth.wait(15)
-    took = time.monotonic() - began
-    assert 1.0 < took < 8.0, took
+    growth = engine.expand(8, rate=30)
+    assert time.monotonic() - began < 5.0, "it does not wait for the moving, which takes ten seconds"
+    assert engine.topology.move_rate == 30
+    wait_until(lambda: growth.progress.moved >= 60, "two seconds' worth is moved", timeout=10)
+    moved = growth.progress.moved
+    # never faster, whoever stands still; and a little at a time
+    assert moved <= 30 * (time.monotonic() - began) + 10
+    engine.expand(8, rate=1000)
+    assert growth.wait(30)
     assert engine.topology.move_rate is None
 
 
@@ -163,7 +166,7 @@ def test_the_last_rate_counts(engine: Engine) -> None:
     assert (engine.topology.move_rate, engine.topology.priors) == (2, (SHARDS,))
     assert growth.progress.moved < 20
     engine.expand(8)
-    assert growth.wait(10)
+    assert growth.wait(30)
     assert growth.progress.moved == 200
     epoch = engine.topology.epoch
     engine.expand(8, rate=5)
@@ -174,7 +177,7 @@ def test_what_came_out_of_retired_shards_counts(engine: Engine) -> None:
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 2, 100)])
     growth = engine.shrink(2)
-    assert growth.wait(10)
+    assert growth.wait(30)
     assert growth.progress.moved == 100
 
 
@@ -195,12 +198,17 @@ def test_a_slow_change_does_not_hold_up_the_end(engine: Engine) -> None:
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 8, 50)])
     growth = engine.expand(8, rate=1)
-    wait_until(lambda: growth.progress.moved > 0, "it moves")
-    began = time.monotonic()
-    engine.stop()
-    assert time.monotonic() - began < 0.5
-    left = growth.progress.moved
-    assert left < 10
+    took = []
+    for _ in range(3):
+        moved = growth.progress.moved
+        wait_until(lambda moved=moved: growth.progress.moved > moved, "it moves")  # type: ignore[misc]
+        began = time.monotonic()
+        engine.stop()
+        took.append(time.monotonic() - began)
+        engine.start()
+    # the pause that has just begun is twice as long, every time
+    assert min(took) < 0.5, took
+    assert growth.progress.moved < 50
 
 
 def test_new_shards_are_served_from_their_first_task(engine: Engine, url: str, name: str) -> None:
@@ -225,7 +233,10 @@ def test_new_shards_are_served_from_their_first_task(engine: Engine, url: str, n
             time.sleep(0.02)  # one by one, so that none is found on the way of another
     waiting.join(20)
     assert {id for id, _ in waited} == pushed.keys()
-    assert max(at - pushed[id] for id, at in waited) < 0.5
+    took = sorted(at - pushed[id] for id, at in waited)
+    # who is not rung looks ten seconds later; who began with the next heartbeat would be late with most of them
+    assert took[-1] < 8
+    assert took[len(took) // 2] < 0.5
 
 
 def test_one_poller_for_each_shard(engine: Engine, url: str, name: str) -> None:
@@ -234,7 +245,7 @@ def test_one_poller_for_each_shard(engine: Engine, url: str, name: str) -> None:
         second.start()
         for shards in (9, 3):
             growth = engine.expand(shards) if shards > SHARDS else engine.shrink(shards)
-            assert growth.wait(10)
+            assert growth.wait(30)
 
             def served(shards: int = shards) -> bool:
                 owned = [
