@@ -13,6 +13,8 @@ from tests.drivers.calls import store
 from tests.drivers.carriers import Carriers
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(240)
+
 
 @pytest.fixture
 def service(server_binary: Path) -> Iterator[Sentinels]:
