@@ -4,7 +4,6 @@ and what was to be replicated is there."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,16 +24,19 @@ STEADY = 1600
 EVERY_S = 0.005
 """That many tasks fall due, so far from one another: something is due at every instant until some 8 s from now."""
 
-RESUMED_S = 5.0
+RESUMED_S = 12.0
 """After the promotion, on a machine that may be busy. It takes 0.1 to 0.3 s on a cluster, and 1 s under Sentinel, which
 names the new master when it looks the next time; where a master hangs, up to the 2 s of a poller's call more."""
 
-PROMOTED_S = 30.0
+PROMOTED_S = 75.0
+"""It takes two to five; a sentinel that stood still for two does nothing for another 30."""
+
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def engine(service: Service, name: str) -> Iterator[Engine]:
-    with Engine(service.url, name=name, shards=SHARDS, timeout=30.0) as engine:
+    with Engine(service.url, name=name, shards=SHARDS, timeout=PROMOTED_S + 15) as engine:
         engine.start()
         yield engine
 
@@ -47,29 +49,28 @@ class Lost:
         self.master, self.replica = service.pair(first.slot)
         self.shards = [keys for keys in keys_of(name, SHARDS) if service.pair(keys.slot)[0] is self.master]
 
-    def in_step(self) -> bool:
-        """The replica has all that the master has."""
-        _, offset, replicas = self.master.ask("ROLE")
-        return [int(told) for _, _, told in replicas] == [int(offset)]
+    def wait_replicated(self) -> None:
+        """The replica has all that the master has now; meanwhile it gets more, so they may never be in step."""
+        offset = int(self.master.ask("ROLE")[1])
+        wait_until(lambda: int(self.replica.ask("ROLE")[4]) >= offset, "the replica has everything")
 
-    def kill(self) -> float:
-        """The instant at which the replica says that it is the master."""
+    def kill(self) -> None:
+        """Returns when the replica says that it is the master."""
         self.master.kill()
-        return self._replaced()
+        self._wait_replaced()
 
-    def hang(self) -> float:
+    def hang(self) -> None:
         """The same of a master that keeps its connections and says nothing."""
         self.master.pause()
-        return self._replaced()
+        self._wait_replaced()
 
-    def _replaced(self) -> float:
+    def _wait_replaced(self) -> None:
         wait_until(self._promoted, "the replica is promoted", timeout=PROMOTED_S)
-        return time.monotonic()
 
     def _promoted(self) -> bool:
         try:
             return bool(self.replica.ask("ROLE")[0] == "master")
-        except redis.ConnectionError:
+        except (redis.ConnectionError, redis.TimeoutError):
             # a sentinel ends its connections with the promotion
             return False
 
@@ -84,16 +85,23 @@ def test_dispatching_goes_on(engine: Engine, service: Service, name: str, how: s
     pushed = engine.push_many([Task(n, delay=1 + n * EVERY_S) for n in range(STEADY)])
     lost = Lost(service, name)
     wait_until(lambda: all(dispatched(lost.master, keys) for keys in lost.shards), "every shard is dispatched")
-    wait_until(lost.in_step, "the replica has everything")
-    promoted_at = lost.kill() if how == "killed" else lost.hang()
+    lost.wait_replicated()
+    if how == "killed":
+        lost.kill()
+    else:
+        lost.hang()
     waiting = {keys.shard: (keys, dispatched(lost.replica, keys)) for keys in lost.shards}
     assert waiting
-    while waiting:
+
+    def all_served() -> bool:
         for shard, (keys, before) in list(waiting.items()):
-            if dispatched(lost.replica, keys) > before:
+            # or it was dispatched to its end before we looked
+            if dispatched(lost.replica, keys) > before or not lost.replica.ask("ZCARD", keys.due):
                 del waiting[shard]
-        assert time.monotonic() < promoted_at + RESUMED_S, f"shards {list(waiting)} are not served"
-    wait_until(lambda: engine.stats().ready == STEADY, "all is dispatched", timeout=20)
+        return not waiting
+
+    wait_until(all_served, "every shard of the new master is served", timeout=RESUMED_S)
+    wait_until(lambda: engine.stats().ready == STEADY, "all is dispatched")
     deliveries = claim(engine.consumer(), STEADY)
     assert sorted(delivery.id for delivery in deliveries) == sorted(pushed)
     engine.consumer().ack(deliveries)
@@ -102,7 +110,7 @@ def test_dispatching_goes_on(engine: Engine, service: Service, name: str, how: s
 
 def test_what_was_to_be_replicated_is_there(engine: Engine, service: Service, name: str) -> None:
     confirmed: list[str] = []
-    end = threading.Event()
+    promoted, end = threading.Event(), threading.Event()
 
     def push() -> None:
         while not end.is_set():
@@ -112,8 +120,9 @@ def test_what_was_to_be_replicated_is_there(engine: Engine, service: Service, na
                 )
                 confirmed.append(engine.push(0, delay=FAR_S, durability="replicated"))
             except NotReplicated:
-                # the new master has no replica: nothing more will be confirmed there
-                end.set()
+                # the new master has no replica: nothing more will be confirmed there; before, one was only slow
+                if promoted.is_set():
+                    end.set()
 
     lost = Lost(service, name)
     with ThreadPoolExecutor(3) as threads:
@@ -122,7 +131,8 @@ def test_what_was_to_be_replicated_is_there(engine: Engine, service: Service, na
             wait_until(lambda: len(confirmed) > 2000, "pushes are confirmed")
             before = len(confirmed)
             lost.kill()
-            wait_until(end.is_set, "pushes reach the new master", timeout=20)
+            promoted.set()
+            wait_until(end.is_set, "pushes reach the new master", timeout=PROMOTED_S)
         finally:
             end.set()
         for thread in pushing:
