@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
 import pytest
 
 from shardq import Engine, Task
+from shardq.dispatcher.forwarding import RETRY_S
 from shardq.dispatcher.poller import MAX_TOPICS
 from shardq.layout.slots import slot_of, tag
 from tests.support.engines import Engines
@@ -130,10 +132,16 @@ def test_a_list_that_refuses_holds_back_its_own_topic_only(
     ids = running.push_many([Task(n, topic="email") for n in range(20)])
     wait_until(lambda: "scheduled" not in {state_of(running, id) for id in ids}, "all are dispatched")
     wait_until(lambda: "WRONGTYPE" in caplog.text, "the refusal is in the log")
-    for n in range(10):
-        other = running.push(n)
-        at_once = "other topics are dispatched at once"
-        wait_until(lambda: state_of(running, other) == "ready", at_once, timeout=1)  # noqa: B023  called at once
+    # of a shard that holds something back, so that a poller that pauses for it would be met each time
+    home = running.topology.shard_of(ids[0])
+    beside = (id for n in itertools.count() if running.topology.shard_of(id := f"mine-{n}") == home)
+
+    def at_once() -> bool:
+        other, began = running.push("x", id=next(beside)), time.monotonic()
+        wait_until(lambda: state_of(running, other) == "ready", "it is dispatched")
+        return time.monotonic() - began < RETRY_S / 2
+
+    wait_until(lambda: all(at_once() for _ in range(5)), "other topics are dispatched at once, five in a row")
     assert "gone" not in {state_of(running, id) for id in ids}
     said = caplog.text.count("WRONGTYPE")
     servers.ask(slot, "DEL", list_name)
@@ -166,12 +174,19 @@ def test_one_list_that_refuses_and_one_that_does_not(
     servers.ask(slot_of(list_name), "SET", list_name, "not a list")
     running.forward("email", to=list_name)
     running.forward("sms", to=f"mine:{name}:good")
-    running.push_many([Task(n, topic=topic) for n in range(20) for topic in ("email", "sms")])
+    ids = running.push_many([Task(n, topic=topic) for n in range(20) for topic in ("email", "sms")])
     wait_until(lambda: len(on_list(servers, f"mine:{name}:good")) == 20, "the one is served")
-    for n in range(5):
-        running.push(n, topic="sms")
-        at_once = "and goes on being served at once"
-        wait_until(lambda: len(on_list(servers, f"mine:{name}:good")) == 21 + n, at_once, timeout=1)  # noqa: B023
+    home = running.topology.shard_of(ids[0])
+    beside = (id for n in itertools.count() if running.topology.shard_of(f"sms/{(id := f'mine-{n}')}") == home)
+
+    def at_once() -> bool:
+        before = len(on_list(servers, f"mine:{name}:good"))
+        running.push("x", id=next(beside), topic="sms")
+        began = time.monotonic()
+        wait_until(lambda: len(on_list(servers, f"mine:{name}:good")) > before, "it has arrived")
+        return time.monotonic() - began < RETRY_S / 2
+
+    wait_until(lambda: all(at_once() for _ in range(5)), "and goes on being served at once, five in a row")
     servers.ask(slot_of(list_name), "DEL", list_name)
     wait_until(lambda: len(on_list(servers, list_name)) == 20, "and then the other", timeout=20)
 
@@ -200,4 +215,5 @@ def test_more_topics_than_a_poller_knows_at_a_time(engines: Engines, url: str, n
     engine.push_many([Task(n, at=at, topic=f"t{n}") for n in range(MAX_TOPICS + 30)])
     wait_until(lambda: len(on_list(servers, f"mine:{name}")) == 20, "another one of each has arrived")
     wait_until(lambda: engine.stats().scheduled == 0, "all are dispatched")
-    assert engine.stats().ready == MAX_TOPICS - 10 + MAX_TOPICS + 30 - 10
+    left = MAX_TOPICS - 10 + MAX_TOPICS + 30 - 10
+    wait_until(lambda: engine.stats().ready == left, "all that no route takes is ready")
