@@ -36,6 +36,8 @@ class Table:
         self._held = 0
         self._resting = 0
         self._fetching = True
+        self._full = False
+        """Whether the fetching waits until there is room."""
         self._ended = False
 
     def __repr__(self) -> str:
@@ -49,6 +51,7 @@ class Table:
             while self._fetching:
                 if want := self.prefetch.want(self._held, self._running):
                     return want
+                self._full = True
                 self._room.wait()
             return 0
 
@@ -95,6 +98,8 @@ class Table:
             job.stage, job.began_at = "running", time.monotonic()
             self._held -= 1
             self._running += 1
+            # what was held leaves room, too: nobody may end for hours
+            self._make_room()
             return True
 
     def judge(self, job: Job, verdict: Verdict | None) -> bool:
@@ -116,9 +121,13 @@ class Table:
                 self._judged.notify()
             if not self._running:
                 self._quiet.notify_all()
-            if self._fetching and self.prefetch.want(self._held, self._running):
-                self._room.notify()
+            self._make_room()
             return True
+
+    def _make_room(self) -> None:
+        if self._full and self.prefetch.want(self._held, self._running):
+            self._full = False
+            self._room.notify()
 
     # ---- settle
 
