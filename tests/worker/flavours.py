@@ -11,7 +11,7 @@ from shardq import Delivery
 
 Flavour = Literal["function", "coroutine"]
 
-BLOCKED_S = 20.0
+BLOCKED_S = 60.0
 """Nobody stays behind a gate for longer, whatever a test forgets."""
 
 

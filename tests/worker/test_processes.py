@@ -230,7 +230,7 @@ def test_a_worker_frozen_past_its_lease_can_not_finish_what_another_has(
     assert state_of(running, id) == "leased"
     running.consumer().ack(delivery)
     assert state_of(running, id) == "gone"
-    assert running.stats().dead == 0
+    assert counted(running).dead == 0
 
 
 @pytest.mark.parametrize("flavour", ["function", "coroutine"])

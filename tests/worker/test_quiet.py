@@ -21,7 +21,7 @@ SHARDS = 16
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_fleet_may_grow(url: str, name: str) -> None:
-    """300 idle consumers in three processes: a task a second is taken by one, who alone is woken."""
+    """300 idle consumers in three processes: two tasks a second are each taken by one, who alone is woken."""
     tasks = 12
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(url, name=name, shards=SHARDS))
@@ -35,15 +35,17 @@ def test_the_fleet_may_grow(url: str, name: str) -> None:
         )
         wait_until(lambda: _calls_of_a_moment(servers) <= 1, "nobody but the heartbeat asks any more")
         with wake_ups(servers, engine, processes) as wakes:
-            before = script_calls(servers)
+            before, began = script_calls(servers), time.monotonic()
             for n in range(tasks):
                 engine.push(n)
-                wait_until(lambda: not unfinished(servers, name, SHARDS), "it is handled", timeout=2)
-                time.sleep(1 - time.time() % 1)  # the pace: one in every second of the clock
-            calls = script_calls(servers) - before
+                # sooner than any look that nobody woke it for: three processes take one in 24 s at least
+                wait_until(lambda: not unfinished(servers, name, SHARDS), "it is handled", timeout=15)
+                time.sleep(0.5 - time.time() % 0.5)  # the pace: one in every half second of the clock
+            calls, seconds = script_calls(servers) - before, time.monotonic() - began
             heard = wakes.look().heard
     assert len(heard) == tasks
-    assert calls <= 10 * tasks
+    # if each were asked by all consumers of a process it would be a hundred at least
+    assert calls <= 15 * max(tasks, seconds)
 
 
 def _calls_of_a_moment(servers: Servers) -> int:
@@ -60,9 +62,11 @@ def test_an_idle_worker(engines: Engines, url: str, name: str, servers: Servers)
         worker.on(topic)(print)
     with engines.working(worker):
         wait_until(lambda: all(waiting(servers, name, SHARDS, topic) for topic in ("", "a", "b")), "it waits")
-        before, span_s = script_calls(servers), 3.0
-        time.sleep(span_s)  # a span to measure in
-        assert script_calls(servers) - before <= 4 * span_s
+        before, began = script_calls(servers), time.monotonic()
+        time.sleep(3.0)  # a span to measure in
+        calls, span_s = script_calls(servers) - before, time.monotonic() - began
+    # a look at every shard that nobody woke it for comes once in some 10 s, and may come now
+    assert calls <= SHARDS + span_s
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -71,12 +75,16 @@ def test_a_thousand_slow_coroutines_in_flight(engines: Engines, url: str, name: 
     engine.start()
     running = most = done = 0
     sizes: list[int] = []
+    full = asyncio.Event()
 
     async def sleep(delivery: Delivery) -> None:
         nonlocal running, most, done
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.2)
+        if running == 1000:
+            full.set()
+        await full.wait()  # the first ones: until every place is taken
+        await asyncio.sleep(0.1)
         running -= 1
         done += 1
         if done % 1000 == 0:
@@ -86,7 +94,7 @@ def test_a_thousand_slow_coroutines_in_flight(engines: Engines, url: str, name: 
     worker.on("")(sleep)
     engine.push_many([Task(n) for n in range(15_000)])
     with engines.working(worker):
-        wait_until(lambda: done == 15_000, "all are handled", timeout=60)
+        wait_until(lambda: done == 15_000, "all are handled", timeout=90)
     assert most == 1000
     # after the first rounds, which fill pools and caches
     assert max(sizes[5:]) - sizes[4] < 16 << 20
