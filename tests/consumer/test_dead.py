@@ -16,7 +16,7 @@ from shardq.drivers.sync import Driver
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
-from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
 
 
@@ -53,7 +53,7 @@ def test_page_by_page(running: Engine) -> None:
     ids = bury(running, 2 * clean.PAGE * SHARDS + 7)
     tasks = list(running.dead())
     assert sorted(task.id for task in tasks) == sorted(ids)
-    per_shard = [shard.dead for shard in running.stats().shards]
+    per_shard = [shard.dead for shard in counted(running).shards]
     assert max(per_shard) > clean.PAGE
     # shard by shard, in the order of their deaths
     at = 0
@@ -81,7 +81,7 @@ def test_bringing_all_of_a_topic_back(running: Engine) -> None:
     assert {(d.attempt, d.failures) for d in deliveries} == {(1, 0)}
     assert sorted(task.id for task in running.dead()) == sorted(sms)
     assert running.requeue_all() == 3
-    assert running.stats().dead == 0
+    assert counted(running).dead == 0
 
 
 def test_bringing_all_back_ends_although_they_die_again(running: Engine) -> None:
@@ -159,10 +159,10 @@ def test_pollers_forget_what_is_too_much(
 
     def trimmed() -> bool:
         engine.push_many([Task("x") for _ in range(4)])  # something due: the pollers step
-        return engine.stats().dead <= 10
+        return counted(engine).dead <= 10
 
     wait_until(trimmed, "five are left in each shard")
-    assert all(shard.dead <= 5 for shard in engine.stats().shards)
+    assert all(shard.dead <= 5 for shard in counted(engine).shards)
 
 
 def test_purging_a_topic(running: Engine) -> None:
@@ -184,7 +184,7 @@ def test_purging_the_default_topic_leaves_the_others(running: Engine) -> None:
         put(running, "scheduled", topic=topic)
         put(running, "ready", topic=topic)
     assert running.purge("") == 2
-    stats = running.stats()
+    stats = counted(running)
     assert (stats.scheduled, stats.ready) == (1, 1)
 
 
@@ -194,7 +194,7 @@ def test_purging_everything(running: Engine, servers: Servers, name: str) -> Non
             put(running, state, topic=topic)
     running.push_many([Task(n, delay=FAR_S) for n in range(3000)])
     assert running.purge(everything=True) == 3009
-    stats = running.stats()
+    stats = counted(running)
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
     running.stop()
     kinds = {key.decode().rpartition("}:")[2] for key in servers.held(name)}

@@ -10,7 +10,7 @@ import pytest
 
 from shardq import Consumer, Delivery, Engine, InvalidDelay, InvalidOption, NaiveDatetime, Task
 from shardq.model.checks import expiry_spec
-from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
 
 LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
@@ -62,7 +62,7 @@ def test_an_expiry_before_the_due_time(expires: Any, due: int) -> None:
 def test_an_impossible_expiry(engine: Engine, expires: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         engine.push("x", expires=expires)
-    assert engine.stats().scheduled == 0
+    assert counted(engine).scheduled == 0
 
 
 def test_in_time_it_is_handled(running: Engine) -> None:
@@ -87,7 +87,7 @@ def test_too_late_it_is_buried(running: Engine) -> None:
 
     def all_met() -> bool:
         given.extend(d.id for d in consumer.claim(10))
-        return running.stats().ready == 0
+        return counted(running).ready == 0
 
     wait_until(all_met, "all are met")
     assert given == [fresh]

@@ -11,7 +11,7 @@ import pytest
 
 from shardq import Consumer, Delivery, Engine, LeaseLost, Task
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
 
 Order = Callable[[Consumer, Delivery], None]
@@ -113,7 +113,7 @@ def test_an_ack_that_crosses_extensions_is_good(running: Engine, consumer: Consu
         finally:
             ended.set()
         beating.result(30)
-    assert running.stats().leased == 0
+    assert counted(running).leased == 0
 
 
 def test_a_lease_that_was_revoked_by_a_replacing_push(running: Engine, order: Order) -> None:
@@ -138,7 +138,7 @@ def test_many_at_once_over_all_shards(running: Engine, consumer: Consumer) -> No
     consumer.bury(deliveries[:500], "in one trip")
     consumer.retry(deliveries[500:1000], delay=FAR_S)
     consumer.ack(deliveries[1000:])
-    stats = running.stats()
+    stats = counted(running)
     assert (stats.dead, stats.scheduled, stats.leased, stats.ready) == (500, 500, 0, 0)
     assert {d.id for d in deliveries} == set(ids)
 

@@ -8,6 +8,7 @@ import pytest
 
 from shardq import Engine, InvalidOption, Task
 from tests.support.engines import Engines
+from tests.support.states import counted
 from tests.support.waiting import wait_until
 
 SHARDS = 16
@@ -31,7 +32,7 @@ def test_high_before_any_further_low(running: Engine, max: int) -> None:
         assert {d.topic for d in consumer.claim(max)} == {"low"}
     ready(running, "high", 100)
     consumer.claim(max)  # the trip that brings the hints
-    left = running.stats().ready_by_topic["high"]
+    left = counted(running).ready_by_topic["high"]
     topics = [topic for _ in range(100 // max + 3) for topic in sorted(d.topic for d in consumer.claim(max))]
     assert topics[:left] == ["high"] * left
     assert set(topics[left:]) == {"low"}

@@ -14,7 +14,7 @@ from shardq import Consumer, Delivery, Engine, Task
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, put
+from tests.support.states import FAR_S, counted, put
 from tests.support.traffic import script_calls, waiting, wake_ups
 from tests.support.waiting import wait_until
 
@@ -301,7 +301,7 @@ def test_a_loop_over_a_consumer(running: Engine) -> None:
     assert len(set(seen)) == 5
     assert seen.count(seen[2]) == 2
     wait_until(lambda: running.stats().ready == 1, "the last one is ready again")
-    stats = running.stats()
+    stats = counted(running)
     assert (stats.leased, stats.dead, stats.scheduled) == (0, 0, 0)
 
 
