@@ -39,15 +39,20 @@ class User:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.pid = process.pid
-        self._hear()
+
+    def wait_ready(self) -> None:
+        """Until it can be told to enter."""
+        assert self._hear() == "ready"
 
     def go_in(self) -> None:
-        """Tell it to enter, without waiting for it."""
+        """Tell it to enter, without waiting for it. One that is not ready yet does it then."""
         self._say("enter")
 
     def is_in(self) -> tuple[bool, Path]:
         """Wait until it is in: whether it started the server, and the socket."""
-        word, _, socket = self._hear().partition(" ")
+        if (said := self._hear()) == "ready":
+            said = self._hear()
+        word, _, socket = said.partition(" ")
         assert word in ("started", "found"), f"the other process said {word!r}"
         return word == "started", Path(socket)
 
