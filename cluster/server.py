@@ -28,8 +28,9 @@ from redis.retry import Retry
 from cluster import servers, warden
 from cluster.ports import HOST, free_port
 
-START_TIMEOUT_S = 20.0  # a slow machine under load, with an append-only file to read
-_STOP_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0  # a slow machine under load, with an append-only file to read
+ANSWER_TIMEOUT_S = 20.0  # likewise, where the disk is slow, too
+_STOP_TIMEOUT_S = 30.0
 _PORT_TRIES = 5  # another process may take a free port between our look and the server's bind
 _LOG_LINES = 12
 
@@ -181,7 +182,7 @@ class Server:
             time.sleep(0.01)
         self._may_move = False
 
-    def ask(self, *words: str | bytes | float, decode: bool = True, timeout: float = 5.0) -> Any:
+    def ask(self, *words: str | bytes | float, decode: bool = True, timeout: float = ANSWER_TIMEOUT_S) -> Any:
         """One command on a connection of its own; texts of the answer are ``str``, or bytes."""
         client = self.client(decode=decode, timeout=timeout)
         command: Callable[..., Any] = client.execute_command
@@ -190,7 +191,7 @@ class Server:
         finally:
             client.close()
 
-    def client(self, *, decode: bool = False, timeout: float | None = 5.0) -> redis.Redis:
+    def client(self, *, decode: bool = False, timeout: float | None = ANSWER_TIMEOUT_S) -> redis.Redis:
         """A client without resends, for the caller to close. Answers come as bytes unless ``decode``."""
         options: dict[str, Any] = {"unix_socket_path": str(self.socket)} if self.socket else {}
         if self._tls:

@@ -67,7 +67,7 @@ class Servers:
 
     def _connected(self, address: str) -> redis.Redis:
         host, _, port = address.rpartition(":")
-        client = redis.Redis(host=host, port=int(port), socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
+        client = redis.Redis(host=host, port=int(port), socket_timeout=20.0, retry=Retry(NoBackoff(), 0))
         self._clients.append(client)
         return client
 

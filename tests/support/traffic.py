@@ -78,6 +78,6 @@ def wake_ups(servers: Servers, engine: Engine, processes: set[str]) -> Iterator[
             for channel in channels:
                 # one by one: the channels of two slots can't share a command
                 subscription.ssubscribe(channel)
-                assert subscription.get_sharded_message(timeout=5.0)["type"] == "ssubscribe"
+                assert subscription.get_sharded_message(timeout=30.0)["type"] == "ssubscribe"
             subscriptions.append(subscription)
         yield WakeUps(subscriptions)
