@@ -24,6 +24,7 @@ from shardq import Engine, Task
 from shardq.layout.keys import shard_keys
 from tests.growth.load import Book
 from tests.support.servers import Servers
+from tests.support.states import counted
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
@@ -100,20 +101,20 @@ def whole_run(url: str, name: str, folder: Path, meanwhile: AbstractContextManag
 
         with meanwhile:
             change(engine, dispatchers, 16)
-            assert engine.growth().wait(30), engine.growth()
+            assert engine.growth().wait(90), engine.growth()
             change(engine, dispatchers, 64)
             change(engine, dispatchers, 48)  # while the last one goes on
 
             (folder / "enough").touch()
             assert [load.said() for load in loads] == ["pushed"] * PROCESSES
-            assert engine.growth().wait(40), engine.growth()
+            assert engine.growth().wait(90), engine.growth()
             assert engine.topology.priors == ()
 
             def drained() -> bool:
-                stats = engine.stats()
+                stats = counted(engine)
                 return (stats.scheduled, stats.ready, stats.leased) == (WAITING, 0, 0)
 
-            wait_until(drained, "all but what waits is taken", timeout=20)
+            wait_until(drained, "all but what waits is taken", timeout=60)
         for load in loads:
             assert load.stop() == 0
         book = Book().read(folder)
@@ -144,18 +145,18 @@ def assert_balanced(book: Book) -> None:
     assert {id: times for id, times in book.ends.items() if times > 1} == {}
     assert [book.story(id) for id in book.ends.keys() ^ book.pushed.keys()] == []
     assert book.early() == []
-    # that the run was worth its name
-    assert len(book.cancelled) > 100
-    assert len(book.moves) > 100
+    # that the run was worth its name, by the least rounds that each process makes
+    assert len(book.cancelled) > 50
+    assert len(book.moves) > 50
     assert len(book.buried) > 20
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_id_once_while_the_number_of_shards_changes(cluster: Cluster, name: str, tmp_path: Path) -> None:
     assert_balanced(whole_run(cluster.url, name, tmp_path, nullcontext()))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_id_once_while_slots_move_too(cluster: Cluster, name: str, tmp_path: Path) -> None:
     moved: list[int] = []
     assert_balanced(whole_run(cluster.url, name, tmp_path, moving_slots(cluster, name, moved)))
