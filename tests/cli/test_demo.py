@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from shardq.cli.demo.trial import Verdict
-from tests.cli.shell import Shell
+from tests.cli.shell import LONGEST_S, Shell, own
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
@@ -28,13 +28,18 @@ def demo_servers(shell: Shell) -> list[int]:
     return found
 
 
+def keys(servers: Servers) -> set[str]:
+    """Of all engines. Those of other tests may go meanwhile; a demo adds none that stay."""
+    return {key.decode() for client in servers.masters for key in client.scan_iter(count=1000)}
+
+
 def remains(shell: Shell) -> list[str]:
     return sorted(each.name for each in Path(shell.temporary).iterdir())
 
 
 def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     done = shell.run("demo", *SMALL)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.own_err) == (0, "")
     books = dict(re.findall(r"^(\w+) +([\d,.]+)", done.out, re.MULTILINE))
     assert {name: books[name] for name in ("pushed", "dispatched", "taken")} == dict.fromkeys(
         ("pushed", "dispatched", "taken"), "500"
@@ -42,12 +47,12 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     assert (books["early"], books["lost"], books["duplicates"]) == ("0", "0", "0")
     assert "4 shards, shardq 0." in done.out
     assert remains(shell) == []
-    assert demo_servers(shell) == []
+    wait_until(lambda: not demo_servers(shell), "its server has ended")
 
 
 def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> None:
     with Servers(url) as servers:
-        before = sum(servers.ask_all("DBSIZE"))
+        before = keys(servers)
         done = shell.run("demo", *SMALL, "--json", "--url", url)
         books = done.object
         assert done.code == 0
@@ -60,19 +65,20 @@ def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> N
             "duplicates": 0,
         }
         assert books["ok"] is True
-        assert books["lateness"]["tasks"] == 500
+        # a dispatch without an answer is told, and nobody knows how late its tasks were
+        assert books["lateness"]["tasks"] == 500 or "can't be dispatched" in done.err
         assert books["versions"].keys() == {"shardq", "server", "python"}
-        assert sum(servers.ask_all("DBSIZE")) == before
+        assert keys(servers) <= before
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (80, 10)])
 def test_a_table_that_fits_its_terminal(shell: Shell, columns: int, rows: int) -> None:
     done = shell.on_terminal("demo", "--tasks", "300", "--seconds", "1", columns=columns, rows=rows)
     assert done.code == 0
-    assert max(map(len, done.out.splitlines())) <= columns
+    assert max(map(len, own(done.out).splitlines())) <= columns
     assert re.search(r"shard +pending +ready +leased +dispatched +per s +p50 ms +p99 ms", done.out)
     assert re.search(r"all +0 +0 +0 +300 ", done.out)
-    assert "…" not in done.out, "nothing is cut off"
+    assert "…" not in own(done.out), "nothing is cut off"
     assert ("+13" in done.out.split()) == (rows < 24), "shards without room are counted"
 
 
@@ -84,8 +90,8 @@ def test_stopped_midway_it_cleans_up(shell: Shell, number: signal.Signals, code:
     assert remains(shell) != []
     assert demo_servers(shell) != []
     process.send_signal(number)
-    _, err = process.communicate(timeout=10)
-    assert (process.returncode, err) == (code, "stopped before its end; everything it made is removed\n")
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, own(err)) == (code, "stopped before its end; everything it made is removed\n")
     assert remains(shell) == []
     wait_until(lambda: not demo_servers(shell), "its server has ended")
 
@@ -108,31 +114,35 @@ def test_an_impatient_user_leaves_nothing_behind_either(shell: Shell) -> None:
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_stopped_midway_on_another_server_it_removes_its_keys(shell: Shell, url: str) -> None:
     with Servers(url) as servers:
-        before = sum(servers.ask_all("DBSIZE"))
+        before = keys(servers)
         process = shell.start("demo", "--tasks", "20000", "--seconds", "60", "--url", url)
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=LONGEST_S)
         assert process.returncode == 130
-        assert sum(servers.ask_all("DBSIZE")) == before
+        assert keys(servers) <= before
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_a_task_that_somebody_takes_away_is_lost(shell: Shell, url: str) -> None:
-    process = shell.start("demo", "--tasks", "50", "--seconds", "2", "--shards", "1", "--url", url)
+def test_tasks_that_somebody_takes_away_are_lost(shell: Shell, url: str) -> None:
+    # due over a minute: it ends long before, because nothing is left
+    process = shell.start("demo", "--tasks", "50", "--seconds", "60", "--shards", "1", "--url", url)
+    stolen = 0
     with Servers(url) as servers:
 
-        def stolen() -> bool:
-            for key in servers.masters[0].scan_iter(match="shardq:{demo-*:due"):
-                return bool(servers.ask(0, "ZPOPMAX", key))
-            return False
+        def ended() -> bool:
+            nonlocal stolen
+            for key in servers.masters[0].scan_iter(match="shardq:{demo-*:due", count=1000):
+                stolen += len(servers.ask(0, "ZPOPMAX", key, 50))
+            return process.poll() is not None
 
-        wait_until(stolen, "a scheduled task is taken away")
-    out, err = process.communicate(timeout=30)
+        wait_until(ended, "all scheduled tasks are taken away, and it has ended", timeout=LONGEST_S)
+    out, err = process.communicate()
     assert process.returncode == 1
-    assert re.search(r"^lost +1 ", out, re.MULTILINE)
-    assert err == "error: the books do not balance\n"
+    assert stolen
+    assert re.search(rf"^lost +{stolen} ", out, re.MULTILINE)
+    assert own(err) == "error: the books do not balance\n"
 
 
 @pytest.mark.parametrize(

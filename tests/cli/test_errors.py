@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cluster.ports import free_port
-from tests.cli.shell import Shell
+from cluster.ports import HOST
+from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
     *("demo", "run", "push", "get", "cancel", "reschedule", "forward", "stats"),
@@ -74,8 +76,15 @@ def test_what_is_wrong_with_the_command_line_is_exit_code_2(shell: Shell, words:
     assert "Traceback" not in done.err
 
 
-def test_a_server_that_is_not_there(shell: Shell) -> None:
-    port = free_port()
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Nobody listens there, and nobody can."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        yield taken.getsockname()[1]
+
+
+def test_a_server_that_is_not_there(shell: Shell, port: int) -> None:
     commands = (
         ["push", "1"],
         ["push", "--file", "-"],
@@ -90,7 +99,7 @@ def test_a_server_that_is_not_there(shell: Shell) -> None:
     # at once: each tries for some seconds
     running = [shell.start(*words, "--url", f"redis://someone:sesame@127.0.0.1:{port}/0") for words in commands]
     for process, words in zip(running, commands, strict=True):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=LONGEST_S)
         assert process.returncode == 1, words
         line = err.splitlines()[-1]
         assert line.startswith(f"error: redis://someone:***@127.0.0.1:{port}: could not connect"), words
@@ -98,8 +107,7 @@ def test_a_server_that_is_not_there(shell: Shell) -> None:
         assert "sesame" not in out + err
 
 
-def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell) -> None:
-    port = free_port()
+def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell, port: int) -> None:
     done = shell.run("stats", "-v", "--url", f"redis://someone:sesame@127.0.0.1:{port}/0")
     assert "Traceback" in done.err
     assert done.err.splitlines()[-1].startswith("error: redis://someone:***@")
@@ -131,6 +139,6 @@ def test_a_reader_that_goes_away_is_no_error(shardq: Shell) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(10) == 1
+    assert process.wait(LONGEST_S) == 1
     assert process.stderr is not None
     assert process.stderr.read() == ""

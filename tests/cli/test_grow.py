@@ -11,7 +11,7 @@ import pytest
 from shardq import Engine, Task
 from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
-from tests.cli.shell import Shell
+from tests.cli.shell import LONGEST_S, Done, Shell
 from tests.support.waiting import wait_until
 
 TASKS = 600
@@ -23,6 +23,18 @@ def full(engine: Engine) -> Engine:
     """Of tasks that are due in an hour."""
     engine.push_many([Task(n, delay=3600) for n in range(TASKS)])
     return engine
+
+
+def served(shardq: Shell, *words: str) -> Done:
+    """``shards`` when it hears of the dispatcher: one that stood still for three seconds is none for a moment."""
+
+    def seen() -> Done | None:
+        done = shardq.run("shards", *words)
+        return None if "no dispatchers" in done.out or '"dispatchers":[]' in done.out else done
+
+    done = wait_until(seen, "the dispatcher is seen")
+    assert done is not None
+    return done
 
 
 def homes(engine: Engine) -> list[int]:
@@ -80,16 +92,18 @@ def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engi
 def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
     full.start()
     grown = shardq.run("expand", "8", "--wait")
-    assert (grown.code, grown.err) == (0, "")
+    assert grown.code == 0
+    # those that move stood still for seconds, if anything
+    assert set(grown.err.splitlines()) <= {NOBODY}
     moved = TASKS - sum(homes(full)[:SHARDS])
     assert grown.lines[-1] == f"8 shards are in force, and every task is where it belongs: {moved} moved"
     assert full.growth().done
     assert min(homes(full)) > 0
     back = shardq.run("shrink", "3", "--wait", "--json")
-    assert (back.code, back.err) == (0, "")
-    assert {"shards": 3, "in_force": True, "done": True, "swept": 3, "of": 3, "dispatchers": 1}.items() <= (
-        back.object.items()
-    )
+    assert back.code == 0
+    assert set(back.err.splitlines()) <= {NOBODY}
+    assert {"shards": 3, "in_force": True, "done": True, "swept": 3, "of": 3}.items() <= back.object.items()
+    assert back.object["dispatchers"] <= 1
     assert back.object["moved"] > TASKS / 2, "those of shards that are gone count too"
     assert sum(homes(full)) == TASKS
     assert shardq.run("expand", "3").out.startswith(
@@ -110,7 +124,7 @@ def test_ctrl_c_leaves_the_change_running(shardq: Shell, full: Engine) -> None:
     assert process.stdout is not None
     assert "tasks moved, 0 of 8 shards swept" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
     assert "the change to 8 shards goes on without this command" in err
     assert "Traceback" not in err
@@ -126,7 +140,7 @@ def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None
     assert process.stdout is not None
     assert "; 50 ready or running, not moved" in process.stdout.readline()
     full.purge("now")
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0
     assert "every task is where it belongs" in out
 
@@ -149,7 +163,7 @@ def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
 
 def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
     full.start()
-    done = shardq.run("shards")
+    done = served(shardq)
     assert (done.code, done.err) == (0, "")
     head, _, *rows = [line for line in done.lines if line.strip()]
     assert head.split()[:8] == ["shard", "tag", "slot", "pending", "ready", "leased", "dead", "share"]
@@ -165,7 +179,7 @@ def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
 
 def test_shards_as_json(shardq: Shell, full: Engine) -> None:
     full.start()
-    told = shardq.run("shards", "--json").object
+    told = served(shardq, "--json").object
     (process,) = told["dispatchers"]
     assert (told["name"], told["count"], told["priors"], told["pending"]) == (full.name, SHARDS, [], None)
     assert {shard["poller"] for shard in told["shards"]} == {process}

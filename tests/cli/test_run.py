@@ -4,41 +4,53 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from cluster.server import Server
 from shardq import Engine
 from tests.cli.conftest import SHARDS
-from tests.cli.shell import Shell
+from tests.cli.shell import LONGEST_S, Shell, own
 from tests.support.states import claim, state_of
 from tests.support.waiting import wait_until
 
-PROMPT_S = 1.0
+PROMPT_S = 6.0
+"""To end takes less than a second, on a machine that is not busy. What was not woken would go on for ten, or more."""
+
+SILENT_S = 3.0
+"""Likewise, of the quickest of some tries."""
+
+TRIES = 5
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    assert process.stdout is not None
+    return iter(process.stdout.readline, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_dispatches_until_it_is_told_to_end(shardq: Shell, engine: Engine, number: signal.Signals) -> None:
     process = shardq.start("run")
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(f"serving '{engine.name}': {SHARDS} shards at redis")
+    told = lines(process)
+    assert next(told).startswith(f"serving '{engine.name}': {SHARDS} shards at redis")
+    assert any(f"polling {SHARDS} of {SHARDS} shards, 1 processes" in line for line in told)
     id = engine.push("x", delay=0.2)
     wait_until(lambda: state_of(engine, id) == "ready", "the task is dispatched")
     (delivery,) = claim(engine.consumer(), 1)
     assert delivery.payload == "x"
     began = time.monotonic()
     process.send_signal(number)
-    out, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=LONGEST_S)
     assert time.monotonic() - began < PROMPT_S
-    assert (process.returncode, err) == (0, "stopped\n")
-    assert f"polling {SHARDS} of {SHARDS} shards, 1 processes" in out
+    assert (process.returncode, own(err)) == (0, "stopped\n")
 
 
 def test_as_json(shardq: Shell, engine: Engine) -> None:
     process = shardq.start("run", "--json")
-    assert process.stdout is not None
-    seen = json.loads(process.stdout.readline())
+    seen = next(seen for seen in map(json.loads, lines(process)) if seen.get("healthy"))
     assert {
         "name": engine.name,
         "shards": SHARDS,
@@ -49,8 +61,8 @@ def test_as_json(shardq: Shell, engine: Engine) -> None:
     assert seen["polling"] == list(range(SHARDS))
     assert seen["lateness"].keys() == {"tasks", "p50_ms", "p99_ms", "max_ms"}
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=10) == ("", "")
-    assert process.returncode == 0
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, own(err)) == (0, "")
 
 
 def test_quietly(shardq: Shell, engine: Engine) -> None:
@@ -58,8 +70,8 @@ def test_quietly(shardq: Shell, engine: Engine) -> None:
     id = engine.push("x")
     wait_until(lambda: state_of(engine, id) == "ready", "the task is dispatched")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (0, "", "")
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, out, own(err)) == (0, "", "")
 
 
 def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
@@ -67,22 +79,28 @@ def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
     assert process.stdout is not None
     assert ": 3 shards at" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=LONGEST_S)
     other = shardq.start("run", "--shards", "5")
     assert other.stdout is not None
     assert ": 3 shards at" in other.stdout.readline()
     other.send_signal(signal.SIGINT)
-    _, err = other.communicate(timeout=10)
+    _, err = other.communicate(timeout=LONGEST_S)
     assert "has 3 shards, not the 5 asked for" in err
 
 
 def test_it_ends_promptly_while_its_server_is_silent(shell: Shell, own_server: Server, name: str) -> None:
-    process = shell.start("run", "--url", own_server.url, "--name", name)
-    assert process.stdout is not None
-    process.stdout.readline()
-    own_server.pause()
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
-    assert process.returncode == 0
-    assert time.monotonic() - began < 3 * PROMPT_S, "the server is told, which it does not hear"
+    quickest = LONGEST_S
+    # a machine that stood still makes one try slow; waiting for the server would make slow all of them
+    for _ in range(TRIES):
+        process = shell.start("run", "--url", own_server.url, "--name", name)
+        next(lines(process))
+        own_server.pause()
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LONGEST_S)
+        quickest = min(quickest, time.monotonic() - began)
+        assert process.returncode == 0
+        if quickest < SILENT_S:
+            break
+        own_server.resume()
+    assert quickest < SILENT_S, "the server is told, which it does not hear"

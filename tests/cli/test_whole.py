@@ -9,7 +9,7 @@ import pytest
 from shardq import Engine
 from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
-from tests.cli.shell import Shell
+from tests.cli.shell import LONGEST_S, Shell
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
@@ -81,7 +81,7 @@ def test_stats_watch_looks_again_until_it_is_interrupted(shardq: Shell, engine: 
     assert '"scheduled":0' in first
     assert '"scheduled":0' in second
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
     assert "Traceback" not in err
 
