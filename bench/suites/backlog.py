@@ -30,7 +30,7 @@ LIMIT = 500
 
 def _measure(stand: Stand) -> Iterator[Figure]:
     levels = stand.pick((1_000, 5_000), (10_000, 100_000, 1_000_000), (10_000, 100_000, 1_000_000, 10_000_000))
-    rounds = stand.pick(1, 4)
+    whole = stand.pick(4_000, 4 * BATCH)
     for shards in SHARD_COUNTS:
         with stand.engine(shards=shards) as engine:
             have = 0
@@ -41,7 +41,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
                 have = level
                 pushing, moving, pushed, moved = Spent(), Spent(), 0, 0
                 batch = min(BATCH, level // 2)
-                for _ in range(rounds * BATCH // batch):
+                for _ in range(whole // batch):
                     tasks = list(_tasks(batch))
                     with stand.metering() as spent:
                         engine.push_many(tasks)

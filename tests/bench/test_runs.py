@@ -35,6 +35,7 @@ def stand() -> Iterator[Stand]:
         yield stand
 
 
+@pytest.mark.timeout(300)
 def test_a_suite_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
     assert command.main(["--quick", "--only", "backlog", "--json", str(file)]) == 0
