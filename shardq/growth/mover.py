@@ -117,7 +117,9 @@ class Mover:
 
     def _sweep(self, topology: Topology) -> None:
         rate = topology.move_rate
-        pace = Pace(None if rate is None else rate / max(1, self._members()), self._something_moved)
+        share = None if rate is None else rate / max(1, self._members())
+        # a thread that is left behind in a pause must not go on at its end
+        pace = Pace(share, self._something_moved, self._stopping.is_set)
         for keys in run(self._driver, unswept(self._atlas, self._mine()), CALL_TIMEOUT_S):
             if self._stopping.is_set() or self._atlas.topology.epoch != topology.epoch:
                 return

@@ -53,6 +53,8 @@ class Pace:
     """Tasks a second; None: as fast as it can."""
     moving: Callable[[], None] = lambda: None
     """Called when something was moved."""
+    stopped: Callable[[], bool] = lambda: False
+    """Whether to move no more: what is under way arrives, and nothing else is taken."""
 
     def groups(self, strangers: Sequence[Stranger]) -> Iterator[Sequence[Stranger]]:
         size = GROUP if self.rate is None else max(1, min(GROUP, int(self.rate * PART_S)))
@@ -148,6 +150,9 @@ def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Oper
         while cursor != "0":
             cursor, members = yield grow.scan(source, key, cursor or "0", count=grow.SCAN)
             for group in pace.groups(_strangers(topology, source, members)):
+                if pace.stopped():
+                    yield from train.arrived()
+                    return False
                 found = True
                 done = yield from train.along(group)
                 if pace.rate is not None:
