@@ -403,7 +403,7 @@ def _topology(name: str) -> Operation[Topology]:
     return Topology.from_fields(fields)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_changing_number_of_shards(single: Server) -> None:
     driver = Driver(Settings.from_url(single.url))
     driver.open()
