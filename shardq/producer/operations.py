@@ -136,9 +136,11 @@ def unique_pushed(atlas: Atlas, words: list[Word], *, resent: produce.Resent = "
             for keys in earlier:
                 call = produce.push_unique(keys, topology.epoch, words, resent=resent, only_here=True)
                 (answer,) = yield call
-                if answer == "moving":
+                while answer == "moving":
+                    # asked again: what arrives may be done before we look there, and its window is still here
                     yield from brought(atlas, keys, id)
-                elif answer != "elsewhere":
+                    (answer,) = yield call
+                if answer != "elsewhere":
                     return str(answer)
             keys = home
             (answer,) = yield produce.push_unique(home, topology.epoch, words, resent=resent)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from shardq.atlas import Atlas
-from shardq.calls import grow
+from shardq.calls import dispatch, grow
 from shardq.calls.request import Command
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
@@ -52,6 +52,12 @@ class Migration:
             self._driver.call(grow.put(target, epoch, parcels))
         if stage == "moved":
             self._driver.call(grow.clear(source, epoch, parcels))
+
+    def dispatch(self, id: str) -> None:
+        """Makes ready what is due in the shard where the id belongs now; nothing is moved by that."""
+        atlas = self.atlas()
+        call = dispatch.dispatch(atlas.home(id), atlas.topology.epoch, [""], limit=10, max_attempts=5, paused=())
+        assert self._driver.call(call).moved == 1
 
     def resizing(self, shards: int) -> Stepped:
         """Somebody who changes the number of shards, and has not begun."""

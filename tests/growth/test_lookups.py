@@ -7,8 +7,10 @@ import datetime as dt
 import pytest
 
 from shardq import Conflict, Engine, Outcome, PushError, Task
+from shardq.calls.request import Call
 from shardq.model.record import codec_named
-from shardq.producer.operations import found
+from shardq.producer.operations import found, unique_pushed
+from shardq.producer.packing import Packer
 from tests.growth.conftest import SHARDS
 from tests.growth.migration import STAGES, Migration, Stage, moving_ids
 from tests.growth.stepping import Stepped
@@ -151,6 +153,26 @@ def test_an_id_in_its_dedup_window(engine: Engine, shards: int, id: str) -> None
     assert engine.push("third", id=id, on_conflict="replace").outcome == "pushed"
     (delivery,) = claim(consumer, 1)
     assert delivery.payload == "third"
+
+
+def test_a_window_whose_task_is_done_between_two_questions(
+    engine: Engine, migration: Migration, shards: int, id: str
+) -> None:
+    """It was on its way when the old shard was asked, and is gone when the new one is; its window is in the old one."""
+    engine.push("first", id=id, dedup=600)
+    changed(engine, shards)
+    migration.bring(id, "taken")
+    words = Packer(codec_named("json"), max_payload=1000).one(Task("second", id=id, dedup=600)).unique
+    push = Stepped("push", unique_pushed(migration.atlas(), words))
+    migration.step(push, 1)
+    while not (isinstance(push.request, Call) and push.request.script.name == "push_unique"):
+        migration.step(push, 1)
+    migration.dispatch(id)
+    consumer = engine.consumer()
+    consumer.ack(claim(consumer, 1))
+    migration.step(push, 50)
+    assert push.result == "seen"
+    assert migration.places(id, 7) == []
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "replace"])
