@@ -332,6 +332,8 @@ def test_stopping_finishes_what_runs_and_gives_back_the_rest(
         wait_until(claims_no_more, "it claims no more")
         wait_until(lambda: counted(running).leased == 2, "no other is held")
         gate.open()
+        # before the end of the block, which stops it again: that would be without grace
+        wait_until(lambda: counted(running).leased == 0, "both are settled")
     assert len(gate.begun) == 2
     rest = [task for id in ids if (task := running.get(id))]
     assert len(rest) == 8
