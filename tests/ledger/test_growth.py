@@ -89,7 +89,15 @@ def change(engine: Engine, dispatchers: Dispatchers, shards: int) -> None:
     dispatchers.kill_one()
 
 
-def whole_run(url: str, name: str, folder: Path, meanwhile: AbstractContextManager[object]) -> Book:
+def whole_run(
+    url: str,
+    name: str,
+    folder: Path,
+    meanwhile: AbstractContextManager[object],
+    moved: Sequence[int] = (),
+    least: int = 0,
+) -> Book:
+    """``meanwhile`` something happens, and is listed in ``moved`` until there is enough of it."""
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(url, name=name, shards=4))
         dispatchers = Dispatchers(stack, url, name)
@@ -105,6 +113,7 @@ def whole_run(url: str, name: str, folder: Path, meanwhile: AbstractContextManag
             change(engine, dispatchers, 64)
             change(engine, dispatchers, 48)  # while the last one goes on
 
+            wait_until(lambda: len(moved) >= least, "enough slots have moved", timeout=90)
             (folder / "enough").touch()
             assert [load.said() for load in loads] == ["pushed"] * PROCESSES
             assert engine.growth().wait(90), engine.growth()
@@ -159,5 +168,4 @@ def test_every_id_once_while_the_number_of_shards_changes(cluster: Cluster, name
 @pytest.mark.timeout(300)
 def test_every_id_once_while_slots_move_too(cluster: Cluster, name: str, tmp_path: Path) -> None:
     moved: list[int] = []
-    assert_balanced(whole_run(cluster.url, name, tmp_path, moving_slots(cluster, name, moved)))
-    assert len(moved) > 10
+    assert_balanced(whole_run(cluster.url, name, tmp_path, moving_slots(cluster, name, moved), moved, 10))
