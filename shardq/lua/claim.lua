@@ -25,19 +25,18 @@
 -- COST O(n log M), at most about 1 MiB of records
 local max, token = tonumber(ARGV[4]), ARGV[6]
 local deadline = now_ms + tonumber(ARGV[5])
-local haunted = redis.call('HLEN', KEYS[5]) > 0
-local held, known_leases = redis.call('ZCARD', KEYS[3]), redis.call('HLEN', KEYS[4])
-redis.call('ZCARD', KEYS[6])
-redis.call('HLEN', KEYS[7])
+local haunted
 local items, met, ghosts, odd, reasons = {}, {}, {}, {}, {}
-local members, entries, taken_of, back = {}, {}, {}, {}
+local members, entries, taken_of, drained, back = {}, {}, {}, {}, {}
 local given, read, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 3
 for list = 8, 7 + lists do
   local share, allowed = math.min(max - given, tonumber(ARGV[list * 3 - 14])), ARGV[list * 3 - 13]
   local first_lease = lease_entry(0, 0, allowed, token)
-  local ids = share > 0 and bytes < 1048576 and redis.call('LRANGE', KEYS[list], 0, share - 1) or {}
+  local asked = share > 0 and bytes < 1048576
+  local ids = asked and redis.call('LRANGE', KEYS[list], 0, share - 1) or {}
   local taken = 0
+  if #ids > 0 and haunted == nil then haunted = redis.call('HLEN', KEYS[5]) > 0 end
   while taken < #ids and bytes < 1048576 do
     local chunk = {}
     for i = taken + 1, math.min(#ids, taken + next_chunk(1048576 - bytes, read, bytes)) do chunk[#chunk + 1] = ids[i] end
@@ -74,10 +73,15 @@ for list = 8, 7 + lists do
       end
     end
   end
-  taken_of[list] = taken
+  taken_of[list], drained[list] = taken, asked and taken == #ids and #ids < share
 end
+local held, known_leases
+if given > 0 then held, known_leases = redis.call('ZCARD', KEYS[3]), redis.call('HLEN', KEYS[4]) end
 -- what is not handed out is accounted for before it leaves its list: refused halfway, it is met again
 if #odd > 0 or next(ghosts) then
+  -- a key of the wrong type fails here, before anything is written
+  redis.call('ZCARD', KEYS[6])
+  redis.call('HLEN', KEYS[7])
   begin()
   for list = 8, 7 + lists do redis.call('LTRIM', KEYS[list], 0, -1) end -- may it be done? it changes nothing yet
 end
@@ -113,14 +117,15 @@ end
 local lengths, crowds = {}, {}
 for i = 1, lists do
   local waiting = KEYS[7 + lists + i]
-  lengths[i] = redis.call('LLEN', KEYS[7 + i])
+  lengths[i] = drained[7 + i] and 0 or redis.call('LLEN', KEYS[7 + i])
   if lengths[i] > 0 then
     -- more than this caller takes: the next one is woken, who will wake the next
     if taken_of[7 + i] > 0 then draw(ARGV[6 + i * 3], waiting, 1, ARGV[7]) end
   elseif ARGV[8] ~= '' then
     -- a process that did not come back for an hour is gone: who waits looks again at least every half hour
-    redis.pcall('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - 3600000)
-    redis.pcall('ZADD', waiting, 'NX', now_ms, ARGV[8])
+    if redis.pcall('ZADD', waiting, 'NX', now_ms, ARGV[8]) == 1 then
+      redis.pcall('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - 3600000)
+    end
   end
   local crowd = ARGV[8] ~= '' and redis.pcall('ZCARD', waiting)
   crowds[i] = type(crowd) == 'number' and crowd or 0
