@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from bench.loads import PAYLOAD, spread_tasks
 from shardq.atlas import Atlas
-from shardq.consumer.hints import Ask, Hints
+from shardq.consumer.hints import Ask, Hints, Stocks
 from shardq.layout.topology import Topology
 from shardq.model.ids import UNIQUE_LENGTH, Ids
 from shardq.model.record import JSON, decode_record, encode_record, record_encoder
@@ -64,13 +64,14 @@ def test_decoding_one_record(benchmark: Timing) -> None:
 
 
 def test_splitting_one_claim_over_16_shards(benchmark: Timing) -> None:
-    hints = Hints(weights=None)
+    topics = ["high", "low"]
+    hints = Hints(topics, None, Stocks())
     source = random.Random(SHARDS)
     for shard in range(SHARDS):
-        hints.learn(shard, {"high": source.randrange(10), "low": source.randrange(100)}, 0.0)
+        hints.stocks.learn(shard, {"high": source.randrange(10), "low": source.randrange(100)}, 0.0)
 
     def split() -> list[Ask]:
-        return hints.split(100, range(SHARDS), ["high", "low"], {}, 1.0)
+        return hints.split(100, range(SHARDS), topics, {}, 1.0)
 
     assert sum(ask.max for ask in benchmark(split)) == 100
 

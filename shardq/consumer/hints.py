@@ -7,8 +7,9 @@ shard asked first changes with every claim, so that none starves behind others t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 FRESH_S = 0.02
 """How long the length of a list is believed when the claim can be filled without asking that shard."""
@@ -27,29 +28,59 @@ class Ask:
     """Of each topic at most; together at most ``max``."""
 
 
+class Stocks:
+    """What the consumers of one engine were told of ready lists, last by whichever of them: in a large fleet nobody
+    needs to ask what another has just heard. Safe for threads: every value is replaced whole.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[str, dict[int, int]] = {}
+        """By topic and shard."""
+        self._asked_at: dict[str, dict[int, float]] = {}
+        self._turns = count(1)
+
+    def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
+        for topic, number in left.items():
+            self._left.setdefault(topic, {})[shard] = number
+        self.asking(shard, left, now_s)
+
+    def asking(self, shard: int, topics: Iterable[str], now_s: float) -> None:
+        """Somebody is about to learn it: others need not ask, too."""
+        for topic in topics:
+            self._asked_at.setdefault(topic, {})[shard] = now_s
+
+    def of(self, topic: str) -> Mapping[int, int]:
+        """Shard → how much it was last known to have."""
+        return self._left.get(topic, {})
+
+    def asked_at(self, topic: str) -> Mapping[int, float]:
+        return self._asked_at.get(topic, {})
+
+    def turn(self) -> int:
+        """Where the next claim begins."""
+        return next(self._turns)
+
+
 @dataclass(slots=True)
 class Hints:
-    """One consumer's knowledge of its topics' ready lists."""
+    """How one consumer splits its claims, by what is known of its topics' ready lists."""
 
+    topics: Sequence[str]
     weights: Mapping[str, int] | None
     """None: strict order."""
-    _known: dict[int, dict[str, int]] = field(default_factory=dict)
-    _asked_at: dict[int, float] = field(default_factory=dict)
-    _turn: int = 0
+    stocks: Stocks
     _credit: dict[str, float] = field(default_factory=dict)
     """What weighted topics are owed of earlier claims."""
 
-    def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
-        self._known[shard] = dict(left)
-        self._asked_at[shard] = now_s
-
     def left(self, shards: Sequence[int]) -> list[tuple[int, str]]:
         """The lists of these shards that are known to have something."""
-        return [(shard, topic) for shard in shards for topic, left in self._known.get(shard, {}).items() if left]
+        stocks = [(topic, self.stocks.of(topic)) for topic in self.topics]
+        return [(shard, topic) for shard in shards for topic, of in stocks if of.get(shard)]
 
     def known(self, topic: str, shards: Sequence[int]) -> int:
         """How much these shards were last known to have of a topic."""
-        return sum(self._known.get(shard, {}).get(topic, 0) for shard in shards)
+        of = self.stocks.of(topic)
+        return sum(of.get(shard, 0) for shard in shards)
 
     def split(
         self,
@@ -68,15 +99,17 @@ class Hints:
         """
         if not shards or not topics:
             return []
-        self._turn += 1
-        start = self._turn % len(shards)
+        start = self.stocks.turn() % len(shards)
         order = [*shards[start:], *shards[:start]]
+        if self.weights is None and topics[0] not in caps and (asks := self._highest(max, order, topics, now_s)):
+            return asks
         known = {topic: min(caps.get(topic, max), self.known(topic, shards)) for topic in topics}
         quotas = self._strict(max, known) if self.weights is None else self._weighted(max, known, self.weights)
         shares: dict[int, dict[str, int]] = {shard: dict.fromkeys(topics, 0) for shard in order}
         for topic, quota in quotas.items():
+            of = self.stocks.of(topic)
             for shard in order:
-                part = min(quota, self._known.get(shard, {}).get(topic, 0))
+                part = min(quota, of.get(shard, 0))
                 shares[shard][topic] = part
                 quota -= part
         totals = {shard: sum(parts.values()) for shard, parts in shares.items()}
@@ -87,20 +120,36 @@ class Hints:
                 empty = empty[:FEW]
                 order = [shard for shard in order if totals[shard] or shard in empty]
             _spread(left, empty, shares, totals, caps)
-        elif self.weights is None and quotas[topics[0]] == max:
-            # filled from the highest topic: look at one other shard, the one not asked for longest
-            others = [shard for shard in order if not totals[shard]]
-            oldest = min(others, key=lambda shard: self._asked_at.get(shard, 0.0), default=None)
-            order = [shard for shard in order if totals[shard]]
-            if oldest is not None and now_s - self._asked_at.get(oldest, 0.0) > FRESH_S:
-                order.append(oldest)
         return [Ask(shard, totals[shard], shares[shard]) for shard in order]
+
+    def _highest(self, max: int, order: Sequence[int], topics: Sequence[str], now_s: float) -> list[Ask]:
+        """All of it from the highest topic, where that is known to have as much; else nothing. In a backlog most
+        claims are such, and end at the first shard."""
+        highest = topics[0]
+        of = self.stocks.of(highest)
+        asks: list[Ask] = []
+        for shard in order:
+            if part := min(max, of.get(shard, 0)):
+                asks.append(Ask(shard, part, dict.fromkeys(topics, 0) | {highest: part}))
+                max -= part
+                if not max:
+                    break
+        else:
+            return []
+        # and a look at one other shard, the one not asked for longest
+        asked_at, asked = self.stocks.asked_at(highest), {ask.shard for ask in asks}
+        others = [(asked_at.get(shard, 0.0), shard) for shard in order if shard not in asked]
+        at, oldest = min(others, default=(now_s, 0))
+        if now_s - at > FRESH_S:
+            asks.append(Ask(oldest, 0, dict.fromkeys(topics, 0)))
+            self.stocks.asking(oldest, topics, now_s)
+        return asks
 
     @staticmethod
     def _strict(max: int, known: Mapping[str, int]) -> dict[str, int]:
         quotas: dict[str, int] = {}
-        for topic, count in known.items():
-            quotas[topic] = min(max, count)
+        for topic, number in known.items():
+            quotas[topic] = min(max, number)
             max -= quotas[topic]
         return quotas
 

@@ -14,7 +14,7 @@ from shardq.calls.answers import Missing, Stale
 from shardq.calls.consume import Ack, Bury, Claimed, Other, Verdict
 from shardq.calls.request import Call
 from shardq.consumer.desk import List
-from shardq.consumer.hints import Ask, Hints
+from shardq.consumer.hints import Ask, Hints, Stocks
 from shardq.consumer.permits import Permits
 from shardq.consumer.room import Room
 from shardq.errors import LeaseLost, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
@@ -51,6 +51,7 @@ class Claims:
         lease_ms: int,
         codec: Codec,
         max_attempts: int,
+        stocks: Stocks,
         weights: Mapping[str, int] | None = None,
         types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
@@ -65,7 +66,8 @@ class Claims:
         """Attempts, failed or lapsed, that tasks of some topics are allowed; those of the others: the engine's."""
         self.types = types or {}
         """What the payloads of some topics are decoded into."""
-        self.hints = Hints(weights)
+        self.stocks = stocks
+        self.hints = Hints(self.topics, weights, stocks)
         self.permits = Permits(atlas, lease_ms)
         self.trouble: dict[int, float] = {}
         """Shards that could not be reached, to the (monotonic) instant at which to ask them again."""
@@ -88,7 +90,7 @@ class Claims:
             log.warning("some shards can't be reached, claiming from the others: %s", why)
         now = time.monotonic()
         self.trouble[shard] = now + TROUBLE_S
-        self.hints.learn(shard, dict.fromkeys(topics, 0), now)
+        self.stocks.learn(shard, dict.fromkeys(topics, 0), now)
 
     def recovered(self, shard: int) -> None:
         if self.trouble.pop(shard, None) is not None and not self.trouble:
@@ -185,7 +187,7 @@ def _asked(
             continue
         if claims.trouble:
             claims.recovered(keys.shard)
-        claims.hints.learn(keys.shard, dict(zip(topics, result.left, strict=True)), time.monotonic())
+        claims.stocks.learn(keys.shard, dict(zip(topics, result.left, strict=True)), time.monotonic())
         for topic, left, size in zip(topics, result.left, result.crowds, strict=True):
             # a crowd is counted only where our name was left
             if size and not left:

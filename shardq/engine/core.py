@@ -12,6 +12,7 @@ from shardq import embedded
 from shardq.atlas import Atlas
 from shardq.calls import clean
 from shardq.calls.observe import Replication
+from shardq.consumer.hints import Stocks
 from shardq.consumer.operations import Claims
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.routes import Connections
@@ -36,6 +37,7 @@ class Core:
         self._packer = Packer(options.codec, max_payload=options.max_payload)
         self._atlas: Atlas | None = None
         self._embedded: embedded.Embedded | None = None
+        self._stocks = Stocks()
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
 
@@ -112,6 +114,7 @@ class Core:
             lease_ms=lease_ms(lease),
             codec=self.options.codec,
             max_attempts=self.options.max_attempts,
+            stocks=self._stocks,
             weights=weights,
             types=types,
             topic_attempts=topic_attempts,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.consumer.hints import FEW, FRESH_S, Ask, Hints
+from shardq.consumer.hints import FEW, FRESH_S, Ask, Hints, Stocks
 
 TOPICS = ("high", "middle", "low")
 Lengths = Mapping[int, Mapping[str, int]]
@@ -33,7 +33,7 @@ class Lists:
                 room -= taken
                 left[topic] -= taken
                 given[topic] += taken
-            hints.learn(ask.shard, {topic: left[topic] for topic in topics}, 0.0)
+            hints.stocks.learn(ask.shard, {topic: left[topic] for topic in topics}, 0.0)
         return asks, given
 
 
@@ -42,9 +42,9 @@ def full(shards: int, count: int = 10**9, topics: Sequence[str] = TOPICS) -> Lis
 
 
 def knowing(lengths: Lengths, weights: Mapping[str, int] | None = None) -> Hints:
-    hints = Hints(weights)
+    hints = Hints(TOPICS, weights, Stocks())
     for shard, lists in lengths.items():
-        hints.learn(shard, lists, 0.0)
+        hints.stocks.learn(shard, lists, 0.0)
     return hints
 
 
@@ -95,7 +95,7 @@ def test_what_is_known_is_all_fetched_in_the_end(lengths: Lengths, weights: Mapp
 
 
 def test_who_knows_nothing_asks_everywhere_for_its_part() -> None:
-    asks = Hints(None).split(10, range(4), TOPICS, {}, 0.0)
+    asks = Hints(TOPICS, None, Stocks()).split(10, range(4), TOPICS, {}, 0.0)
     assert sorted(ask.max for ask in asks) == [2, 2, 3, 3]
     assert all(ask.shares == dict.fromkeys(TOPICS, ask.max) for ask in asks)
 
@@ -118,17 +118,28 @@ def test_filled_from_the_highest_it_looks_at_one_other_now_and_then() -> None:
         assert asks.pop(0) == 5
         ((other, most),) = asks.items()
         assert most == 0
-        hints.learn(other, {"high": 0}, now)
+        hints.stocks.learn(other, {"high": 0}, now)
         others.append(other)
     assert others in ([1, 2, 1, 2], [2, 1, 2, 1])
 
 
+def test_consumers_of_one_engine_know_what_one_of_them_heard() -> None:
+    stocks = Stocks()
+    one, other, low = (Hints(topics, None, stocks) for topics in (TOPICS, TOPICS, ("low",)))
+    one.stocks.learn(2, {"high": 5, "middle": 0, "low": 1}, 1.0)
+    assert other.left(range(4)) == [(2, "high"), (2, "low")]
+    assert low.left(range(4)) == [(2, "low")]
+    # in a large fleet not every claim brings a look: one who is about to learn is enough
+    shards = [[ask.shard for ask in hints.split(5, range(3), TOPICS, {}, 2.0)] for hints in (one, other, one)]
+    assert shards == [[2, 0], [2, 1], [2]]
+
+
 def test_in_a_backlog_a_few_shards_have_enough() -> None:
-    asks = Hints(None).split(10, range(16), ("",), {}, 0.0, few=True)
+    asks = Hints(TOPICS, None, Stocks()).split(10, range(16), ("",), {}, 0.0, few=True)
     assert len(asks) == FEW
     assert sum(ask.max for ask in asks) == 10
     # with priorities every shard may have a higher one
-    assert len(Hints(None).split(10, range(16), TOPICS, {}, 0.0, few=True)) == 16
+    assert len(Hints(TOPICS, None, Stocks()).split(10, range(16), TOPICS, {}, 0.0, few=True)) == 16
 
 
 def test_a_claim_of_lower_ones_always_looks_for_higher_ones() -> None:
@@ -138,13 +149,13 @@ def test_a_claim_of_lower_ones_always_looks_for_higher_ones() -> None:
 
 
 def test_nothing_to_ask() -> None:
-    assert Hints(None).split(5, range(4), (), {}, 0.0) == []
-    assert Hints(None).split(5, (), TOPICS, {}, 0.0) == []
+    assert Hints(TOPICS, None, Stocks()).split(5, range(4), (), {}, 0.0) == []
+    assert Hints(TOPICS, None, Stocks()).split(5, (), TOPICS, {}, 0.0) == []
 
 
 @pytest.mark.parametrize("max", [1, 3, 16, 50])
 def test_every_shard_has_its_turn(max: int) -> None:
-    lists, hints = full(7, topics=("",)), Hints(None)
+    lists, hints = full(7, topics=("",)), Hints(TOPICS, None, Stocks())
     firsts = [lists.claim(hints, max, ("",))[0][0].shard for _ in range(70)]
     assert Counter(firsts) == dict.fromkeys(range(7), 10)
     taken = [10**9 - left[""] for left in lists.left.values()]
@@ -158,7 +169,7 @@ def test_every_shard_has_its_turn(max: int) -> None:
 )
 def test_weighted_shares(weights: Mapping[str, int], max: int) -> None:
     topics = tuple(weights)
-    lists, hints = full(5, topics=topics), Hints(weights)
+    lists, hints = full(5, topics=topics), Hints(TOPICS, weights, Stocks())
     given: Counter[str] = Counter()
     for _ in range(10_000):
         given += lists.claim(hints, max, topics)[1]

@@ -9,6 +9,7 @@ import pytest
 
 from shardq.atlas import Atlas
 from shardq.consumer.desk import SAFETY_S, STAGGER, Desk, Waiter
+from shardq.consumer.hints import Stocks
 from shardq.consumer.operations import Claims
 from shardq.consumer.room import Room
 from shardq.consumer.waits import CONTENDED_S, DEAF_S, Look, Sleep, Waits
@@ -38,7 +39,7 @@ class Hall:
 @pytest.fixture
 def claims() -> Claims:
     atlas = Atlas("waits", Topology(epoch=1, shards=SHARDS))
-    return Claims(atlas, [""], name="c", lease_ms=1000, codec=JSON, max_attempts=1)
+    return Claims(atlas, [""], name="c", lease_ms=1000, codec=JSON, max_attempts=1, stocks=Stocks())
 
 
 @pytest.fixture
