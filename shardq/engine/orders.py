@@ -114,10 +114,7 @@ class Orders(Core, ABC):
         # all listed before the first is requeued: those that die again meanwhile would be met again, without end
         driver = self._open_driver()
         ids = [task.id for task in self.dead(topic)]
-        count = 0
-        for id in ids:
-            count += bool(operation.run(driver, operations.requeued(self._map(), id, NOW)))
-        return count
+        return operation.run(driver, operations.all_requeued(self._map(), ids, NOW))
 
     def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
@@ -217,10 +214,7 @@ class AsyncOrders(Core, ABC):
         # all listed before the first is requeued: those that die again meanwhile would be met again, without end
         driver = await self._open_driver()
         ids = [task.id async for task in self.dead(topic)]
-        count = 0
-        for id in ids:
-            count += bool(await operation.arun(driver, operations.requeued(self._map(), id, NOW)))
-        return count
+        return await operation.arun(driver, operations.all_requeued(self._map(), ids, NOW))
 
     async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.

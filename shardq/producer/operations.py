@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -268,6 +268,26 @@ def rescheduled(atlas: Atlas, id: str, due: int) -> Operation[Outcome]:
 def requeued(atlas: Atlas, id: str, due: int) -> Operation[Outcome]:
     _, outcome = yield from looked_up(atlas, id, lambda keys, epoch: orders.requeue(keys, epoch, id, due), absent=_gone)
     return outcome
+
+
+REQUEUES = 500
+"""Sent together."""
+
+
+def all_requeued(atlas: Atlas, ids: Sequence[str], due: int) -> Operation[int]:
+    """Requeues those that are dead; answers how many were."""
+    count = 0
+    for at in range(0, len(ids), REQUEUES):
+        topology, some = atlas.topology, ids[at : at + REQUEUES]
+        homes = [atlas.keys(topology.homes(each)[0]) for each in some]
+        calls = [orders.requeue(keys, topology.epoch, each, due) for keys, each in zip(homes, some, strict=True)]
+        ids_of = dict(zip(map(id, calls), some, strict=True))
+        for call, outcome in (yield Many(calls)):
+            if isinstance(outcome, ShardqError) or outcome is Outcome.GONE:
+                # not there, or not by this topology: looked for like any other
+                outcome = yield from requeued(atlas, ids_of[id(call)], due)
+            count += bool(outcome)
+    return count
 
 
 def found(atlas: Atlas, id: str, codec: Codec) -> Operation[TaskInfo | None]:
