@@ -178,6 +178,17 @@ class Stand:
             self._until_gone(Command(keys.slot, ("EXISTS", key(keys)), int))
         return time.time()
 
+    def until_left(self, engine: Engine, most: int) -> int:
+        """Waits until at most so many tasks, in whatever state, are left; answers how many are."""
+        keys = [shard_keys(engine.name, shard) for shard in range(engine.topology.shards)]
+        counts = [Command(shard.slot, ("HLEN", shard.task), int) for shard in keys]
+
+        def left() -> int:
+            return sum(self.driver.call(count) for count in counts)
+
+        self.until(lambda: left() <= most, f"{most:,} tasks are left")
+        return left()
+
     def _until_gone(self, exists: Command[int]) -> None:
         self.until(lambda: self.driver.call(exists) == 0, f"{exists.words[1]!r} is gone")
 
