@@ -18,13 +18,16 @@ from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import on_shard, refreshed, run
+from shardq.operation import Operation, on_shard, refreshed, run
 from shardq.threads import ended
 
 log = logging.getLogger("shardq.consumer")
 
 PASS_ON_S = 0.005
 """How long a heard task may wait for a consumer of this process to come back, before another process is woken."""
+
+AGAIN_S = 1.0
+"""Until another is woken again, where that failed: in a large fleet it is long until somebody looks by himself."""
 
 CALL_TIMEOUT_S = 2.0
 
@@ -41,8 +44,8 @@ class Room:
         self._rings: dict[int, Callable[[str | None], None]] = {}
         self._lock = threading.Lock()
         self._chores = threading.Condition(self._lock)
-        self._late: list[tuple[float, List]] = []
-        """When to pass on, and what; a heap."""
+        self._late: list[tuple[float, List, bool]] = []
+        """When to pass on, what, and whether even if somebody here has taken it since; a heap."""
         self._news = False
         self._closed = False
         self._unlearn = atlas.on_change(self._topology_changed)
@@ -77,8 +80,11 @@ class Room:
 
     def pass_on(self, entry: List) -> None:
         """Nobody here takes this list's task: if that is still so in a moment, another process is woken."""
+        self._pass_on(entry, PASS_ON_S, surely=False)
+
+    def _pass_on(self, entry: List, after_s: float, *, surely: bool) -> None:
         with self._lock:
-            heapq.heappush(self._late, (time.monotonic() + PASS_ON_S, entry))
+            heapq.heappush(self._late, (time.monotonic() + after_s, entry, surely))
             self._chores.notify()
 
     def _listen(self, topology: Topology) -> None:
@@ -122,27 +128,29 @@ class Room:
                     return
                 news, self._news = self._news, False
                 now = time.monotonic()
-                due: list[List] = []
+                due: list[tuple[List, bool]] = []
                 while self._late and self._late[0][0] <= now:
-                    due.append(heapq.heappop(self._late)[1])
-            try:
-                self._do(news, due)
-            except ShardqError as exc:
-                # the safety looks of whoever waits make up for it
-                log.debug("a chore of the waiting room failed: %s", exc)
-            except Exception:
-                log.exception("a chore of the waiting room failed")
+                    _, entry, surely = heapq.heappop(self._late)
+                    due.append((entry, surely))
+            if news:
+                self._try(refreshed(self._atlas))
+            for entry, surely in due:
+                if (surely or self.desk.unanswered(entry)) and not self._try(self._waking_another(entry)):
+                    self._pass_on(entry, AGAIN_S, surely=True)
 
-    def _do(self, news: bool, due: list[List]) -> None:
-        if news:
-            run(self._driver, refreshed(self._atlas), CALL_TIMEOUT_S)
-        for shard, topic in due:
-            if self.desk.unanswered((shard, topic)):
-                self._wake_another(self._atlas.keys(shard), topic)
+    def _try(self, chore: Operation[None]) -> bool:
+        """Whether it succeeded."""
+        try:
+            run(self._driver, chore, CALL_TIMEOUT_S)
+        except ShardqError as exc:
+            log.debug("a chore of the waiting room failed: %s", exc)
+            return False
+        except Exception:
+            log.exception("a chore of the waiting room failed")
+            return False
+        return True
 
-    def _wake_another(self, keys: ShardKeys, topic: str) -> None:
-        run(
-            self._driver,
-            on_shard(self._atlas, lambda: keys, lambda keys, epoch: consume.wake(keys, epoch, topic)),
-            CALL_TIMEOUT_S,
-        )
+    def _waking_another(self, entry: List) -> Operation[None]:
+        shard, topic = entry
+        keys = self._atlas.keys(shard)
+        return on_shard(self._atlas, lambda: keys, lambda keys, epoch: consume.wake(keys, epoch, topic))
