@@ -136,9 +136,9 @@ class Hints:
                     break
         else:
             return []
-        # and a look at one other shard, the one not asked for longest
-        asked_at, asked = self.stocks.asked_at(highest), {ask.shard for ask in asks}
-        others = [(asked_at.get(shard, 0.0), shard) for shard in order if shard not in asked]
+        # and a look at one of those that had none, the one not asked for longest; the rest will have their turn
+        asked_at = self.stocks.asked_at(highest)
+        others = [(asked_at.get(shard, 0.0), shard) for shard in order if not of.get(shard)]
         at, oldest = min(others, default=(now_s, 0))
         if now_s - at > FRESH_S:
             asks.append(Ask(oldest, 0, dict.fromkeys(topics, 0)))

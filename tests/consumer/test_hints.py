@@ -123,6 +123,11 @@ def test_filled_from_the_highest_it_looks_at_one_other_now_and_then() -> None:
     assert others in ([1, 2, 1, 2], [2, 1, 2, 1])
 
 
+def test_where_all_have_enough_it_looks_nowhere() -> None:
+    hints = knowing({shard: {"high": 50} for shard in range(3)})
+    assert [len(hints.split(5, range(3), ("high",), {}, now * FRESH_S * 9)) for now in range(6)] == [1] * 6
+
+
 def test_consumers_of_one_engine_know_what_one_of_them_heard() -> None:
     stocks = Stocks()
     one, other, low = (Hints(topics, None, stocks) for topics in (TOPICS, TOPICS, ("low",)))
