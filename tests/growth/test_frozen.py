@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from shardq import Engine
+from shardq import Engine, Task
 from shardq.calls.answers import Stale
 from shardq.calls.request import Call, Command
+from shardq.growth import moves
 from shardq.growth.moves import Numbers, Pace, swept
 from shardq.growth.operations import forgotten
 from shardq.layout.keys import ShardKeys, shard_keys
@@ -116,6 +117,31 @@ def test_at_every_request(
     homes = [] if task is None else [migration.atlas().home(id)]
     assert migration.places(id, MORE) == homes
     assert engine.stats().scheduled == len(homes)
+
+
+@pytest.mark.parametrize("requests", range(3, 16, 2))
+@pytest.mark.parametrize("meanwhile", ["another moves them", "back again"])
+def test_a_train_that_stands_still(
+    engine: Engine, migration: Migration, monkeypatch: pytest.MonkeyPatch, requests: int, meanwhile: str
+) -> None:
+    """Of three tasks one is put, one taken and one reserved."""
+    monkeypatch.setattr(moves, "GROUP", 1)
+    before = Topology(epoch=1, shards=SHARDS)
+    ids = [id for id in moving_ids(SHARDS, MORE, 20) if before.shard_of(id) == 0][:3]
+    assert len(ids) == 3
+    engine.push_many([Task(id, id=id, delay=FAR_S) for id in ids])
+    engine.expand(MORE)
+    atlas = migration.atlas()
+    train = Stepped("train", swept(atlas, atlas.keys(0), Numbers("one"), Pace()))
+    migration.step(train, requests)
+    assert not train.done
+    if meanwhile == "back again":
+        engine.shrink(SHARDS)
+    settled(engine)
+    finish(migration, train)
+    settled(engine)
+    assert {id: migration.places(id, MORE) for id in ids} == {id: [migration.atlas().home(id)] for id in ids}
+    assert engine.stats().scheduled == 3
 
 
 def test_what_is_on_its_way_arrives_before_the_next_change(

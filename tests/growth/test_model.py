@@ -33,6 +33,7 @@ from shardq.calls.request import Call, Command, Word
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import ChangeUnderWay, Conflict, PushError, ShardqError
+from shardq.growth import moves
 from shardq.growth.moves import Numbers, Pace, swept
 from shardq.growth.operations import forgotten, resized, unswept
 from shardq.layout.keys import ShardKeys, control_keys, shard_keys
@@ -401,6 +402,12 @@ def migration(atlas: Atlas, keys: ShardKeys, numbers: Numbers) -> Operation[None
 def _topology(name: str) -> Operation[Topology]:
     fields = yield Command(control_keys(name).slot, ("HGETALL", control_keys(name).topology), lambda answer: answer)
     return Topology.from_fields(fields)
+
+
+@pytest.fixture(autouse=True)
+def trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
+    monkeypatch.setattr(moves, "GROUP", 1)
 
 
 @pytest.mark.timeout(900)

@@ -21,6 +21,7 @@ from shardq.calls.request import Command
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
+from shardq.growth import moves
 from shardq.growth.moves import Numbers, Pace, swept
 from shardq.growth.operations import forgotten
 from shardq.layout.keys import ShardKeys, shard_keys
@@ -129,6 +130,12 @@ class World:
         before, self._seen = self._seen, picture(self._client, self._shards)
         assert judged(request, result, before, self._seen, int(time.time() * 1000)) == []
         return result
+
+
+@pytest.fixture(autouse=True)
+def trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
+    monkeypatch.setattr(moves, "GROUP", 2)
 
 
 @pytest.fixture
