@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
+JOBS ?= 3
+TOGETHER := --numprocesses $(JOBS) --dist worksteal --benchmark-disable
 MASTERS ?= 3
 REPLICAS ?= 1
 
@@ -34,10 +37,10 @@ fmt: $(STAMP) ## put the code in the house format
 	$(BIN)/ruff format .
 
 test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TOGETHER)
 
 test-all: $(STAMP) ## the tests on every server version found on this machine
-	$(BIN)/python -m pytest --server all
+	$(BIN)/python -m pytest $(TOGETHER) --server all
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
