@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -50,6 +50,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kind = metafunc.config.getoption("--server")
         kinds = list(servers.found()) if kind == "all" else [kind]
         metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What was logged may be no Unicode, which a process that runs tests could not tell to the one that reports."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")
