@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,17 +15,24 @@ SHARDS = 4
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def home() -> Iterator[Path]:
+    """Of who runs the commands. Its path is short, as a home's is: an embedded server's socket has room there."""
+    with tempfile.TemporaryDirectory(prefix="home-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def shell(home: Path) -> Iterator[Shell]:
     """No URL, no name."""
-    shell = Shell(tmp_path, {})
+    shell = Shell(home, {})
     yield shell
     shell.end()
 
 
 @pytest.fixture
-def shardq(tmp_path: Path, url: str, name: str) -> Iterator[Shell]:
+def shardq(home: Path, url: str, name: str) -> Iterator[Shell]:
     """URL and name in the environment."""
-    shell = Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name})
+    shell = Shell(home, {"SHARDQ_URL": url, "SHARDQ_NAME": name})
     yield shell
     shell.end()
 

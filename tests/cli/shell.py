@@ -74,6 +74,7 @@ class Shell:
             "XDG_DATA_HOME": str(home / "data"),
             "TMPDIR": str(self.temporary),
             "COLUMNS": "",
+            "LINES": "",
             "TERM": "xterm-256color",
             **variables,
         }

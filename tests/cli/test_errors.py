@@ -114,11 +114,11 @@ def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell, port
     assert "sesame" not in done.err
 
 
-def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, tmp_path: Path) -> None:
+def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, home: Path) -> None:
     done = shell.run("push", "1", "--delay", "1h")
     assert done.code == 0
     (line,) = done.err.splitlines()
-    assert line.startswith(f"warning: started an embedded server with its data in {tmp_path / 'data' / 'shardq'}")
+    assert line.startswith(f"warning: started an embedded server with its data in {home / 'data' / 'shardq'}")
     assert shell.run("stats", "--json").object["scheduled"] == 1
 
 

@@ -119,7 +119,7 @@ def test_at_every_request(
     assert engine.stats().scheduled == len(homes)
 
 
-@pytest.mark.parametrize("requests", range(3, 16, 2))
+@pytest.mark.parametrize("requests", range(3, 14, 2))
 @pytest.mark.parametrize("meanwhile", ["another moves them", "back again"])
 def test_a_train_that_stands_still(
     engine: Engine, migration: Migration, monkeypatch: pytest.MonkeyPatch, requests: int, meanwhile: str
