@@ -37,7 +37,7 @@ class Parcel:
 
     id: str
     data: bytes
-    """As stored: 'number|target|msgpack'."""
+    """As stored: 'number|target|…'."""
 
     @property
     def number(self) -> str:

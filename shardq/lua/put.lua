@@ -21,27 +21,27 @@ redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 begin()
-local ids, packed, marks = {}, {}, {}
+local ids, marks = {}, {}
 for i = 4, #ARGV, 2 do
-  local number, task = string.match(ARGV[i + 1], '^([^|]*)|[^|]*|(.*)$')
   local n = #ids + 1
-  ids[n], packed[n], marks[n] = ARGV[i], task, ARGV[i] .. '|' .. number
+  ids[n], marks[n] = ARGV[i], ARGV[i] .. '|' .. string.match(ARGV[i + 1], '^[^|]*')
 end
 if #ids == 0 then return {'ok'} end
 local open = redis.call('HMGET', KEYS[7], unpack(marks))
 local due, dead, reasons, records, leases, used, first = {}, {}, {}, {}, {}, {}, math.huge
 for n, id in ipairs(ids) do
   if open[n] then
-    local task = cmsgpack.unpack(packed[n])
-    if task[1] == 'due' then
-      due[#due + 1], due[#due + 2] = task[2], id
-      if tonumber(task[2]) < first then first = tonumber(task[2]) end
+    local parcel = ARGV[n * 2 + 3]
+    local kind, score, lease, why, at = string.match(parcel, '^[^|]*|[^|]*|(%a+)|([^|]*)|(%d+)|(%d+)|()')
+    if kind == 'due' then
+      due[#due + 1], due[#due + 2] = score, id
+      if tonumber(score) < first then first = tonumber(score) end
     else
-      dead[#dead + 1], dead[#dead + 2] = task[2], id
-      reasons[#reasons + 1], reasons[#reasons + 2] = id, task[5]
+      dead[#dead + 1], dead[#dead + 2] = score, id
+      reasons[#reasons + 1], reasons[#reasons + 2] = id, string.sub(parcel, at + lease, at + lease + why - 1)
     end
-    records[#records + 1], records[#records + 2] = id, task[3]
-    if task[4] ~= '' then leases[#leases + 1], leases[#leases + 2] = id, task[4] end
+    if lease ~= '0' then leases[#leases + 1], leases[#leases + 2] = id, string.sub(parcel, at, at + lease - 1) end
+    records[#records + 1], records[#records + 2] = id, string.sub(parcel, at + lease + why)
     used[#used + 1] = marks[n]
   end
 end

@@ -12,7 +12,8 @@
 -- ARGV 3 number under which the target has reserved them
 -- ARGV 4 shard they go to
 -- ARGV 5.. ids, at most 1,000
--- RETURNS {'ok', id, parcel, …} those that were scheduled or dead here; a parcel is 'number|target|msgpack' | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', id, parcel, …} those that were scheduled or dead here; a parcel is
+--         'number|target|due or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'missing'}
 -- ATOMIC a task is here, or in moved
 -- COST O(n log N), at most about 1 MiB of records; what is not taken is taken next time
 local ids = {}
@@ -21,6 +22,7 @@ for i = 5, #ARGV do ids[#ids + 1] = ARGV[i] end
 local no_dead, no_leases = redis.call('ZCARD', KEYS[5]) == 0, redis.call('HLEN', KEYS[4]) == 0
 local answer, moved, taken, bytes, at = {'ok'}, {}, {}, 0, 0
 local was_due, was_dead, was_leased = {}, {}, {}
+local due_parcel, dead_parcel = ARGV[3] .. '|' .. ARGV[4] .. '|due|', ARGV[3] .. '|' .. ARGV[4] .. '|dead|'
 while at < #ids and bytes < 1048576 do
   -- records are read in chunks: each may be 1 MiB
   local chunk = {}
@@ -36,9 +38,13 @@ while at < #ids and bytes < 1048576 do
     local record, score = records[i], due[i] or dead[i]
     if record and score then
       bytes = bytes + #record
-      local kind, why = 'due', ''
-      if not due[i] then kind, why = 'dead', redis.call('HGET', KEYS[6], id) or '' end
-      local parcel = ARGV[3] .. '|' .. ARGV[4] .. '|' .. cmsgpack.pack({kind, score, record, leases[i] or '', why})
+      local lease, parcel = leases[i] or ''
+      if due[i] then
+        parcel = due_parcel .. score .. '|' .. #lease .. '|0|' .. lease .. record
+      else
+        local why = redis.call('HGET', KEYS[6], id) or ''
+        parcel = dead_parcel .. score .. '|' .. #lease .. '|' .. #why .. '|' .. lease .. why .. record
+      end
       answer[#answer + 1], answer[#answer + 2] = id, parcel
       moved[#moved + 1], moved[#moved + 2] = id, parcel
       taken[#taken + 1] = id

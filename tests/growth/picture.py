@@ -19,8 +19,13 @@ for i, prefix in ipairs(ARGV) do
   local parcels = {}
   local moved = redis.call('HGETALL', prefix .. 'moved')
   for j = 1, #moved, 2 do
-    local number, target, packed = string.match(moved[j + 1], '^([^|]*)|([^|]*)|(.*)$')
-    parcels[#parcels + 1] = {moved[j], number, tonumber(target), unpack(cmsgpack.unpack(packed))}
+    local number, target, kind, score, lease, why, rest =
+      string.match(moved[j + 1], '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+    local record = lease + why + 1
+    parcels[#parcels + 1] = {
+      moved[j], number, tonumber(target), kind, score, string.sub(rest, record), string.sub(rest, 1, lease),
+      string.sub(rest, lease + 1, lease + why),
+    }
   end
   shards[i] = {
     redis.call('HGETALL', prefix .. 'task'), redis.call('ZRANGE', prefix .. 'due', 0, -1, 'WITHSCORES'),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from shardq.calls import clean, consume, control, dispatch, grow, limits, observe, orders, produce
 from shardq.calls.consume import Ack, Back, Bury, Retry
 from shardq.calls.request import Call
@@ -36,8 +34,8 @@ FULL: State = {
 }
 
 PARCELS = [
-    grow.Parcel("x", b"n2|1|" + msgspec.msgpack.encode(["due", f"{T + 50}", A, "1:0::", ""])),
-    grow.Parcel("y", b"n2|1|" + msgspec.msgpack.encode(["dead", f"{T - 50}", A, "", "boom"])),
+    grow.Parcel("x", f"n2|1|due|{T + 50}|5|0|1:0::{A}".encode()),
+    grow.Parcel("y", f"n2|1|dead|{T - 50}|0|4|boom{A}".encode()),
 ]
 
 TOPICS = ("", "mail")
