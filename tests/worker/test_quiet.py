@@ -44,8 +44,8 @@ def test_the_fleet_may_grow(url: str, name: str) -> None:
             calls, seconds = script_calls(servers) - before, time.monotonic() - began
             heard = wakes.look().heard
     assert len(heard) == tasks
-    # if each were asked by all consumers of a process it would be a hundred at least
-    assert calls <= 15 * max(tasks, seconds)
+    # and a look that nobody woke it for may fall into this time, one of each process
+    assert calls <= 10 * max(tasks, seconds) + 3 * SHARDS
 
 
 def _calls_of_a_moment(servers: Servers) -> int:
