@@ -101,7 +101,8 @@ class Hints:
             return []
         start = self.stocks.turn() % len(shards)
         order = [*shards[start:], *shards[:start]]
-        if self.weights is None and topics[0] not in caps and (asks := self._highest(max, order, topics, now_s)):
+        unlimited = caps.get(topics[0], max) >= max
+        if self.weights is None and unlimited and (asks := self._highest(max, order, topics, now_s)):
             return asks
         known = {topic: min(caps.get(topic, max), self.known(topic, shards)) for topic in topics}
         quotas = self._strict(max, known) if self.weights is None else self._weighted(max, known, self.weights)

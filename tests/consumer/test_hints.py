@@ -128,6 +128,14 @@ def test_where_all_have_enough_it_looks_nowhere() -> None:
     assert [len(hints.split(5, range(3), ("high",), {}, now * FRESH_S * 9)) for now in range(6)] == [1] * 6
 
 
+@pytest.mark.parametrize(("permits", "shards"), [(5, 1), (4, 3)])
+def test_a_limited_topic_that_fills_the_claim_is_asked_for_where_it_is(permits: int, shards: int) -> None:
+    hints = knowing({0: {"high": 50}, 1: {"high": 50}, 2: {"high": 50}})
+    asks = hints.split(5, range(3), ("high",), {"high": permits}, 0.0)
+    assert len(asks) == shards
+    assert sum(ask.shares["high"] for ask in asks) == permits
+
+
 def test_consumers_of_one_engine_know_what_one_of_them_heard() -> None:
     stocks = Stocks()
     one, other, low = (Hints(topics, None, stocks) for topics in (TOPICS, TOPICS, ("low",)))
