@@ -139,15 +139,15 @@ class Room:
                     self._pass_on(entry, AGAIN_S, surely=True)
 
     def _try(self, chore: Operation[None]) -> bool:
-        """Whether it succeeded."""
+        """False when the servers could not do it now."""
         try:
             run(self._driver, chore, CALL_TIMEOUT_S)
         except ShardqError as exc:
             log.debug("a chore of the waiting room failed: %s", exc)
             return False
         except Exception:
+            # said once: another try would come to the same
             log.exception("a chore of the waiting room failed")
-            return False
         return True
 
     def _waking_another(self, entry: List) -> Operation[None]:
