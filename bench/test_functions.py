@@ -77,5 +77,5 @@ def test_splitting_one_claim_over_16_shards(benchmark: Timing) -> None:
 
 
 def test_locating_one_id(benchmark: Timing) -> None:
-    locate = Topology(epoch=1, shards=SHARDS).locator()
-    assert benchmark(locate, Ids().one()) in range(SHARDS)
+    shard_of = Topology(epoch=1, shards=SHARDS).shard_of
+    assert benchmark(shard_of, Ids().one()) in range(SHARDS)

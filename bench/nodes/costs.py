@@ -158,7 +158,7 @@ def _round(stand: Stand, count: int, idle: float) -> Iterator[tuple[str, Cost]]:
 
 def _tasks(stand: Stand, engine: Engine, ids: Iterable[str]) -> list[int]:
     """How many of the tasks each master has."""
-    shards = Counter(map(engine.topology.locator(), ids))
+    shards = Counter(engine.topology.shards_of(ids))
     held: Counter[str] = Counter()
     for shard, count in shards.items():
         held[stand.server_of(shard_keys(engine.name, shard).slot).address] += count

@@ -126,7 +126,7 @@ def _promotion(replica: Node) -> float:
 def _judged(
     flow: Flow, engine: Engine, lost_shards: set[int], per_s: int, killed_s: float, promoted_s: float
 ) -> Failover:
-    shard_of = engine.topology.locator()
+    shard_of = engine.topology.shard_of
     lost = {id for id in flow.dues if shard_of(id) in lost_shards}
     groups = {"all": flow.dues.keys(), "lost": lost, "other": flow.dues.keys() - lost}
     ready = {group: flow.ready(origin_s=killed_s, ids=ids) for group, ids in groups.items()}

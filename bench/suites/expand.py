@@ -78,8 +78,8 @@ def _measure(stand: Stand) -> Iterator[Figure]:
             expected=expected,
             aim="aim: p99 ≤ 50",
         )
-        locate = Topology(epoch=1, shards=new).locator()
-        young = [late for due, late, id in run.claims if due >= run.in_force and locate(id) >= old]
+        shard_of = Topology(epoch=1, shards=new).shard_of
+        young = [late for due, late, id in run.claims if due >= run.in_force and shard_of(id) >= old]
         yield lateness(f"{name}: the same on new shards", young, expected=len(young), aim="from the first task on")
 
 

@@ -40,7 +40,7 @@ from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.producer import operations
 from shardq.producer.durable import Confirming, Durability, Lines, check_durability
-from shardq.producer.packing import MAX_BATCH, Entries
+from shardq.producer.packing import BATCH, Entries
 from shardq.producer.stream import Stream
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
@@ -243,7 +243,7 @@ class AsyncEngine(AsyncOrders):
         driver = await self._open_driver()
         return await operation.arun(driver, operations.pushed_one(self._map(), self._packer, entries))
 
-    async def _push_durably(self, entries: Entries, durability: Durability, batch: int = MAX_BATCH) -> list[Receipt]:
+    async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         """In a thread: on the shared pipes of this loop a WAIT would hold up everybody."""
         check_durability(durability)
         await self._open_driver()
@@ -254,7 +254,7 @@ class AsyncEngine(AsyncOrders):
         return await asyncio.to_thread(Confirming(driver, lines, durability).push, steps)
 
     async def push_many(
-        self, tasks: Iterable[Task], *, batch: int = MAX_BATCH, durability: Durability | None = None
+        self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
     ) -> list[Receipt]:
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
@@ -266,7 +266,7 @@ class AsyncEngine(AsyncOrders):
         driver = await self._open_driver()
         return await operation.arun(driver, operations.pushed(self._map(), self._packer, entries, most=batch))
 
-    async def push_iter(self, tasks: Iterable[Task], *, batch: int = MAX_BATCH) -> AsyncIterator[list[Receipt]]:
+    async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
         Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before

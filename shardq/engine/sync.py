@@ -37,7 +37,7 @@ from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.producer import operations
 from shardq.producer.buffer import Buffer
 from shardq.producer.durable import Confirming, Durability, Lines, check_durability
-from shardq.producer.packing import MAX_BATCH, Entries
+from shardq.producer.packing import BATCH, Entries
 from shardq.producer.stream import Stream
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
@@ -224,7 +224,7 @@ class Engine(Orders):
         driver = self._open_driver()
         return operation.run(driver, operations.pushed_one(self._map(), self._packer, entries))
 
-    def _push_durably(self, entries: Entries, durability: Durability, batch: int = MAX_BATCH) -> list[Receipt]:
+    def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
         driver = self._open_driver()
         with self._lock:
@@ -234,7 +234,7 @@ class Engine(Orders):
         return Confirming(driver, self._lines, durability).push(steps)
 
     def push_many(
-        self, tasks: Iterable[Task], *, batch: int = MAX_BATCH, durability: Durability | None = None
+        self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
     ) -> list[Receipt]:
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
@@ -246,7 +246,7 @@ class Engine(Orders):
         driver = self._open_driver()
         return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=batch))
 
-    def push_iter(self, tasks: Iterable[Task], *, batch: int = MAX_BATCH) -> Iterator[list[Receipt]]:
+    def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> Iterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
         Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
@@ -277,7 +277,7 @@ class Engine(Orders):
         driver = self._open_driver()
 
         def send(entries: Entries) -> list[Receipt]:
-            return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=MAX_BATCH))
+            return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=BATCH))
 
         return Buffer(self._packed, send, linger=linger)
 

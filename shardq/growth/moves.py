@@ -7,7 +7,7 @@ under one topology from first to last: a shard that knows a newer one refuses it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -197,9 +197,8 @@ def _windows_moved(atlas: Atlas, topology: Topology, source: ShardKeys) -> Opera
         yield from _sure([grow.forget(source, topology.epoch, some) for _, some in parts])
 
 
-def _strangers(topology: Topology, source: ShardKeys, ids: Iterable[str]) -> list[Stranger]:
-    locate = topology.locator()
-    return [(home, id) for id in ids if (home := locate(id)) != source.shard]
+def _strangers(topology: Topology, source: ShardKeys, ids: Collection[str]) -> list[Stranger]:
+    return [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != source.shard]
 
 
 def _batches(strangers: Iterable[Stranger], most: int) -> Iterator[tuple[int, list[str]]]:

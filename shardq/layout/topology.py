@@ -11,7 +11,7 @@ replace the hash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import mmh3
@@ -71,11 +71,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         """The shard that a new task of this id goes to. The whole id counts, its topic included."""
         return table(self.shards)[mmh3.hash(id) & _MASK]
 
-    def locator(self) -> Callable[[str], int]:
-        """``shard_of`` for many ids, with its look-ups done once."""
-        # The low bits of the hash are the same whether it is taken as signed or not.
-        owners, bucket_hash = table(self.shards), mmh3.hash
-        return lambda id: owners[bucket_hash(id) & _MASK]
+    def shards_of(self, ids: Iterable[str]) -> list[int]:
+        """``shard_of`` for many ids, in their order."""
+        # the low bits of the hash are the same whether it is taken as signed or not
+        owners = table(self.shards)
+        return [owners[hashed & _MASK] for hashed in map(mmh3.hash, ids)]
 
     def homes(self, id: str) -> list[int]:
         """The shards to look for an existing id in, in this order: the way tasks move, the present one last.

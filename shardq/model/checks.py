@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
-from math import ceil, inf
-from typing import TypeGuard, get_args
+from collections.abc import Mapping, Sequence
+from math import ceil, floor, inf, isnan
+from typing import Any, TypeGuard, get_args
 
 import msgspec
 
@@ -61,6 +61,8 @@ _GRACE_MS = 0.0005
 _EPOCH_SECONDS = 1e9
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
+_NUMBERS = {float, int}
+_NO_INSTANT = {None}
 _CONFLICTS = get_args(OnConflict)
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -83,6 +85,20 @@ def due_spec(delay: float | dt.timedelta | None, at: float | dt.datetime | None)
     if (type(delay) is float or type(delay) is int) and 0 <= delay <= MAX_DELAY_S:
         return -ceil(delay * 1000 - _GRACE_MS)
     return -_unusual_delay(delay)
+
+
+def due_specs(delays: Sequence[Any], ats: Sequence[Any]) -> list[int]:
+    """The due words of many tasks. An error says that one of them is wrong, not which."""
+    if (
+        set(map(type, delays)) <= _NUMBERS
+        and set(ats) == _NO_INSTANT
+        and min(delays) >= 0
+        and max(delays) <= MAX_DELAY_S
+        and not isnan(sum(delays))
+    ):
+        # the ordinary case, as below: -ceil(x) is floor(-x)
+        return list(map(floor, [_GRACE_MS - delay * 1000 for delay in delays]))
+    return list(map(due_spec, delays, ats))
 
 
 def _unusual_delay(delay: object) -> int:

@@ -21,7 +21,7 @@ layout: a new version here, the reader of the old one kept, ``forward.lua``, and
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -108,9 +108,7 @@ def encode_head(
 
 def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None], bytes]:
     """``encode(payload, head)`` for many tasks of one codec; ``limit`` in bytes, of the encoded payload."""
-    number = codec.number if isinstance(codec, Builtin) else _OWN
-    plain = bytes([VERSION << 4 | number])
-    headed = bytes([VERSION << 4 | _HEADED | number])
+    plain, headed = _first_byte(codec), _first_byte(codec, headed=True)
     to_bytes = codec.encode
 
     def encode(payload: Any, head: bytes | None) -> bytes:
@@ -127,6 +125,28 @@ def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, 
         return record
 
     return encode
+
+
+def plain_records_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Iterable[Any]], list[bytes]]:
+    """``encode(payloads)`` for many tasks without a head at once. An error does not say which was wrong."""
+    plain = _first_byte(codec)
+    to_bytes = codec.encode
+
+    def encode(payloads: Iterable[Any]) -> list[bytes]:
+        try:
+            encoded = list(map(to_bytes, payloads))
+            records = [plain + each for each in encoded]
+        except Exception as exc:  # as above
+            raise PayloadNotEncodable(f"the codec {codec.name!r} can't encode one of the payloads: {exc}") from exc
+        check_payload_size(max(encoded, key=len, default=b""), limit)
+        return records
+
+    return encode
+
+
+def _first_byte(codec: Codec, *, headed: bool = False) -> bytes:
+    number = codec.number if isinstance(codec, Builtin) else _OWN
+    return bytes([VERSION << 4 | (_HEADED if headed else 0) | number])
 
 
 def encode_record(codec: Codec, payload: Any, head: bytes | None = None) -> bytes:

@@ -44,13 +44,18 @@ class Receipt(str):
     window is open and its task was pushed before).
     """
 
+    # a dict each would be half of the work of making them, and of throwing them away
+    __slots__ = ()
+
     outcome: Literal["pushed", "replaced", "kept", "seen"] = "pushed"
     state: State | None = None
 
     @classmethod
     def of(cls, id: str, answer: str) -> Receipt:
         """From the answer of push_unique: pushed, replaced, seen or kept:STATE."""
-        receipt = cls(id)
+        if answer == "pushed":
+            return cls(id)
+        receipt = _OtherReceipt(id)
         outcome, _, state = answer.partition(":")
         receipt.outcome = outcome  # type: ignore[assignment]  # the contract of the script
         receipt.state = state or None  # type: ignore[assignment]  # likewise
@@ -58,6 +63,12 @@ class Receipt(str):
 
     def __bool__(self) -> bool:
         return True
+
+
+class _OtherReceipt(Receipt):
+    """Of a task that was not simply stored."""
+
+    __slots__ = ("outcome", "state")
 
 
 class Outcome(enum.StrEnum):

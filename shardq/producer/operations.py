@@ -36,15 +36,23 @@ class Tally:
     """Ids that collided, to the ids that took their place."""
     answers: dict[str, list[str]] = field(default_factory=dict)
     """What became of caller-given ids. More than one answer: the call has the id as often, in this order."""
+    _ready: list[Receipt] = field(default_factory=list)
+    """The first ones, if all goes well."""
+
+    def prepare(self, count: int) -> None:
+        """Makes some of the receipts: to be called when the servers are at work, and we are not."""
+        done = len(self._ready)
+        self._ready += map(Receipt, self.ids[done : done + count])
 
     def receipts(self) -> list[Receipt]:
         """In the order of the tasks. Raises PushError unless every task is stored, or kept as the caller allowed."""
-        ids = [self.renamed.get(id, id) for id in self.ids] if self.renamed else self.ids
-        if self.answers:
+        if self.renamed or self.answers:
             answers = {id: iter(said) for id, said in self.answers.items()}
+            ids = [self.renamed.get(id, id) for id in self.ids]
             receipts = [Receipt.of(id, next(answers[id], "pushed") if id in answers else "pushed") for id in ids]
         else:
-            receipts = list(map(Receipt, ids))
+            self.prepare(len(self.ids))
+            receipts = self._ready
         if self.failed or self.unknown:
             raise PushError(
                 ids=receipts,
@@ -161,7 +169,7 @@ def _sent(
     again: list[Word] = []
     faults: list[tuple[Batch, ShardqError]] = []
     sent: dict[int, Batch] = {}
-    for call, result in (yield Many(_calls(epoch, batches(atlas, words, width, most=most), sent))):
+    for call, result in (yield Many(_calls(epoch, batches(atlas, words, width, most=most), sent, tally))):
         batch = sent.pop(id(call))
         if isinstance(result, (Stale, Missing)):
             faults.append((batch, result))
@@ -189,11 +197,12 @@ def asked_for(atlas: Atlas, tally: Tally, batch: Batch) -> Operation[None]:
             tally.answered(str(words[at]), answer)
 
 
-def _calls(epoch: int, source: Iterable[Batch], sent: dict[int, Batch]) -> Iterator[Command[list[str]]]:
+def _calls(epoch: int, source: Iterable[Batch], sent: dict[int, Batch], tally: Tally) -> Iterator[Command[list[str]]]:
     for batch in source:
         call = batch.call(epoch)
         sent[id(call)] = batch
         yield call
+        tally.prepare(len(batch.words) // batch.width)
 
 
 def pushed_one(atlas: Atlas, packer: Packer, entries: Entries) -> Operation[Receipt]:

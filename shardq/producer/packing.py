@@ -7,7 +7,9 @@ window. Which shard it goes to is decided later, and again when the topology has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,21 +26,29 @@ from shardq.model.checks import (
     check_on_conflict,
     check_topic,
     due_spec,
+    due_specs,
     expiry_spec,
 )
 from shardq.model.ids import Ids, full_id
-from shardq.model.record import Codec, encode_head, record_encoder
+from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder
 from shardq.model.task import Task
 
+BATCH = 500
+"""Tasks of one script call, which stores all of them or none: the server is held for a millisecond or two, and more at
+a time are no faster."""
+
 MAX_BATCH = 1000
-"""Tasks of one script call, which stores all of them or none."""
 
-WINDOW = 8000
-"""Tasks grouped by shard at a time, while the servers work on the last: over 16 shards some 500 in a call, which the
-server does in about a millisecond."""
+WINDOW = 16_000
+"""Tasks grouped by shard at a time, while the servers work on the last: of 16 shards each gets two calls in turn, when
+what they touch is still in the server's cache."""
 
-MAX_BATCH_BYTES = 1 << 20
-"""Of ids and records of one script call; a larger single task goes alone."""
+FIRST_WINDOW = 1000
+"""Each window is twice as large as the one before: the servers wait for the first."""
+
+CALL_BYTES = 1 << 18
+"""Of records of one script call; a larger single task goes alone. Calls of 1 MiB, which no cache holds, took a tenth
+longer with payloads of 4 KiB."""
 
 FRESH = 3
 """Words of a task whose id is ours: id, due, record."""
@@ -56,13 +66,19 @@ class Entries:
     fresh: list[Word] = field(default_factory=list)
     unique: list[Word] = field(default_factory=list)
 
+    @property
+    def bytes(self) -> int:
+        """Of their records."""
+        return sum(map(len, itertools.chain(self.fresh[2::FRESH], self.unique[2::UNIQUE])))  # type: ignore[arg-type]
+
 
 class Packer:
     """Checks and encodes tasks. One for each engine; threads may share it."""
 
     def __init__(self, codec: Codec, *, max_payload: int) -> None:
         self._ids = Ids()
-        self._encode: Callable[[Any, bytes | None], bytes] = record_encoder(codec, limit=max_payload)
+        self._encode = record_encoder(codec, limit=max_payload)
+        self._encode_all = plain_records_encoder(codec, limit=max_payload)
 
     def one(self, task: Task) -> Entries:
         """Raises the BadInput that the task deserves."""
@@ -73,40 +89,44 @@ class Packer:
     def many(self, tasks: Iterable[Task]) -> Entries:
         """All of them, or the BadInput of the first bad one, which says its position."""
         entries = Entries()
-        ids, fresh = entries.ids, entries.fresh
-        encode = self._encode
-        spare: list[str] = []
-        for position, task in enumerate(tasks):
-            try:
-                if (
-                    type(task) is Task
-                    and task.topic == ""
-                    and task.id is None
-                    and task.headers is None
-                    and task.max_attempts is None
-                    and task.expires is None
-                    and task.dedup is None
-                    and task.on_conflict == "keep"
-                ):
-                    # the ordinary task, in a straight line
-                    if not spare:
-                        spare = self._ids.many(256)
-                        spare.reverse()
-                    record = encode(task.payload, None)
-                    due = due_spec(task.delay, task.at)
-                    id = spare.pop()
-                    ids.append(id)
-                    fresh += (id, due, record)
-                else:
+        source = iter(tasks)
+        while some := list(itertools.islice(source, WINDOW)):
+            if self._add_alike(entries, some):
+                continue
+            for task in some:
+                try:
                     self._add(entries, task)
-            except BadInput as exc:
-                raise type(exc)(f"task {position} of this call: {exc}") from exc
+                except BadInput as exc:
+                    raise type(exc)(f"task {len(entries.ids)} of this call: {exc}") from exc
         return entries
 
     def again(self, id: str, due: Word, record: Word) -> tuple[str, Word, Word]:
         """The same task under another id of ours, for one that collided."""
         topic, slash, _ = id.partition("/")
         return self._ids.one(topic=topic if slash else ""), due, record
+
+    def _add_alike(self, entries: Entries, tasks: list[Task]) -> bool:
+        """Tasks of one topic without options but for their due time, column by column: a third of the work of one by
+        one. False, and nothing done, when one of them is not like that, or wrong.
+        """
+        if set(map(type, tasks)) != {Task} or not _plain(tasks):
+            return False
+        payloads = [task.payload for task in tasks]
+        if any(issubclass(kind, Task) for kind in set(map(type, payloads))):
+            return False
+        topic = tasks[0].topic
+        try:
+            check_topic(topic)
+            dues = due_specs([task.delay for task in tasks], [task.at for task in tasks])
+            records = self._encode_all(payloads)
+        except BadInput:
+            return False
+        ids = self._ids.many(len(tasks), topic=topic)
+        words: list[Any] = [None] * (FRESH * len(tasks))
+        words[0::FRESH], words[1::FRESH], words[2::FRESH] = ids, dues, records
+        entries.ids += ids
+        entries.fresh += words
+        return True
 
     def _add(self, entries: Entries, task: Task) -> None:
         if not isinstance(task, Task):
@@ -166,24 +186,34 @@ class Batch:
         return produce.push_unique(self.keys, epoch, self.words)
 
 
-def batches(atlas: Atlas, words: list[Word], width: int, *, most: int) -> Iterator[Batch]:
-    """Groups the tasks of each window by shard under the present topology, at most ``most`` and 1 MiB in a call."""
+def batches(atlas: Atlas, words: list[Word], width: int, *, most: int, first: int = FIRST_WINDOW) -> Iterator[Batch]:
+    """Groups the tasks of each window by shard under the present topology, at most ``most`` and 256 KiB in a call."""
     if len(words) == width:
         yield Batch(atlas.home(words[0]), words, width)  # type: ignore[arg-type]  # the id
         return
-    locate = atlas.topology.locator()
-    for start in range(0, len(words), WINDOW * width):
-        groups: dict[int, list[Word]] = {}
-        for at in range(start, min(start + WINDOW * width, len(words)), width):
-            shard = locate(words[at])  # type: ignore[arg-type]  # the id
-            group = groups.get(shard)
-            if group is None:
-                group = groups[shard] = []
-            group += words[at : at + width]
-        for shard, group in groups.items():
+    start, window = 0, first * width
+    while start < len(words):
+        columns = [words[at : start + window : width] for at in range(start, start + width)]
+        start, window = start + window, min(2 * window, WINDOW * width)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for place, shard in enumerate(atlas.topology.shards_of(columns[0])):  # type: ignore[arg-type]  # ids
+            groups[shard].append(place)
+        for shard, places in groups.items():
+            if width == FRESH:
+                # by due time: neighbours in a sorted set are stored in a sixth less of the server's time. Not where
+                # the caller gives ids: one may come twice
+                places.sort(key=columns[1].__getitem__)
             keys = atlas.keys(shard)
-            for part in _bounded(group, width, most):
+            for part in _bounded(_rows(columns, places), width, most):
                 yield Batch(keys, part, width)
+
+
+def _rows(columns: list[list[Word]], places: list[int]) -> list[Word]:
+    """The words at these places, one task after the other."""
+    words: list[Any] = [None] * (len(places) * len(columns))
+    for at, column in enumerate(columns):
+        words[at :: len(columns)] = [column[place] for place in places]
+    return words
 
 
 def _bounded(group: list[Word], width: int, most: int) -> Iterator[list[Word]]:
@@ -191,7 +221,7 @@ def _bounded(group: list[Word], width: int, most: int) -> Iterator[list[Word]]:
     for start in range(0, len(group), step):
         part = group[start : start + step]
         # ids take at most 265 bytes each: only records can make a batch too large
-        if sum(map(len, part[2::width])) <= MAX_BATCH_BYTES:  # type: ignore[arg-type]  # records are bytes
+        if sum(map(len, part[2::width])) <= CALL_BYTES:  # type: ignore[arg-type]  # records are bytes
             yield part
         else:
             yield from _by_bytes(part, width)
@@ -201,8 +231,24 @@ def _by_bytes(part: list[Word], width: int) -> Iterator[list[Word]]:
     begin = size = 0
     for at in range(0, len(part), width):
         length = len(part[at + 2])  # type: ignore[arg-type]  # the record
-        if size and size + length > MAX_BATCH_BYTES:
+        if size and size + length > CALL_BYTES:
             yield part[begin:at]
             begin, size = at, 0
         size += length
     yield part[begin:]
+
+
+def _plain(tasks: list[Task]) -> bool:
+    """Whether they have one topic, and no options but a due time."""
+    topic = tasks[0].topic
+    return not [
+        1
+        for task in tasks
+        if task.id is not None
+        or task.headers is not None
+        or task.max_attempts is not None
+        or task.expires is not None
+        or task.dedup is not None
+        or task.on_conflict != "keep"
+        or task.topic != topic
+    ]

@@ -18,7 +18,10 @@ from shardq.errors import BadInput, PushError, ShardqError
 from shardq.model.task import Receipt, Task
 from shardq.operation import Operation
 from shardq.producer.operations import Tally, asked_for, completed
-from shardq.producer.packing import FRESH, UNIQUE, WINDOW, Batch, Entries, Packer, batches
+from shardq.producer.packing import FIRST_WINDOW, FRESH, UNIQUE, WINDOW, Batch, Entries, Packer, batches
+
+WINDOW_BYTES = 16 << 20
+"""Of records, as those of the last window lead to expect: memory is bounded, also where payloads are large."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +51,8 @@ class Stream:
     """Of windows that are not stored as a whole. The first ends the taking; what is under way is finished."""
     _windows: deque[Window] = field(default_factory=deque)
     _sent: dict[int, tuple[Window, Batch]] = field(default_factory=dict)
+    _size: int = FIRST_WINDOW
+    """Of the next window."""
 
     def calls(self) -> Iterator[Command[list[str]]]:
         """The calls of all tasks, packed as they are asked for."""
@@ -59,20 +64,24 @@ class Stream:
                 # looked for where they may be, one by one, when the rest of the window is done
                 window.leftover.unique, tasks.unique = tasks.unique, []
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
-                for batch in batches(self.atlas, words, width, most=self.most) if words else ():
+                for batch in batches(self.atlas, words, width, most=self.most, first=WINDOW) if words else ():
                     call = batch.call(epoch)
                     window.open += 1
                     self._sent[id(call)] = window, batch
                     yield call
+                    window.tally.prepare(len(batch.words) // batch.width)
             window.packed = True
 
     def _taken(self) -> Entries | None:
         try:
-            entries = self.packer.many(itertools.islice(self.tasks, WINDOW))
+            entries = self.packer.many(itertools.islice(self.tasks, self._size))
         except BadInput as exc:
             self.bad = exc
             return None
-        return entries if entries.ids else None
+        if not entries.ids:
+            return None
+        self._size = max(1, min(2 * self._size, WINDOW, WINDOW_BYTES * len(entries.ids) // entries.bytes))
+        return entries
 
     def note(self, call: Command[list[str]], result: list[str] | ShardqError) -> None:
         window, batch = self._sent.pop(id(call))

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Conflict, Engine, InvalidDelay, PushError, ServerFault, Task, Unanswered, Unavailable
-from shardq.producer.packing import WINDOW
+from shardq.producer.packing import FIRST_WINDOW, WINDOW
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
@@ -204,14 +204,15 @@ def test_push_iter_may_be_left(engine: Engine) -> None:
 
 
 def test_a_bad_task_in_the_middle_of_push_iter(engine: Engine) -> None:
-    bad = WINDOW + 17
+    before = 3 * FIRST_WINDOW  # the first window, and the second of twice its size
+    bad = before + 17
     told: list[str] = []
-    parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(3 * WINDOW))
+    parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(2 * bad))
     with pytest.raises(InvalidDelay, match="a delay can't be -1"):
         told.extend(itertools.chain.from_iterable(parts))
     # All before the window of the bad one is stored and told, of that window nothing is sent.
-    assert len(told) == WINDOW
-    assert engine.stats().scheduled == WINDOW
+    assert len(told) == before
+    assert engine.stats().scheduled == before
 
 
 def test_push_iter_of_ids_that_are_taken(engine: Engine) -> None:

@@ -1,0 +1,215 @@
+"""From tasks to entries to calls: many at once are what they are one by one, and no task is lost on the way."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardq import BadInput, InvalidDelay, PayloadNotEncodable, PayloadTooLarge, Task
+from shardq.atlas import Atlas
+from shardq.calls.request import Call
+from shardq.layout.topology import Topology
+from shardq.model.checks import MAX_DELAY_S, due_spec, due_specs
+from shardq.model.ids import topic_of
+from shardq.model.record import JSON
+from shardq.producer.packing import CALL_BYTES, FIRST_WINDOW, FRESH, UNIQUE, WINDOW, Entries, Packer, batches
+from shardq.producer.stream import WINDOW_BYTES, Stream
+
+LIMIT = 1000
+
+delays = st.one_of(
+    st.none(),
+    st.integers(0, 10**9),
+    st.floats(0, MAX_DELAY_S),
+    st.timedeltas(dt.timedelta(0), dt.timedelta(days=9)),
+    st.sampled_from([True, -1, -1e-9, float("nan"), float("inf"), 2.0 * MAX_DELAY_S, "5", 10**400]),
+)
+ats = st.one_of(st.none(), st.none(), st.floats(0, 1e9), st.just(dt.datetime(2030, 1, 1, tzinfo=dt.UTC)))
+payloads = st.one_of(st.integers(), st.text(max_size=5), st.sampled_from([object(), "x" * LIMIT, Task(1), 10**30]))
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    delay: Any = draw(st.one_of(st.just(5), delays))
+    options: dict[str, Any] = draw(
+        st.one_of(
+            st.just({}),
+            st.just({}),
+            st.sampled_from(
+                [
+                    {"topic": "email"},
+                    {"topic": "e mail"},
+                    {"topic": 5},
+                    {"headers": {"a": "b"}},
+                    {"max_attempts": 3},
+                    {"expires": 60},
+                    {"dedup": 60},
+                    {"on_conflict": "reject"},
+                    {"on_conflict": "never"},
+                    {"id": "mine"},
+                    {"id": "mine", "dedup": 60, "on_conflict": "replace", "topic": "email"},
+                ]
+            ),
+        )
+    )
+    at = draw(ats) if draw(st.integers(0, 9)) == 0 else None
+    return Task(draw(st.one_of(st.just("usual"), payloads)), delay=delay, at=at, **options)
+
+
+def packer() -> Packer:
+    return Packer(JSON, max_payload=LIMIT)
+
+
+def described(entries: Entries) -> tuple[list[Any], list[Any]]:
+    """All of it, but of ids that are ours only the topic."""
+    fresh, unique = entries.fresh, entries.unique
+    rows = [(topic_of(str(fresh[at])), *fresh[at + 1 : at + FRESH]) for at in range(0, len(fresh), FRESH)]
+    return rows, unique
+
+
+def one_by_one(many: list[Task]) -> Entries | tuple[type[BadInput], str]:
+    whole, single = Entries(), packer()
+    for position, task in enumerate(many):
+        try:
+            entries = single.one(task)
+        except BadInput as exc:
+            return type(exc), f"task {position} of this call: {exc}"
+        whole.ids += entries.ids
+        whole.fresh += entries.fresh
+        whole.unique += entries.unique
+    return whole
+
+
+@given(st.lists(tasks(), max_size=8))
+def test_many_tasks_are_packed_as_each_of_them_is(many: list[Task]) -> None:
+    expected = one_by_one(many)
+    if isinstance(expected, Entries):
+        found = packer().many(many)
+        assert described(found) == described(expected)
+        assert len(set(found.fresh[::FRESH])) == len(expected.fresh) // FRESH
+        assert [topic_of(id) for id in found.ids] == [topic_of(id) for id in expected.ids]
+        assert [id for id in found.ids if id not in found.unique] == found.fresh[::FRESH]
+    else:
+        kind, message = expected
+        with pytest.raises(kind) as caught:
+            packer().many(many)
+        assert str(caught.value) == message
+        assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (Task("x", delay=-1), InvalidDelay),
+        (Task("x", delay=float("nan")), InvalidDelay),
+        (Task("x" * LIMIT), PayloadTooLarge),
+        (Task(object()), PayloadNotEncodable),
+        (Task(Task("x")), BadInput),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 17, WINDOW, WINDOW + 17])
+def test_the_error_of_one_among_many_says_its_place(bad: Task, error: type[BadInput], place: int) -> None:
+    many = [Task("x", delay=5)] * (WINDOW + 100)
+    many[place] = bad
+    with pytest.raises(error, match=f"^task {place} of this call: "):
+        packer().many(many)
+
+
+@given(st.lists(delays, max_size=6), st.data())
+def test_due_words_of_many(some: list[Any], data: st.DataObject) -> None:
+    instants = [data.draw(ats) if data.draw(st.booleans()) else None for _ in some]
+    try:
+        expected = [due_spec(delay, at) for delay, at in zip(some, instants, strict=True)]
+    except BadInput:
+        with pytest.raises(BadInput):
+            due_specs(some, instants)
+    else:
+        assert due_specs(some, instants) == expected
+
+
+# ---- calls
+
+
+def atlas(shards: int) -> Atlas:
+    return Atlas("packing", Topology(epoch=1, shards=shards))
+
+
+@pytest.mark.parametrize("count", [1, 2, FIRST_WINDOW, FIRST_WINDOW + 1, 2 * WINDOW + 123])
+@pytest.mark.parametrize(("shards", "most"), [(1, 1000), (3, 7), (16, 500)])
+def test_every_task_is_in_one_call_of_its_shard(count: int, shards: int, most: int) -> None:
+    entries = packer().many(Task(n, delay=n * 7919 % 1000) for n in range(count))
+    whole = atlas(shards)
+    told: list[Any] = []
+    for batch in batches(whole, entries.fresh, FRESH, most=most):
+        assert 0 < len(batch.ids) <= most
+        assert {whole.topology.shard_of(id) for id in batch.ids} == {batch.keys.shard}
+        told += [tuple(batch.words[at : at + FRESH]) for at in range(0, len(batch.words), FRESH)]
+    rows = [tuple(entries.fresh[at : at + FRESH]) for at in range(0, len(entries.fresh), FRESH)]
+    assert Counter(told) == Counter(rows)
+
+
+def test_ids_of_the_caller_keep_their_order_within_a_shard() -> None:
+    """One id may come twice, and the rule of the second depends on the first."""
+    entries = packer().many(Task(n, delay=n * 7919 % 1000, id=f"mine-{n % 300}") for n in range(5000))
+    told: dict[str, list[Any]] = {}
+    for batch in batches(atlas(4), entries.unique, UNIQUE, most=500):
+        for at in range(0, len(batch.words), UNIQUE):
+            told.setdefault(str(batch.words[at]), []).append(batch.words[at + 2])
+    expected: dict[str, list[Any]] = {}
+    for at in range(0, len(entries.unique), UNIQUE):
+        expected.setdefault(str(entries.unique[at]), []).append(entries.unique[at + 2])
+    assert told == expected
+
+
+def test_calls_are_bounded_in_bytes() -> None:
+    large = Packer(JSON, max_payload=4 * CALL_BYTES)
+    sizes = [CALL_BYTES // 10] * 95 + [3 * CALL_BYTES] * 5
+    entries = large.many(Task("x" * size) for size in sizes)
+    calls = list(batches(atlas(2), entries.fresh, FRESH, most=500))
+    assert sum(len(batch.ids) for batch in calls) == len(sizes)
+    for batch in calls:
+        assert len(batch.ids) == 1 or sum(len(record) for record in batch.words[2::FRESH]) <= CALL_BYTES  # type: ignore[arg-type, misc]
+
+
+# ---- the windows of push_iter
+
+
+def windows(size: int, count: int) -> Iterator[int]:
+    """How many tasks a stream takes at a time."""
+    taken = 0
+
+    def source() -> Iterator[Task]:
+        nonlocal taken
+        for _ in range(count):
+            taken += 1
+            yield Task("x" * size)
+
+    stream = Stream(atlas(2), Packer(JSON, max_payload=size + 2), source(), 500)
+    before = open_calls = 0
+    for call in stream.calls():
+        assert isinstance(call, Call)
+        if taken != before:
+            yield taken - before
+            before = taken
+        open_calls += 1
+    assert open_calls
+
+
+def test_windows_grow() -> None:
+    sizes = list(windows(10, 4 * WINDOW))
+    assert sizes[:5] == [FIRST_WINDOW, 2 * FIRST_WINDOW, 4 * FIRST_WINDOW, 8 * FIRST_WINDOW, WINDOW]
+    assert sum(sizes) == 4 * WINDOW
+
+
+def test_windows_of_large_payloads_are_smaller() -> None:
+    size = 40_000
+    first, *later = windows(size, FIRST_WINDOW + 2000)
+    assert first == FIRST_WINDOW
+    assert later
+    assert max(later) * size <= WINDOW_BYTES
