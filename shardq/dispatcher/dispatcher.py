@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 
 from shardq.atlas import Atlas
 from shardq.bells import Bells
 from shardq.dispatcher.membership import Membership
+from shardq.dispatcher.pacing import Lead
 from shardq.dispatcher.poller import Keep, Poller, PollerReport
 from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
@@ -33,6 +35,7 @@ class Dispatcher:
         self._members: tuple[str, ...] = ()
         self._stopped = False
         self._bells = bells
+        self._leads: defaultdict[str, Lead] = defaultdict(Lead)
         self._membership = Membership(driver, atlas, self._rebalance)
         self._relay = Relay(driver, atlas, process=self._membership.process)
         self._mover = Mover(
@@ -128,6 +131,7 @@ class Dispatcher:
             keep=self._keep,
             hears=lambda: self._bells.hears(keys.bell),
             relay=self._relay.rouse,
+            leads=self._leads,
         )
         self._bells.listen(keys.bell, keys.slot, poller.rung)
         poller.start()

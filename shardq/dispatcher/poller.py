@@ -8,6 +8,7 @@ import logging
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +18,7 @@ from shardq.calls import clean, dispatch
 from shardq.calls.answers import Missing, Stale
 from shardq.dispatcher.forwarding import Forwarding
 from shardq.dispatcher.lateness import Lateness, Tally
-from shardq.dispatcher.pacing import LONGEST_SLEEP_S, Pace, sleep_s
+from shardq.dispatcher.pacing import LONGEST_SLEEP_S, Lead, Pace, sleep
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
@@ -83,6 +84,7 @@ class Poller:
         keep: Keep,
         hears: Callable[[], bool],
         relay: Callable[[int], None],
+        leads: defaultdict[str, Lead],
     ) -> None:
         self.keys = keys
         self.bell = threading.Event()
@@ -96,6 +98,10 @@ class Poller:
         self._hears = hears
         self._topics: list[str] = []
         self._pace = Pace()
+        self._leads = leads
+        """By node; shared by the pollers of a process."""
+        self._until_us: int | None = None
+        """What the present sleep is aimed at, unless a ring ends it."""
         self._stopping = False
         self._state: PollerState = "starting"
         self._error: str | None = None
@@ -139,8 +145,8 @@ class Poller:
                 # cleared before the step: a ring during it is not lost
                 self.bell.clear()
                 wait = self._guarded_step()
-                if wait > 0 and not self._stopping:
-                    self.bell.wait(wait)
+                if wait > 0 and not self._stopping and self.bell.wait(wait):
+                    self._until_us = None
         finally:
             self._state = "stopped"
             self._line.close()
@@ -183,6 +189,7 @@ class Poller:
     def step(self) -> float:
         """Moves what is due, and answers how long there is nothing to do, in seconds."""
         topology = self._atlas.topology
+        until_us, self._until_us = self._until_us, None
         began = time.monotonic()
         result = self._line.call(
             dispatch.dispatch(
@@ -196,6 +203,9 @@ class Poller:
             timeout=CALL_TIMEOUT_S,
         )
         self._stepped = time.monotonic()
+        lead = self._leads[self._driver.node_of(self.keys.slot)]
+        if until_us is not None:
+            lead.learn(result.now_us - until_us)
         self._pace.moved(result.moved, self._stepped - began)
         if result.moved:
             self._dispatched += result.moved
@@ -207,10 +217,11 @@ class Poller:
         if result.lacking:
             # newest first, so that the topics not met for longest fall out
             self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
-        wait = sleep_s(result, hears=self._hears())
-        if topology.routes:
-            wait = min(wait, self._forwarding.serve(touched, limit=self._pace.limit))
-        return wait
+        wait, self._until_us = sleep(result, lead, hears=self._hears())
+        if topology.routes and (sooner := self._forwarding.serve(touched, limit=self._pace.limit)) < wait:
+            wait, self._until_us = sooner, None
+        # since the answer: it may have taken a while
+        return wait - (time.monotonic() - self._stepped) if wait > 0 else 0.0
 
     def _trim(self, epoch: int) -> None:
         """Removes the oldest dead tasks past what is to be kept; goes on at the next step while there are more."""

@@ -34,6 +34,10 @@ WAIT_S = 30.0
 TICK_S = 0.05
 """How exactly timeouts are kept."""
 
+YIELD_S = 0.00005
+"""After tasks for which hands were at rest: else the next claim would be made first, while the hands wait for Python's
+lock. From the claim's answer to the handler's first line: 0.23 ms, and 0.37 without."""
+
 BACKOFF_S = 0.5
 """After an error of the server."""
 
@@ -133,6 +137,8 @@ class Crew:
             self._strands.take(strands)
         if len(strands) < len(jobs):
             self._hands.take([job for job in jobs if job not in strands] if strands else jobs)
+        if 0 < len(jobs) < want:
+            time.sleep(YIELD_S)
         return True
 
     def _settle(self) -> bool:

@@ -1,0 +1,66 @@
+"""How long a poller sleeps: exactly until something is due, less what it takes to get there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardq.calls.dispatch import Dispatched
+from shardq.dispatcher.pacing import AWAKE_S, DEAF_SLEEP_S, LONGEST_SLEEP_S, MOST_LEAD_US, Lead, sleep
+
+NOW_US = 1_800_000_000_000_000
+
+
+def answer(next_us: int | None) -> Dispatched:
+    return Dispatched(0, 0, 0, -1, -1, next_us, NOW_US, ())
+
+
+@given(st.integers(-(10**6), int(LONGEST_SLEEP_S * 0.9e6)), st.floats(0, MOST_LEAD_US))
+def test_a_sleep_ends_at_the_next_instant_or_a_lead_before(away_us: int, lead_us: float) -> None:
+    seconds, until_us = sleep(answer(NOW_US + away_us), Lead(lead_us), hears=True)
+    if away_us < AWAKE_S * 1e6:
+        assert until_us is None
+        assert seconds == pytest.approx(max(0, away_us) / 1e6)
+    else:
+        assert until_us == NOW_US + away_us
+        assert seconds == pytest.approx((away_us - lead_us) / 1e6)
+        assert seconds > 0
+
+
+@pytest.mark.parametrize("next_us", [None, NOW_US + int(2e6 * LONGEST_SLEEP_S)])
+@pytest.mark.parametrize(("hears", "longest"), [(True, LONGEST_SLEEP_S), (False, DEAF_SLEEP_S)])
+def test_a_long_sleep_is_cut_and_aims_at_nothing(next_us: int | None, hears: bool, longest: float) -> None:
+    seconds, until_us = sleep(answer(next_us), Lead(), hears=hears)
+    assert longest * 0.9 <= seconds <= longest
+    assert until_us is None
+
+
+def test_the_lead_comes_to_where_one_wake_in_some_ten_is_early() -> None:
+    chance = random.Random(1)
+    lead, early = Lead(), 0
+    for wake in range(5000):
+        late_us = 300 + chance.expovariate(1 / 150) - lead.us
+        lead.learn(int(late_us))
+        early += wake >= 500 and late_us < 0
+    assert 300 < lead.us < 400
+    assert 0.05 < early / 4500 < 0.15
+
+
+def test_what_is_late_now_and_then_changes_the_lead_little() -> None:
+    lead = Lead()
+    for _ in range(3):
+        lead.learn(10**9)
+    assert lead.us < 300
+    for _ in range(1000):
+        lead.learn(10**9)
+    assert lead.us == MOST_LEAD_US
+
+
+def test_the_lead_is_never_below_nothing() -> None:
+    lead = Lead()
+    for _ in range(10):
+        lead.learn(-(10**9))
+    assert lead.us == 0
