@@ -16,7 +16,7 @@ from shardq.model.ids import UNIQUE_LENGTH
 PER_SHARD = 12_500
 
 PAYLOADS = (10, 100, 1_000, 4_096)
-ID_LENGTHS = (8, 14, 20, 36)
+ID_LENGTHS = (8, UNIQUE_LENGTH, 20, 36)
 
 FILLS = (
     7_000,

@@ -2,15 +2,19 @@
 
 Called by the producer for tasks pushed without ``id=``, and by whoever has to tell the topic of an id.
 
-An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic. A UNIQUE of ours has 14 characters:
+An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic. A UNIQUE of ours is one number of 78 bits in 13
+characters:
 
-    7 characters    milliseconds since the epoch, 42 bits: good until the year 2109
-    7 characters    a number that starts at random in each millisecond and counts up, 42 bits
+    32 bits    seconds since the epoch: good until the year 2106
+    46 bits    a number that starts at random in each second and counts up
 
-in an alphabet whose order is that of ASCII, so ids sort by time. Within a process no id repeats, whatever
-the clock does: time is taken to stand still while the clock is behind. Between processes two ids clash only
-when both were made in one millisecond and their numbers meet, one in 2**41 for a pair; a first push notices
-(``push.lua``).
+in an alphabet whose order is that of ASCII, so ids sort by time, those of one source exactly. Not one character more:
+a pending task takes 210 bytes of Valkey 9, and 226 with 14; of Redis 7.0 282, and 314 with 15. Seconds in place of
+milliseconds: every new start is another chance to clash, and the bits do more good in the number.
+
+Within a process no id repeats, whatever the clock does: time is taken to stand still while the clock is behind. Between
+processes two ids clash only when both were made in one second and their numbers meet, one in 2**45 for a pair; a first
+push notices (``push.lua``).
 """
 
 from __future__ import annotations
@@ -24,10 +28,10 @@ from collections.abc import Callable
 ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 """The 64 characters of base64url in ASCII order."""
 
-UNIQUE_LENGTH = 14
+UNIQUE_LENGTH = 13
 
-_NUMBER_BITS = 42
-# A millisecond's first number has the top bit clear: at least 2**41 more can follow.
+_NUMBER_BITS = 46
+# A second's first number has the top bit clear: at least 2**45 more can follow.
 _START_BITS = _NUMBER_BITS - 1
 
 # Ids of one batch differ in their last two characters for runs of 4096: the rest is built once per run.
@@ -38,52 +42,51 @@ _END_MASK = len(_ENDS) - 1
 class Ids:
     """A source of new ids. Any number of threads may share one; a child of a fork gets numbers of its own."""
 
-    def __init__(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
-        self._clock_ms = clock_ms
+    def __init__(self, *, clock_s: Callable[[], float] = time.time) -> None:
+        self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._ms = -1
+        self._second = -1
         self._next = 0
         _sources.add(self)
 
     def one(self, *, topic: str = "") -> str:
         """A new id."""
-        ms, number = self._reserve(1)
-        return full_id(topic, _spell(ms) + _spell(number))
+        return full_id(topic, _spell(self._reserve(1)))
 
     def many(self, n: int, *, topic: str = "") -> list[str]:
         """``n`` new ids of one topic, in ascending order."""
-        ms, number = self._reserve(n)
+        number = self._reserve(n)
         last = number + n
         ids: list[str] = []
         while number < last:
             start = number & _END_MASK
             stop = min(start + last - number, len(_ENDS))
-            begin = full_id(topic, _spell(ms) + _spell(number)[:-2])
+            begin = full_id(topic, _spell(number)[:-2])
             ids += [begin + end for end in _ENDS[start:stop]]
             number += stop - start
         return ids
 
-    def _reserve(self, n: int) -> tuple[int, int]:
-        """The millisecond and the first of ``n`` numbers that nobody else gets."""
+    def _reserve(self, n: int) -> int:
+        """The first of ``n`` numbers of 78 bits that nobody else gets."""
         with self._lock:
-            now = self._clock_ms()
-            if now > self._ms:
+            now = int(self._clock_s())
+            if now > self._second:
                 self._start(now)
             elif (self._next + n) >> _NUMBER_BITS:
-                self._start(self._ms + 1)  # 2**41 ids in one millisecond, or in a clock's long way back
+                self._start(self._second + 1)  # 2**45 ids in one second, or in a clock's long way back
             first = self._next
             self._next += n
-            return self._ms, first
+            return self._second << _NUMBER_BITS | first
 
-    def _start(self, ms: int) -> None:
+    def _start(self, second: int) -> None:
         # From the system, not from ``random``: a program that seeds that the same everywhere must not clash.
-        self._ms = ms
+        self._second = second
         self._next = int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
 
     def renew(self) -> None:
         """Start afresh in the child of a fork: the parent goes on with the numbers, and may hold the lock."""
         self._lock = threading.Lock()
-        self._start(max(self._ms, 0))
+        self._start(max(self._second, 0))
 
 
 _sources: weakref.WeakSet[Ids] = weakref.WeakSet()
@@ -108,9 +111,12 @@ def topic_of(id: str) -> str:
 
 
 def _spell(number: int) -> str:
-    """42 bits as seven characters."""
+    """78 bits as 13 characters."""
     return (
-        ALPHABET[number >> 36]
+        ALPHABET[number >> 72]
+        + _ENDS[number >> 60 & _END_MASK]
+        + _ENDS[number >> 48 & _END_MASK]
+        + _ENDS[number >> 36 & _END_MASK]
         + _ENDS[number >> 24 & _END_MASK]
         + _ENDS[number >> 12 & _END_MASK]
         + _ENDS[number & _END_MASK]
