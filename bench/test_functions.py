@@ -50,7 +50,8 @@ def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
     atlas = Atlas("bench", Topology(epoch=1, shards=SHARDS))
 
     def packed() -> list[bytes]:
-        return [batch.call(1).packed() for batch in batches(atlas, entries.fresh, FRESH, most=MAX_BATCH)]
+        parts = batches(atlas, entries.fresh, FRESH, most=MAX_BATCH, sizes=[1000])
+        return [batch.call(1).packed() for batch in parts]
 
     assert len(benchmark(packed)) == SHARDS
 

@@ -18,7 +18,7 @@ from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
 from shardq.model.task import Outcome, Receipt, TaskInfo
 from shardq.operation import Many, Operation, mended
-from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches
+from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
 
 T = TypeVar("T")
 
@@ -169,7 +169,8 @@ def _sent(
     again: list[Word] = []
     faults: list[tuple[Batch, ShardqError]] = []
     sent: dict[int, Batch] = {}
-    for call, result in (yield Many(_calls(epoch, batches(atlas, words, width, most=most), sent, tally))):
+    parts = batches(atlas, words, width, most=most, sizes=windows(atlas.topology.shards))
+    for call, result in (yield Many(_calls(epoch, parts, sent, tally))):
         batch = sent.pop(id(call))
         if isinstance(result, (Stale, Missing)):
             faults.append((batch, result))

@@ -39,12 +39,12 @@ a time are no faster."""
 
 MAX_BATCH = 1000
 
-WINDOW = 16_000
-"""Tasks grouped by shard at a time, while the servers work on the last: of 16 shards each gets two calls in turn, when
-what they touch is still in the server's cache."""
+WINDOW = 64_000
+"""Tasks grouped by shard at a time, while the servers work on the last; fewer of few shards."""
 
-FIRST_WINDOW = 1000
-"""Each window is twice as large as the one before: the servers wait for the first."""
+FIRST_OF_SHARD, MOST_OF_SHARD = 64, 1000
+"""How many for each shard. The servers wait for the first window, and each is twice as large as the one before, until
+each shard gets two calls in turn, when what they touch is still in the server's cache."""
 
 CALL_BYTES = 1 << 18
 """Of records of one script call; a larger single task goes alone. Calls of 1 MiB, which no cache holds, took a tenth
@@ -186,15 +186,27 @@ class Batch:
         return produce.push_unique(self.keys, epoch, self.words)
 
 
-def batches(atlas: Atlas, words: list[Word], width: int, *, most: int, first: int = FIRST_WINDOW) -> Iterator[Batch]:
-    """Groups the tasks of each window by shard under the present topology, at most ``most`` and 256 KiB in a call."""
+def windows(shards: int) -> Iterator[int]:
+    """How many tasks to take at a time, without end."""
+    size, most = min(WINDOW, FIRST_OF_SHARD * shards), min(WINDOW, MOST_OF_SHARD * shards)
+    while True:
+        yield size
+        size = min(2 * size, most)
+
+
+def batches(atlas: Atlas, words: list[Word], width: int, *, most: int, sizes: Iterable[int]) -> Iterator[Batch]:
+    """Groups the tasks of each window, of these sizes, by shard under the present topology; at most ``most`` and
+    256 KiB in a call.
+    """
     if len(words) == width:
         yield Batch(atlas.home(words[0]), words, width)  # type: ignore[arg-type]  # the id
         return
-    start, window = 0, first * width
-    while start < len(words):
-        columns = [words[at : start + window : width] for at in range(start, start + width)]
-        start, window = start + window, min(2 * window, WINDOW * width)
+    start = 0
+    for size in sizes:
+        if start >= len(words):
+            return
+        columns = [words[at : start + size * width : width] for at in range(start, start + width)]
+        start += size * width
         groups: dict[int, list[int]] = defaultdict(list)
         for place, shard in enumerate(atlas.topology.shards_of(columns[0])):  # type: ignore[arg-type]  # ids
             groups[shard].append(place)

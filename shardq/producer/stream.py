@@ -18,10 +18,10 @@ from shardq.errors import BadInput, PushError, ShardqError
 from shardq.model.task import Receipt, Task
 from shardq.operation import Operation
 from shardq.producer.operations import Tally, asked_for, completed
-from shardq.producer.packing import FIRST_WINDOW, FRESH, UNIQUE, WINDOW, Batch, Entries, Packer, batches
+from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
 
 WINDOW_BYTES = 16 << 20
-"""Of records, as those of the last window lead to expect: memory is bounded, also where payloads are large."""
+"""Of the records of one window: memory is bounded, also where payloads are large."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,12 +51,13 @@ class Stream:
     """Of windows that are not stored as a whole. The first ends the taking; what is under way is finished."""
     _windows: deque[Window] = field(default_factory=deque)
     _sent: dict[int, tuple[Window, Batch]] = field(default_factory=dict)
-    _size: int = FIRST_WINDOW
-    """Of the next window."""
+    _record_bytes: float = 1.0
+    """Of a task, as those of the last window lead to expect."""
 
     def calls(self) -> Iterator[Command[list[str]]]:
         """The calls of all tasks, packed as they are asked for."""
-        while not self.errors and (tasks := self._taken()):
+        sizes = windows(self.atlas.topology.shards)
+        while not self.errors and (tasks := self._taken(next(sizes))):
             window = Window(Tally(tasks.ids))
             self._windows.append(window)
             epoch = self.atlas.topology.epoch
@@ -64,7 +65,7 @@ class Stream:
                 # looked for where they may be, one by one, when the rest of the window is done
                 window.leftover.unique, tasks.unique = tasks.unique, []
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
-                for batch in batches(self.atlas, words, width, most=self.most, first=WINDOW) if words else ():
+                for batch in batches(self.atlas, words, width, most=self.most, sizes=[len(words) // width]):
                     call = batch.call(epoch)
                     window.open += 1
                     self._sent[id(call)] = window, batch
@@ -72,15 +73,16 @@ class Stream:
                     window.tally.prepare(len(batch.words) // batch.width)
             window.packed = True
 
-    def _taken(self) -> Entries | None:
+    def _taken(self, most: int) -> Entries | None:
+        size = max(1, min(most, int(WINDOW_BYTES / self._record_bytes)))
         try:
-            entries = self.packer.many(itertools.islice(self.tasks, self._size))
+            entries = self.packer.many(itertools.islice(self.tasks, size))
         except BadInput as exc:
             self.bad = exc
             return None
         if not entries.ids:
             return None
-        self._size = max(1, min(2 * self._size, WINDOW, WINDOW_BYTES * len(entries.ids) // entries.bytes))
+        self._record_bytes = entries.bytes / len(entries.ids)
         return entries
 
     def note(self, call: Command[list[str]], result: list[str] | ShardqError) -> None:

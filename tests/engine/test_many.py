@@ -10,12 +10,15 @@ import pytest
 
 from cluster.server import Server
 from shardq import Conflict, Engine, InvalidDelay, PushError, ServerFault, Task, Unanswered, Unavailable
-from shardq.producer.packing import FIRST_WINDOW, WINDOW
+from shardq.producer.packing import MOST_OF_SHARD, windows
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
+
+WINDOW = MOST_OF_SHARD * SHARDS
+"""Of push_iter, when it has grown."""
 
 
 def far(payload: object, **options: object) -> Task:
@@ -204,7 +207,7 @@ def test_push_iter_may_be_left(engine: Engine) -> None:
 
 
 def test_a_bad_task_in_the_middle_of_push_iter(engine: Engine) -> None:
-    before = 3 * FIRST_WINDOW  # the first window, and the second of twice its size
+    before = sum(itertools.islice(windows(SHARDS), 2))
     bad = before + 17
     told: list[str] = []
     parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(2 * bad))

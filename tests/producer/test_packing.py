@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 
 from shardq import BadInput, InvalidDelay, PayloadNotEncodable, PayloadTooLarge, Task
 from shardq.atlas import Atlas
-from shardq.calls.request import Call
 from shardq.layout.topology import Topology
 from shardq.model.checks import MAX_DELAY_S, due_spec, due_specs
 from shardq.model.ids import topic_of
 from shardq.model.record import JSON
-from shardq.producer.packing import CALL_BYTES, FIRST_WINDOW, FRESH, UNIQUE, WINDOW, Entries, Packer, batches
+from shardq.producer.packing import (
+    CALL_BYTES,
+    FIRST_OF_SHARD,
+    FRESH,
+    MOST_OF_SHARD,
+    UNIQUE,
+    WINDOW,
+    Entries,
+    Packer,
+    batches,
+    windows,
+)
 from shardq.producer.stream import WINDOW_BYTES, Stream
 
 LIMIT = 1000
@@ -140,13 +150,13 @@ def atlas(shards: int) -> Atlas:
     return Atlas("packing", Topology(epoch=1, shards=shards))
 
 
-@pytest.mark.parametrize("count", [1, 2, FIRST_WINDOW, FIRST_WINDOW + 1, 2 * WINDOW + 123])
+@pytest.mark.parametrize("count", [1, 2, FIRST_OF_SHARD, FIRST_OF_SHARD + 1, 40_123])
 @pytest.mark.parametrize(("shards", "most"), [(1, 1000), (3, 7), (16, 500)])
 def test_every_task_is_in_one_call_of_its_shard(count: int, shards: int, most: int) -> None:
     entries = packer().many(Task(n, delay=n * 7919 % 1000) for n in range(count))
     whole = atlas(shards)
     told: list[Any] = []
-    for batch in batches(whole, entries.fresh, FRESH, most=most):
+    for batch in batches(whole, entries.fresh, FRESH, most=most, sizes=windows(shards)):
         assert 0 < len(batch.ids) <= most
         assert {whole.topology.shard_of(id) for id in batch.ids} == {batch.keys.shard}
         told += [tuple(batch.words[at : at + FRESH]) for at in range(0, len(batch.words), FRESH)]
@@ -158,7 +168,7 @@ def test_ids_of_the_caller_keep_their_order_within_a_shard() -> None:
     """One id may come twice, and the rule of the second depends on the first."""
     entries = packer().many(Task(n, delay=n * 7919 % 1000, id=f"mine-{n % 300}") for n in range(5000))
     told: dict[str, list[Any]] = {}
-    for batch in batches(atlas(4), entries.unique, UNIQUE, most=500):
+    for batch in batches(atlas(4), entries.unique, UNIQUE, most=500, sizes=windows(4)):
         for at in range(0, len(batch.words), UNIQUE):
             told.setdefault(str(batch.words[at]), []).append(batch.words[at + 2])
     expected: dict[str, list[Any]] = {}
@@ -171,7 +181,7 @@ def test_calls_are_bounded_in_bytes() -> None:
     large = Packer(JSON, max_payload=4 * CALL_BYTES)
     sizes = [CALL_BYTES // 10] * 95 + [3 * CALL_BYTES] * 5
     entries = large.many(Task("x" * size) for size in sizes)
-    calls = list(batches(atlas(2), entries.fresh, FRESH, most=500))
+    calls = list(batches(atlas(2), entries.fresh, FRESH, most=500, sizes=windows(2)))
     assert sum(len(batch.ids) for batch in calls) == len(sizes)
     for batch in calls:
         assert len(batch.ids) == 1 or sum(len(record) for record in batch.words[2::FRESH]) <= CALL_BYTES  # type: ignore[arg-type, misc]
@@ -180,36 +190,36 @@ def test_calls_are_bounded_in_bytes() -> None:
 # ---- the windows of push_iter
 
 
-def windows(size: int, count: int) -> Iterator[int]:
-    """How many tasks a stream takes at a time."""
-    taken = 0
+def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
+    """How many tasks of such a size a stream takes at a time."""
+    number = 0
 
     def source() -> Iterator[Task]:
-        nonlocal taken
+        nonlocal number
         for _ in range(count):
-            taken += 1
+            number += 1
             yield Task("x" * size)
 
-    stream = Stream(atlas(2), Packer(JSON, max_payload=size + 2), source(), 500)
-    before = open_calls = 0
-    for call in stream.calls():
-        assert isinstance(call, Call)
-        if taken != before:
-            yield taken - before
-            before = taken
-        open_calls += 1
-    assert open_calls
+    stream = Stream(atlas(shards), Packer(JSON, max_payload=size + 2), source(), 500)
+    before = 0
+    for _ in stream.calls():
+        if number != before:
+            yield number - before
+            before = number
 
 
-def test_windows_grow() -> None:
-    sizes = list(windows(10, 4 * WINDOW))
-    assert sizes[:5] == [FIRST_WINDOW, 2 * FIRST_WINDOW, 4 * FIRST_WINDOW, 8 * FIRST_WINDOW, WINDOW]
-    assert sum(sizes) == 4 * WINDOW
+@pytest.mark.parametrize("shards", [1, 16, 256])
+def test_windows_grow(shards: int) -> None:
+    sizes = list(taken(10, 3 * WINDOW, shards=shards))
+    assert sum(sizes) == 3 * WINDOW
+    first, largest = FIRST_OF_SHARD * shards, min(WINDOW, MOST_OF_SHARD * shards)
+    assert sizes[:3] == [min(first * times, largest) for times in (1, 2, 4)]
+    assert sizes[-2] == max(sizes) == largest
 
 
 def test_windows_of_large_payloads_are_smaller() -> None:
     size = 40_000
-    first, *later = windows(size, FIRST_WINDOW + 2000)
-    assert first == FIRST_WINDOW
-    assert later
+    first, *later = taken(size, 4000, shards=16)
+    assert first == FIRST_OF_SHARD * 16
+    assert sum(later) == 4000 - first
     assert max(later) * size <= WINDOW_BYTES
