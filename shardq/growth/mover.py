@@ -93,10 +93,12 @@ class Mover:
                 self._guarded_refresh()
             else:
                 self._failing = False
-            if self._atlas.topology.pending is None and not self._moving:
+            if self._atlas.topology != topology:
+                rest = REST_S
+            elif not self._moving and topology.pending is None:
                 # what is left to drain can take hours: then looking for it should cost little
-                rest = REST_S if self._atlas.topology != topology else min(rest * 2, LONGEST_REST_S)
                 self._stopping.wait(rest)
+                rest = min(rest * 2, LONGEST_REST_S)
 
     def _guarded_refresh(self) -> None:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from shardq.atlas import Atlas
@@ -144,12 +145,21 @@ def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Oper
     topology = atlas.topology
     if topology.pending is not None or (yield from emptied(atlas, source)):
         return False
+    if source.shard >= max(topology.priors, default=0):
+        # under no earlier number was there such a shard: all that is here belongs here
+        yield grow.swept(source, topology.epoch, topology.since)
+        return True
     found, train = False, Train(atlas, topology, source, numbers)
     for key in (source.due, source.dead):
-        cursor = ""
-        while cursor != "0":
-            cursor, members = yield grow.scan(source, key, cursor or "0", count=grow.SCAN)
-            for group in pace.groups(_strangers(topology, source, members)):
+        # From the latest on: what is due soon has mostly gone when its turn comes, and neighbours cost the servers
+        # less. What falls between two pages, since others add and remove meanwhile, the next sweep finds.
+        kept = leaving = 0
+        while ids := (yield grow.latest(source, key, kept + leaving, count=grow.PAGE)):
+            # those of one home together, so that calls are few
+            strangers = sorted(_strangers(topology, source, ids), key=itemgetter(0))
+            kept += len(ids) - len(strangers)
+            leaving += len(strangers)
+            for group in pace.groups(strangers):
                 if pace.stopped():
                     yield from train.arrived()
                     return False
@@ -157,9 +167,10 @@ def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Oper
                 done = yield from train.along(group)
                 if pace.rate is not None:
                     done += yield from train.arrived()
+                leaving -= done
                 if pause := pace.pause_s(done):
                     yield Pause(pause)
-    pace.pause_s((yield from train.arrived()))
+        pace.pause_s((yield from train.arrived()))
     if found or (yield from _stocked(topology, source)):
         return False
     # No record of a stranger is here, and none can come: so no window of one can either, and nothing is there to take.

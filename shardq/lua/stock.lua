@@ -7,10 +7,12 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 where to go on: the answer's, '0' to begin
 -- ARGV 4 about how many
--- RETURNS {'ok', where to go on, '0' at the end, bytes read, {id, …}} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', where to go on, '0' at the end, bytes of records read, {id, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one page; what is here from the first to the last is met at least once
--- COST O(n), and all the bytes of their records
-local page = redis.call('HSCAN', KEYS[2], ARGV[3], 'COUNT', ARGV[4])
+-- COST O(n), and before Redis 7.4 all the bytes of their records
+local page = redis.pcall('HSCAN', KEYS[2], ARGV[3], 'COUNT', ARGV[4], 'NOVALUES')
+if not page.err then return {'ok', page[1], 0, page[2]} end
+page = redis.call('HSCAN', KEYS[2], ARGV[3], 'COUNT', ARGV[4])
 local ids, bytes = {}, 0
 for i = 1, #page[2], 2 do
   ids[#ids + 1] = page[2][i]

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from cluster.server import Server
 from shardq.atlas import Atlas
-from shardq.calls import consume, dispatch
+from shardq.calls import consume, dispatch, grow
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.consume import Ack, Back, Bury, Claimed, Other, Retry
 from shardq.calls.request import Call, Command, Word
@@ -408,6 +408,7 @@ def _topology(name: str) -> Operation[Topology]:
 def trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
     monkeypatch.setattr(moves, "GROUP", 1)
+    monkeypatch.setattr(grow, "PAGE", 2)
 
 
 @pytest.mark.timeout(900)

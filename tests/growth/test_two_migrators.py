@@ -17,6 +17,7 @@ import redis
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.atlas import Atlas
+from shardq.calls import grow
 from shardq.calls.request import Command
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
@@ -136,6 +137,7 @@ class World:
 def trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
     monkeypatch.setattr(moves, "GROUP", 2)
+    monkeypatch.setattr(grow, "PAGE", 3)
 
 
 @pytest.fixture
