@@ -9,7 +9,7 @@ TOGETHER := --numprocesses $(JOBS) --dist worksteal --benchmark-disable
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all bench bench-cluster bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all bench bench-oldest bench-cluster bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ test-all: $(STAMP) ## the tests on every server version found on this machine
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
 	$(BIN)/python -m bench --json bench/report/results.json
+
+bench-oldest: $(STAMP) ## the same on Redis 7.0, the oldest server that is supported; needs redis-server
+	@mkdir -p bench/report
+	$(BIN)/python -m bench --server redis7 --json bench/report/results-redis7.json
 
 bench-cluster: $(STAMP) ## 1, 3 and 6 masters: cost, balance, a failover, an expand; some three minutes
 	@mkdir -p bench/report

@@ -64,7 +64,8 @@ class Usual(msgspec.Struct, frozen=True):
 class Baseline(msgspec.Struct):
     """By kind of server, by name of the ratio."""
 
-    facts: dict[str, str] = {}
+    facts: dict[str, dict[str, str]] = {}
+    """What it was learnt on."""
     usual: dict[str, dict[str, Usual]] = {}
 
 
@@ -125,7 +126,7 @@ def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int
             LEAST_OF_EXACT if name in ratios.EXACT else LEAST_TOLERANCE,
         )
     baseline.usual[options.server] = usual
-    baseline.facts = machine.facts(options.server, topology="one server on loopback TCP", cores=cores)
+    baseline.facts[options.server] = machine.facts(options.server, topology="one server on loopback TCP", cores=cores)
     options.baseline.write_bytes(msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n")
     _show(compared(usual, {}), learnt=True)
     return 0

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for old in folder.glob("*.svg"):
         if old.name not in plots:
             old.unlink()
-    for name, content in {**plots, PAGE: page(found), TABLE: tables.markdown(found.results, found.peers)}.items():
+    table = tables.markdown(found.results, found.oldest, found.peers)
+    for name, content in {**plots, PAGE: page(found), TABLE: table}.items():
         (folder / name).write_text(content, encoding="utf-8")
     for name, how in inputs.MAKING.items():
         if not (folder / name).exists():

@@ -10,10 +10,11 @@ import msgspec
 
 T = TypeVar("T")
 
-RESULTS, PEERS, NODES = "results.json", "peers.json", "nodes.json"
+RESULTS, OLDEST, PEERS, NODES = "results.json", "results-redis7.json", "peers.json", "nodes.json"
 
 MAKING = {
     RESULTS: f"python -m bench --json bench/report/{RESULTS}",
+    OLDEST: f"python -m bench --server redis7 --json bench/report/{OLDEST}",
     PEERS: f"python -m bench.peers --json bench/report/{PEERS}",
     NODES: f"python -m bench.nodes --json bench/report/{NODES}",
 }
@@ -112,6 +113,8 @@ class Nodes(msgspec.Struct):
 
 class Inputs(msgspec.Struct):
     results: Results | None
+    oldest: Results | None
+    """The same on the oldest server that is supported."""
     peers: Peers | None
     nodes: Nodes | None
 
@@ -120,6 +123,7 @@ def read(folder: Path) -> Inputs:
     """Raises ``msgspec.ValidationError`` for a file of another form; its message names the file."""
     return Inputs(
         _read(folder / RESULTS, Results),
+        _read(folder / OLDEST, Results),
         _read(folder / PEERS, Peers),
         _read(folder / NODES, Nodes),
     )

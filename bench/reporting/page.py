@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from bench.reporting import plots, tables
-from bench.reporting.inputs import MAKING, NODES, PEERS, RESULTS, Inputs, Results, numbers
+from bench.reporting.inputs import MAKING, NODES, OLDEST, PEERS, RESULTS, Inputs, Results, numbers
 from bench.reporting.plots import Plot
 from bench.reporting.svg import MARKS, STYLE
 
@@ -74,6 +74,7 @@ def sections(inputs: Inputs) -> list[Section]:
             missing=without,
         ),
         _peers(inputs),
+        _oldest(inputs),
         Section(
             "How late",
             "A task is never early. Lateness is counted from its due time: until its id is in the ready list, by the "
@@ -142,6 +143,23 @@ def _peers(inputs: Inputs) -> Section:
         section.details = {
             "Versions, and how each was used": tables.usage(inputs.peers),
             "Where this was measured": tables.facts(inputs.peers.facts),
+        }
+    return section
+
+
+def _oldest(inputs: Inputs) -> Section:
+    section = Section(
+        "On the oldest server",
+        "The same programs on the oldest server that is supported: for latenesses the median and the 99th percentile. "
+        "The limits were measured on each server in the same run.",
+        missing=OLDEST if inputs.oldest is None else RESULTS if inputs.results is None else "",
+    )
+    if inputs.results is not None and inputs.oldest is not None:
+        both = inputs.results, inputs.oldest
+        section.table = tables.servers(*both, "push", "dispatch", "burst", "consume", "lateness")
+        section.details = {
+            "More of them": tables.servers(*both, "sizes", "memory", "backlog", "expand", "idle"),
+            "Where this was measured": tables.facts(inputs.oldest.facts),
         }
     return section
 

@@ -139,9 +139,32 @@ def facts(known: Mapping[str, str]) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
-def markdown(results: Results | None, found: Peers | None) -> str:
+def servers(results: Results, oldest: Results, *suites: str) -> str:
+    """What these suites measured of both, side by side."""
+    others = {(figure.suite, figure.name): figure for figure in oldest.figures}
+    rows = [
+        [escape(figure.name), escape(figure.unit), *(cell for each in (figure, other) for cell in _cells(each))]
+        for figure in results.of(*suites)
+        if (other := others.get((figure.suite, figure.name))) is not None
+    ]
+    heads = [head for each in (results, oldest) for head in (_server(each), "÷ limit")]
+    return table(("figure", "unit", *heads), rows, right=(2, 3, 4, 5)) if rows else ""
+
+
+def _cells(figure: Figure) -> tuple[str, str]:
+    shares = [shown(figure.percentiles[share]) for share in ("p50", "p99") if share in figure.percentiles]
+    return " / ".join(shares) or shown(figure.value), "" if figure.ratio is None else f"{figure.ratio:.2f}"
+
+
+def _server(results: Results) -> str:
+    """Its name and version."""
+    return results.facts.get("server", "").partition(",")[0]
+
+
+def markdown(results: Results | None, oldest: Results | None, found: Peers | None) -> str:
     """For README: the figures most people ask for, with what stands beside them."""
-    lines = ["| what | figure | beside it |", "| --- | --- | --- |"]
+    other = f"on {_server(oldest)}" if oldest else "on the oldest server"
+    lines = [f"| what | figure | beside it | {other} |", "| --- | --- | --- | --- |"]
     for suite, begins, label in (
         ("push", "push_many", "`push_many`, one process, 100 B"),
         ("push", "push_iter", "`push_iter`, the tasks made on the way"),
@@ -162,7 +185,8 @@ def markdown(results: Results | None, found: Peers | None) -> str:
     ):
         figure = results.first(suite, begins) if results else None
         if figure is not None:
-            lines.append(f"| {label} | {_short(figure)} | {_beside(figure)} |")
+            same = oldest.first(suite, begins) if oldest else None
+            lines.append(f"| {label} | {_short(figure)} | {_beside(figure)} | {_brief(same)} |")
     if found is not None and (told := _ahead(found)):
         lines += ["", told]
     if results is not None:
@@ -178,6 +202,14 @@ def _short(figure: Figure) -> str:
     if {"p50", "p99"} <= figure.percentiles.keys():
         return f"p50 {shown(figure.percentiles['p50'])}, p99 {shown(figure.percentiles['p99'])} {figure.unit}"
     return f"{shown(figure.value)} {figure.unit}"
+
+
+def _brief(figure: Figure | None) -> str:
+    """The figure, and its ratio to the limit where it has one."""
+    if figure is None:
+        return "–"
+    value, ratio = _cells(figure)
+    return f"{value} ({ratio})" if ratio else value
 
 
 def _beside(figure: Figure) -> str:

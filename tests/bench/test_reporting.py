@@ -13,7 +13,7 @@ import pytest
 
 from bench.reporting import __main__ as command
 from bench.reporting.axis import exactly, linear, logarithmic
-from bench.reporting.inputs import MAKING, NODES, PEERS, RESULTS
+from bench.reporting.inputs import MAKING, NODES, OLDEST, PEERS, RESULTS
 from bench.reporting.svg import Line, lines
 
 SERIES = {
@@ -92,7 +92,17 @@ NODES_FILE = {
     },
 }
 
-ALL = {RESULTS: RESULTS_FILE, PEERS: PEERS_FILE, NODES: NODES_FILE}
+OLDEST_FILE = {
+    "complete": True,
+    "facts": {"server": "Redis 7.0.15, one server on loopback TCP"},
+    "figures": [
+        figure("push", "push_many of 100", 161_000, "tasks/s", ratio=1.07),
+        figure("lateness", "due → ready", 0.5, "ms", percentiles={"p50": 0.61, "p99": 4.4, "max": 8.0}),
+        figure("flow", "while 123 fall due", 0.5, "ms"),
+    ],
+}
+
+ALL = {RESULTS: RESULTS_FILE, OLDEST: OLDEST_FILE, PEERS: PEERS_FILE, NODES: NODES_FILE}
 
 
 def written(folder: Path, files: dict[str, Any]) -> str:
@@ -112,7 +122,9 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert {"limits", "peers-schedule", "lateness", "memory", "backlog-push", "nodes", "nodes-model"} <= plots
     assert {"expand-4-16-push", "expand-4-16-late", "expand-4-16-moved", "nodes-failover"} <= plots
     table = (tmp_path / command.TABLE).read_text(encoding="utf-8")
-    assert "272,000 tasks/s | 0.90 of the C client |" in table
+    assert "272,000 tasks/s | 0.90 of the C client | 161,000 (1.07) |" in table
+    assert "| on Redis 7.0.15 |" in table
+    assert "0.610 / 4.40" in page
     assert "best other: other 1,000" in table
 
 
