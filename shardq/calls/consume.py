@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shardq.calls.answers import body, nothing
-from shardq.calls.request import Call, Word
+from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
 
@@ -91,6 +91,11 @@ def _claim(answer: list[Any]) -> Claim:
     return Claim(
         [Claimed(id.decode(), failures, lapses, record) for id, failures, lapses, record in tasks], left, crowds
     )
+
+
+def length(keys: ShardKeys, topic: str, *, patience_s: float) -> Command[int]:
+    """How much is ready."""
+    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int, patience_s=patience_s)
 
 
 def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:

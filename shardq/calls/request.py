@@ -7,7 +7,7 @@ package, and carried out by a driver. A driver needs to know no more of it than 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from hiredis import pack_command
@@ -31,6 +31,8 @@ class Command(Generic[T]):
     words: Sequence[Word]
     decode: Callable[[Any], T]
     """Makes the result of the raw answer (bytes, int, list, None). May raise a ShardqError."""
+    patience_s: float | None = field(default=None, kw_only=True)
+    """How long to try again after a fault, where that is less than the driver's timeout; an answer may take longer."""
 
     def packed(self) -> bytes:
         """As sent first."""
@@ -53,8 +55,6 @@ class Call(Command[T]):
     keys: Sequence[str]
     resend: Callable[[], Call[T]] | None = None
     """Makes the request that is right after a lost answer, where the same again would be wrong."""
-    patience_s: float | None = None
-    """How long to try again after a fault, where that is less than the driver's timeout; an answer may take longer."""
 
     def packed(self) -> bytes:
         return _pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)

@@ -16,12 +16,13 @@ from shardq.consumer.operations import (
     check_held,
     claimed,
     extended,
+    lengths_asked,
     one_or_many,
     settled,
 )
 from shardq.consumer.orders import ITERATION_WAIT_S, burials, check_claim, retries
 from shardq.consumer.room import Room
-from shardq.consumer.waits import Sleep, Waits
+from shardq.consumer.waits import Lengths, Sleep, Waits
 from shardq.drivers.aio import AsyncDriver
 from shardq.errors import LeaseLost
 from shardq.model.checks import duration_ms
@@ -66,6 +67,9 @@ class AsyncConsumer:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(event.wait(), step.seconds)
                     event.clear()
+                    continue
+                if isinstance(step, Lengths):
+                    await arun(self._driver, lengths_asked(self._claims, step.shards, room))
                     continue
                 steps = claimed(self._claims, max, step.shards, room if step.naming else None)
                 if deliveries := await arun(self._driver, steps):

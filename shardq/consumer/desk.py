@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 SAFETY_S = 10.0
 """How often a lone process that waits looks although nobody woke it; more of them share this, so that a shard is asked
@@ -19,6 +20,12 @@ once in 10 s whatever the fleet."""
 
 LONGEST_SAFETY_S = 1800.0
 """Names older than an hour are dropped as dead: look twice as often."""
+
+WHOLE = 6
+"""One in so many of these looks leaves the names again. The others ask for the lengths of the lists only, with a sixth
+of the commands; where one is not empty the name is left again, too."""
+
+Doubt = Literal["whole", "lengths"]
 
 STAGGER = 0.2
 """Of the time between two looks: over this the waiters of a process spread theirs, so that one of them asks the shards
@@ -50,6 +57,7 @@ class Desk:
         self._waiters: list[Waiter] = []
         self._open: set[List] = set()
         self._crowd = 1
+        self._doubts = 0
         self._doubt_at: dict[str, float] = {}
         """By topic: when names have stood for so long without a message that they are asked for again."""
 
@@ -137,12 +145,23 @@ class Desk:
             at = min((self._doubt_at.setdefault(t, now + self._safety_s()) for t in topics), default=now + SAFETY_S)
         return max(0.0, at - now) + self._period_s() * random.uniform(0.0, STAGGER)
 
-    def doubt(self, topics: Collection[str], now: float) -> bool:
-        """Whether it is time to ask all lists of these topics, known or not. True for one waiter, who asks for all."""
+    def doubt(self, topics: Collection[str], now: float) -> Doubt | None:
+        """Whether it is time to ask all lists of these topics, known or not, and for what. Of all waiters one is told,
+        who asks for all."""
         with self._lock:
             old = {t for t in topics if self._doubt_at.get(t, now + 1) <= now}
+            if not old:
+                return None
             self._doubt_at |= dict.fromkeys(old, now + self._safety_s())
-            return bool(old)
+            self._doubts += 1
+            rare = self._period_s() * WHOLE > LONGEST_SAFETY_S
+            return "whole" if rare or self._doubts % WHOLE == 0 else "lengths"
+
+    def not_empty(self, entries: Iterable[List]) -> None:
+        """These lists were asked for their lengths: our name may stand there no more."""
+        with self._lock:
+            for entry in entries:
+                self._forget(entry)
 
     def _period_s(self) -> float:
         return min(LONGEST_SAFETY_S, SAFETY_S * self._crowd)

@@ -212,6 +212,21 @@ def _asked(
     return deliveries
 
 
+def lengths_asked(claims: Claims, shards: Sequence[int], room: Room) -> Operation[None]:
+    """Tells the desk which lists are not empty, or can't be asked: a claim will tell."""
+    atlas, asked = claims.atlas, dict[int, List]()
+    requests = []
+    for shard in shards:
+        for topic in claims.open_topics():
+            request = consume.length(atlas.keys(shard), topic, patience_s=PATIENCE_S)
+            asked[id(request)] = shard, topic
+            requests.append(request)
+    answers = yield Many(requests)
+    room.desk.not_empty(
+        [asked[id(request)] for request, length in answers if isinstance(length, ShardqError) or length > 0]
+    )
+
+
 def _delivery(claims: Claims, keys: ShardKeys, token: str, task: Claimed) -> Delivery:
     topic = topic_of(task.id)
     record = decode_record(task.record, own=claims.codec, type=claims.types.get(topic) if claims.types else None)

@@ -27,6 +27,12 @@ class Look(NamedTuple):
     naming: bool
 
 
+class Lengths(NamedTuple):
+    """To be asked of the lists of these shards: those that are not empty are looked at next."""
+
+    shards: Sequence[int]
+
+
 class Sleep(NamedTuple):
     seconds: float
 
@@ -42,13 +48,16 @@ class Waits:
     _looks: int = 0
     """Since the last sleep."""
 
-    def step(self, now: float) -> Look | Sleep | None:
+    def step(self, now: float) -> Look | Lengths | Sleep | None:
         """After a look that found nothing, or a sleep. None: the time is over."""
         desk = self.room.desk
         desk.ask(self.waiter)
         topics = self.claims.open_topics()
         span = self.claims.atlas.topology.span()
-        if not self._looks and desk.doubt(topics, now):
+        doubt = None if self._looks else desk.doubt(topics, now)
+        if doubt == "lengths":
+            return Lengths(span)
+        if doubt == "whole":
             # we were idle already: one look, which leaves the names again
             self._looks = 1
             shards: Sequence[int] = span

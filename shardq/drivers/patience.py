@@ -66,8 +66,7 @@ class Errand(Generic[T]):
         """Some try was sent and its answer lost."""
         self._in_full = False
         self._tries = 0
-        patience = call.patience_s if isinstance(call, Call) else None
-        self._patience_s = timeout if patience is None else min(patience, timeout)
+        self._patience_s = timeout if call.patience_s is None else min(call.patience_s, timeout)
         self._again_until = now + self._patience_s
 
     def packed(self) -> bytes:

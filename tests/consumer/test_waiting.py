@@ -14,10 +14,10 @@ import redis
 
 from cluster.server import Server
 from shardq import Consumer, Delivery, Engine, Task
-from shardq.consumer import room
+from shardq.consumer import desk, room
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
-from tests.support.servers import Servers
+from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, counted, put, state_of
 from tests.support.traffic import script_calls, waiting, wake_ups
 from tests.support.waiting import wait_until
@@ -144,6 +144,27 @@ def test_a_whole_wait_costs_two_looks(engine: Engine, servers: Servers, all_wait
     consumer.claim(1, wait=0.5)
     # the name was left by the claims before: at most some shards whose confirmation is still being told about
     assert script_calls(servers) - before <= 2 * SHARDS
+
+
+@pytest.mark.parametrize("whole", [1, 1000])
+def test_what_wakes_nobody_is_found_all_the_same(
+    running: Engine,
+    servers: Servers,
+    name: str,
+    claims: Callable[..., Claim],
+    all_wait: Callable[..., set[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    whole: int,
+) -> None:
+    """Its name is lost: by the look that leaves it again, and by the one that asks for lengths."""
+    monkeypatch.setattr(desk, "SAFETY_S", 0.5)
+    monkeypatch.setattr(desk, "WHOLE", whole)
+    claim = claims(running.consumer())
+    all_wait(1)
+    for keys in keys_of(name, SHARDS):
+        servers.ask(keys.slot, "DEL", keys.waiting(""))
+    id = running.push("x")
+    assert prompt(claim).id == id
 
 
 def test_each_topic_it_waits_for_wakes(

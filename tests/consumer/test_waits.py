@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from shardq.atlas import Atlas
-from shardq.consumer.desk import SAFETY_S, STAGGER, Desk, Waiter
+from shardq.consumer.desk import SAFETY_S, STAGGER, WHOLE, Desk, Waiter
 from shardq.consumer.hints import Stocks
 from shardq.consumer.operations import Claims
 from shardq.consumer.room import Room
-from shardq.consumer.waits import CONTENDED_S, DEAF_S, Look, Sleep, Waits
+from shardq.consumer.waits import CONTENDED_S, DEAF_S, Lengths, Look, Sleep, Waits
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
 from shardq.model.record import JSON
@@ -82,9 +82,30 @@ def test_woken_for_nothing_it_asks_nobody(waits: Waits, hall: Hall) -> None:
     assert isinstance(waits.step(1.0), Sleep)
 
 
-def test_after_a_whole_sleep_it_trusts_no_name(waits: Waits, hall: Hall) -> None:
+def test_after_a_whole_sleep_it_asks_for_lengths_and_now_and_then_leaves_its_names_again(
+    waits: Waits, hall: Hall
+) -> None:
+    waits.until = 1000.0
     asleep(waits, hall)
-    assert waits.step(1.2 * SAFETY_S) == Look([0, 1, 2], naming=True)
+    now = 0.0
+    for _ in range(2):
+        for _ in range(WHOLE - 1):
+            now += 1.2 * SAFETY_S
+            assert waits.step(now) == Lengths(range(SHARDS))
+            assert isinstance(waits.step(now), Sleep)
+        now += 1.2 * SAFETY_S
+        assert waits.step(now) == Look([0, 1, 2], naming=True)
+        hall.named(0, 1, 2)
+        assert isinstance(waits.step(now), Sleep)
+
+
+def test_a_list_that_is_not_empty_though_nobody_said_so(waits: Waits, hall: Hall) -> None:
+    asleep(waits, hall)
+    now = 1.2 * SAFETY_S
+    assert waits.step(now) == Lengths(range(SHARDS))
+    hall.desk.not_empty([(1, "")])
+    assert waits.step(now) == Look([1], naming=False)
+    assert waits.step(now) == Look([1], naming=True)
 
 
 def test_of_many_that_wait_one_looks_for_all(waits: Waits, hall: Hall, claims: Claims) -> None:
@@ -93,8 +114,7 @@ def test_of_many_that_wait_one_looks_for_all(waits: Waits, hall: Hall, claims: C
     assert all(isinstance(other.step(0.0), Sleep) for other in others)
     first, *rest = others
     now = 1.2 * SAFETY_S
-    assert first.step(now) == Look([0, 1, 2], naming=True)
-    hall.named(0, 1, 2)
+    assert first.step(now) == Lengths(range(SHARDS))
     sleeps = [other.step(now + 0.1) for other in (*rest, waits)]
     assert all(isinstance(step, Sleep) for step in sleeps)
     # and next time not all at once
@@ -108,10 +128,11 @@ def test_claims_too_short_for_a_whole_sleep_look_again_too(hall: Hall, claims: C
         while (step := waits.step(now)) is not None:
             if isinstance(step, Sleep):
                 now += step.seconds
-            elif step.naming:
+            elif isinstance(step, Lengths):
                 looked.append(now)
+            elif step.naming:
                 hall.named(*step.shards)
-    assert len(looked) in (3, 4)
+    assert len(looked) in (2, 3)
 
 
 def test_no_sleep_is_longer_than_the_time_left(waits: Waits, hall: Hall) -> None:
