@@ -21,8 +21,8 @@ from shardq.layout.slots import slot_of
 from shardq.model.record import JSON
 
 ROUNDS = 3
-COUNT = 60_000
-BURST = 100_000
+COUNT = 200_000
+BURST = 300_000
 ONE_BY_ONE = 1_500
 COROUTINES = 200
 LIST = "guard-list"

@@ -68,7 +68,7 @@ class Sizes:
     idle_s: float
 
 
-USUAL = Sizes(schedule=20_000, drain=20_000, late=200, idle_s=10.0)
+USUAL = Sizes(schedule=20_000, drain=20_000, late=200, idle_s=20.0)
 QUICK = Sizes(schedule=500, drain=500, late=20, idle_s=2.0)
 
 
