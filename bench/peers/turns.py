@@ -66,6 +66,7 @@ class Sizes:
     """At most; a slow peer's own number may be lower."""
     late: int
     idle_s: float
+    """No shorter than any peer's interval between two looks; ours are up to 20 s apart."""
 
 
 USUAL = Sizes(schedule=20_000, drain=20_000, late=200, idle_s=20.0)
