@@ -45,9 +45,9 @@ class Tally:
     """The first receipts, if all goes well."""
     _sent: int = 0
 
-    def sent(self, count: int) -> None:
-        """So many more are on their way: a moment to make receipts, while the servers work."""
-        self._sent += count
+    def sent(self, batch: Batch) -> None:
+        """It is on its way: a moment to make receipts, while the servers work."""
+        self._sent += len(batch.words) // batch.width
         if self._sent - len(self._ready) >= RECEIPTS or self._sent == len(self.ids):
             self._make(self._sent)
 
@@ -220,7 +220,7 @@ def _calls(epoch: int, source: Iterable[Batch], sent: dict[int, Batch], tally: T
         call = batch.call(epoch)
         sent[id(call)] = batch
         yield call
-        tally.sent(len(batch.words) // batch.width)
+        tally.sent(batch)
 
 
 def pushed_one(atlas: Atlas, packer: Packer, entries: Entries) -> Operation[Receipt]:

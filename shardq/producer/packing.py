@@ -72,7 +72,8 @@ class Entries:
     @property
     def bytes(self) -> int:
         """Of their records."""
-        return sum(map(len, itertools.chain(self.fresh[2::FRESH], self.unique[2::UNIQUE])))  # type: ignore[arg-type]
+        records = itertools.chain(self.fresh[2::FRESH], self.unique[2::UNIQUE])
+        return sum(map(len, records))  # type: ignore[arg-type]  # records are bytes
 
 
 class Packer:

@@ -70,7 +70,7 @@ class Stream:
                     window.open += 1
                     self._sent[id(call)] = window, batch
                     yield call
-                    window.tally.sent(len(batch.words) // batch.width)
+                    window.tally.sent(batch)
             window.packed = True
 
     def _taken(self, most: int) -> Entries | None:
