@@ -35,7 +35,7 @@ What is a normal answer is a value, not an exception: ``cancel`` of an id that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class ShardqError(Exception):
@@ -147,6 +147,17 @@ class PushError(ShardqError):
         super().__init__(
             f"{len(self.stored)} of {len(self.ids)} tasks are stored, {len(self.failed)} are not, "
             f"{len(self.unknown)} have an unknown fate{why}"
+        )
+
+    @classmethod
+    def merged(cls, errors: Iterable[PushError]) -> PushError:
+        """One error that says what several say."""
+        errors = list(errors)
+        return cls(
+            ids=[id for error in errors for id in error.ids],
+            stored=[id for error in errors for id in error.stored],
+            failed={id: why for error in errors for id, why in error.failed.items()},
+            unknown=[id for error in errors for id in error.unknown],
         )
 
 

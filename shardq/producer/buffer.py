@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,10 @@ from shardq.producer.packing import Entries
 
 WINDOW = 4000
 """Tasks sent at a time; twice as many may wait."""
+
+UNTOLD = 25
+"""Failed sendings that are kept for the next flush, 100,000 tasks at most: an outage of hours must not fill the memory
+of a process that never flushes. Every ``Pending`` tells its own fate whatever this is."""
 
 Send = Callable[[Entries], list[Receipt]]
 """Stores packed tasks, or raises PushError."""
@@ -37,6 +42,13 @@ class _Sending:
         self.receipts: Sequence[Receipt] = ()
         """In the order of the entries."""
         self.error: ShardqError | None = None
+
+    def push_error(self) -> PushError:
+        """What became of its tasks, when it failed."""
+        if isinstance(self.error, PushError):
+            return self.error
+        # it ended before its answers were looked at: some of it may be stored
+        return PushError(ids=self.entries.ids, stored=[], failed={}, unknown=self.entries.ids)
 
 
 class Pending:
@@ -96,6 +108,12 @@ class Buffer:
         self._closed = False
         self._flushing = False
         """Somebody waits for what is in the buffer now: it does not linger."""
+        self._failed: deque[tuple[int, _Sending]] = deque()
+        """Sendings that are not stored as a whole, with their numbers: those that no flush has told."""
+        self._dropped = 0
+        """Tasks of failed sendings that were too many to keep."""
+        self._delivered = self._told = 0
+        """Numbers of the last sending that has ended, and of the last one that a flush has told."""
         self._thread = threading.Thread(target=self._run, name="shardq-buffer", daemon=True)
         self._thread.start()
 
@@ -129,26 +147,41 @@ class Buffer:
         return Pending(packed.ids[0], sending, position)
 
     def flush(self) -> None:
-        """Returns when everything pushed so far is stored; raises the first error."""
+        """Returns when everything pushed so far is stored. Raises what became of the tasks that are not: of all that
+        were sent since the last flush, in one PushError where several sendings failed.
+        """
         with self._lock:
+            told = self._told
             last = self._open if self._open.entries.ids else self._sent
             self._flushing = True
             self._filled.notify()
-        if not last.entries.ids:
-            return
-        last.done.wait()
-        if last.error is not None:
-            raise last.error
+        if last.entries.ids:
+            last.done.wait()
+        self._tell(told)
 
     def close(self) -> None:
-        """Sends what is left and waits for it; raises its error. Earlier errors are told by each ``Pending``."""
+        """Sends what is left and waits for it. Raises like ``flush``."""
         with self._lock:
+            told = self._told
             self._closed = True
             self._filled.notify_all()
             self._emptied.notify_all()
         self._thread.join()
-        if self._sent.error is not None:
-            raise self._sent.error
+        self._tell(told)
+
+    def _tell(self, told: int) -> None:
+        """Raises the errors of the sendings after number ``told``. Two flushes at a time both tell of one sending."""
+        with self._lock:
+            failed = [sending for number, sending in self._failed if number > told]
+            self._told = self._delivered
+            dropped, self._dropped = self._dropped, 0
+        errors = [sending.error for sending in failed if sending.error is not None]
+        if not errors:
+            return
+        error = errors[0] if len(errors) == 1 else PushError.merged(map(_Sending.push_error, failed))
+        if dropped:
+            error.add_note(f"{dropped} tasks of sendings before these failed too: each Pending tells its own fate")
+        raise error
 
     def _run(self) -> None:
         while True:
@@ -180,4 +213,19 @@ class Buffer:
         else:
             sending.receipts = receipts
         finally:
+            # whoever keeps a Pending would keep its whole sending's payloads too
+            sending.entries = Entries(ids=sending.entries.ids)
+            self._note(sending)
             sending.done.set()
+
+    def _note(self, sending: _Sending) -> None:
+        with self._lock:
+            self._delivered += 1
+            if sending.error is None:
+                return
+            while self._failed and self._failed[0][0] <= self._told:
+                self._failed.popleft()
+            self._failed.append((self._delivered, sending))
+            if len(self._failed) > UNTOLD:
+                _, dropped = self._failed.popleft()
+                self._dropped += len(dropped.entries.ids)

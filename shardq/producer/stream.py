@@ -106,12 +106,7 @@ class Stream:
     def check(self) -> None:
         """At the end: raises what went wrong, of all windows at once."""
         if self.errors:
-            raise PushError(
-                ids=[id for error in self.errors for id in error.ids],
-                stored=[id for error in self.errors for id in error.stored],
-                failed={id: why for error in self.errors for id, why in error.failed.items()},
-                unknown=[id for error in self.errors for id in error.unknown],
-            )
+            raise PushError.merged(self.errors)
         if self.bad is not None:
             raise self.bad
 

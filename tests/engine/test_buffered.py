@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cluster.server import Server
 from shardq import (
+    Buffer,
     Conflict,
     Engine,
     EngineClosed,
@@ -20,6 +22,7 @@ from shardq import (
     ServerFault,
     ShardqError,
 )
+from shardq.producer.buffer import UNTOLD
 from tests.engine.conftest import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, state_of
@@ -126,6 +129,43 @@ def test_a_refused_push_is_told_to_its_thread(engine: Engine) -> None:
         buffer.close()
     assert isinstance(fate(refused), Conflict)
     assert state_of(engine, other.result(10)) == "scheduled"
+
+
+def broken_shard(engine: Engine, servers: Servers) -> Callable[[int], str]:
+    """Breaks shard 1; makes ids of the shards asked for."""
+    broken = keys_of(engine.name, SHARDS)[1]
+    servers.ask(broken.slot, "SET", broken.due, "not a sorted set")
+    numbers = itertools.count()
+    return lambda shard: next(id for n in numbers if engine.topology.shard_of(id := f"mine-{n}") == shard)
+
+
+@pytest.mark.parametrize("tell", [Buffer.flush, Buffer.close])
+def test_what_failed_earlier_is_told_too(engine: Engine, servers: Servers, tell: Callable[[Buffer], None]) -> None:
+    an_id = broken_shard(engine, servers)
+    buffer = engine.buffered()
+    for shard in (0, 1, 2):  # three sendings, of which the second fails
+        fate(buffer.push("x", id=an_id(shard), delay=FAR_S))
+    with pytest.raises(PushError) as told:
+        tell(buffer)
+    assert [engine.topology.shard_of(id) for id in told.value.failed] == [1]
+    buffer.close()  # told once
+
+
+def test_a_flush_tells_of_all_sendings_since_the_last(engine: Engine, servers: Servers) -> None:
+    an_id = broken_shard(engine, servers)
+    with engine.buffered() as buffer:
+        bad = [an_id(1) for _ in range(UNTOLD + 2)]
+        fate(buffer.push("x", id=bad[0], delay=FAR_S))
+        with pytest.raises(PushError) as first:
+            buffer.flush()
+        assert first.value.ids == bad[:1]
+        for id in bad[1:]:
+            fate(buffer.push("x", id=id, delay=FAR_S))
+        with pytest.raises(PushError, match=f"0 of {UNTOLD} tasks are stored, {UNTOLD} are not, 0 have") as later:
+            buffer.flush()
+        assert later.value.ids == bad[2:]  # so many are kept
+        assert later.value.__notes__ == ["1 tasks of sendings before these failed too: each Pending tells its own fate"]
+        buffer.flush()
 
 
 def fate(pending: Pending) -> str | ShardqError:
