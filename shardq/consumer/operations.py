@@ -17,7 +17,7 @@ from shardq.consumer.desk import List
 from shardq.consumer.hints import Ask, Hints, Stocks
 from shardq.consumer.permits import Permits
 from shardq.consumer.room import Room
-from shardq.errors import LeaseLost, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
+from shardq.errors import InvalidOption, LeaseLost, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
@@ -307,4 +307,8 @@ def acks_by_shard(deliveries: Iterable[Delivery]) -> dict[int, list[Ack]]:
 
 
 def one_or_many(deliveries: Delivery | Iterable[Delivery]) -> list[Delivery]:
-    return [deliveries] if isinstance(deliveries, Delivery) else list(deliveries)
+    given: Any = deliveries  # whatever a caller gave: the ids of deliveries, for one
+    held = list(given) if isinstance(given, Iterable) else [given]
+    if wrong := set(map(type, held)) - {Delivery}:
+        raise InvalidOption(f"a delivery can't be {wrong.pop().__name__}; give what claim() gave out, one or many")
+    return held

@@ -7,7 +7,7 @@ import datetime as dt
 from shardq.calls.consume import Bury, Other, Retry
 from shardq.consumer.operations import Settlement
 from shardq.errors import InvalidOption
-from shardq.model.checks import due_spec, reason_text
+from shardq.model.checks import check_seconds, due_spec, reason_text
 from shardq.model.task import Delivery
 
 ITERATION_WAIT_S = 60.0
@@ -17,8 +17,7 @@ ITERATION_WAIT_S = 60.0
 def check_claim(max: int, wait: float) -> None:
     if not isinstance(max, int) or isinstance(max, bool) or max < 1:
         raise InvalidOption(f"a claim of max={max!r} deliveries is not possible; give an int from 1")
-    if not 0 <= wait < float("inf"):
-        raise InvalidOption(f"wait={wait!r} is not possible; give seconds, 0 or more")
+    check_seconds(wait, "wait")
 
 
 def retries(deliveries: list[Delivery], delay: float | dt.timedelta, reason: str, max_attempts: int) -> Settlement:

@@ -19,7 +19,7 @@ from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 from shardq.embedded import Fsync
 from shardq.engine import control
-from shardq.engine.core import check_batch, checked_id
+from shardq.engine.core import check_batch, checked_id, moved_due
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -40,7 +40,7 @@ from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.producer import operations
 from shardq.producer.durable import Confirming, Durability, Lines, check_durability
-from shardq.producer.packing import BATCH, Entries
+from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
@@ -274,8 +274,9 @@ class AsyncEngine(AsyncOrders):
         stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
         """
         check_batch(batch)
+        source = each_task(tasks)
         driver = await self._open_driver()
-        stream = Stream(self._map(), self._packer, iter(tasks), batch)
+        stream = Stream(self._map(), self._packer, source, batch)
         async for call, result in driver.call_all(stream.calls()):
             stream.note(call, result)
             for window in stream.finished():
@@ -299,7 +300,7 @@ class AsyncEngine(AsyncOrders):
     ) -> Outcome:
         """Gives a task that nobody holds another due time: moved, running, dead or gone."""
         checked_id(id)
-        due = due_spec(delay, at)
+        due = moved_due(delay, at)
         driver = await self._open_driver()
         return await operation.arun(driver, operations.rescheduled(self._map(), id, due))
 

@@ -20,9 +20,9 @@ from shardq.drivers.settings import Settings
 from shardq.engine.control import Glances
 from shardq.engine.options import Options, lease_ms
 from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
-from shardq.errors import EngineClosed, InvalidId, InvalidOption, InvalidShardCount, PayloadNotDecodable
+from shardq.errors import EngineClosed, InvalidDelay, InvalidId, InvalidOption, InvalidShardCount, PayloadNotDecodable
 from shardq.layout.topology import Limit, Route, Topology
-from shardq.model.checks import check_id, check_name, check_shards, check_topic
+from shardq.model.checks import check_id, check_name, check_shards, check_topic, due_spec
 from shardq.model.ids import topic_of
 from shardq.model.record import Decoded, decode_record
 from shardq.model.task import DeadTask, Task
@@ -94,6 +94,8 @@ class Core:
         types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
     ) -> Claims:
+        if weights is not None and not isinstance(weights, Mapping):
+            raise InvalidOption(f"topics={weights!r} is not possible; give {{name: weight, …}}, or names one by one")
         if weights is not None and (names or not weights):
             raise InvalidOption("give topics by name, in order of priority, or topics={name: weight, …}, not both")
         topics = tuple(weights) if weights is not None else names
@@ -162,16 +164,27 @@ class Core:
         )
 
 
+def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:
+    """The due word of a reschedule: a push without a time is due now, a reschedule without one is a mistake."""
+    if delay is None and at is None:
+        raise InvalidDelay("reschedule needs a time: give delay=seconds or at=instant; delay=0 makes it due now")
+    return due_spec(delay, at)
+
+
 def check_batch(batch: int) -> None:
     if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
         raise InvalidOption(f"batch={batch!r} is not possible; give an int from 1 to {MAX_BATCH}")
 
 
-def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
-    check_topic(topic)
+def check_rate(rate: float | None) -> None:
     # what is stored must be readable by every process: a bool is no number there
     if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
         raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
+
+
+def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
+    check_topic(topic)
+    check_rate(rate)
     if isinstance(concurrency, bool) or (
         concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
     ):
@@ -181,8 +194,7 @@ def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
 
 def check_resize(topology: Topology, shards: int, rate: float | None, *, grows: bool) -> None:
     check_shards(shards)
-    if rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9):
-        raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
+    check_rate(rate)
     present = topology.shards
     if topology.pending != shards and (shards < present if grows else shards > present):
         verb, other = ("expand", "shrink") if grows else ("shrink", "expand")
@@ -192,6 +204,8 @@ def check_resize(topology: Topology, shards: int, rate: float | None, *, grows: 
 
 
 def check_purge(topic: str | None, everything: bool) -> None:
+    if not isinstance(everything, bool):
+        raise InvalidOption(f"everything={everything!r} is not possible; give True to remove the tasks of all topics")
     if (topic is None) != everything:
         raise InvalidOption('purge needs topic="name" ("" is the default topic), or everything=True for all of them')
     if topic is not None:

@@ -74,10 +74,12 @@ class Options:
         check_name(name)
         check_shards(shards)
         check_max_attempts(max_attempts)
-        if not isinstance(max_payload, int) or not 1 <= max_payload <= 512 << 20:
+        if url is not None and not isinstance(url, str):
+            raise InvalidUrl(f"url={url!r} is not possible; give a str such as redis://127.0.0.1:6379/0, or None")
+        if not isinstance(max_payload, int) or isinstance(max_payload, bool) or not 1 <= max_payload <= 512 << 20:
             raise InvalidOption(f"max_payload={max_payload!r} is not possible; give bytes, from 1 to 512 MiB")
         duration_ms(dead_age, "dead_age")
-        if not isinstance(dead_count, int) or not 0 <= dead_count <= 10**9:
+        if not isinstance(dead_count, int) or isinstance(dead_count, bool) or not 0 <= dead_count <= 10**9:
             raise InvalidOption(f"dead_count={dead_count!r} is not possible; give an int from 0")
         if fsync not in ("everysec", "always"):
             raise InvalidOption(f"fsync={fsync!r} is not possible; use 'everysec' or 'always'")

@@ -15,7 +15,7 @@ from shardq.dispatcher import Dispatcher
 from shardq.drivers.sync import Driver
 from shardq.embedded import Fsync
 from shardq.engine import control
-from shardq.engine.core import check_batch, checked_id
+from shardq.engine.core import check_batch, checked_id, moved_due
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -30,14 +30,13 @@ from shardq.engine.options import (
 )
 from shardq.engine.orders import Orders
 from shardq.engine.stats import Stats
-from shardq.errors import InvalidOption
-from shardq.model.checks import MAX_PAYLOAD, due_spec
+from shardq.model.checks import MAX_PAYLOAD, check_seconds, due_spec
 from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.producer import operations
 from shardq.producer.buffer import Buffer
 from shardq.producer.durable import Confirming, Durability, Lines, check_durability
-from shardq.producer.packing import BATCH, Entries
+from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
@@ -254,8 +253,9 @@ class Engine(Orders):
         stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
         """
         check_batch(batch)
+        source = each_task(tasks)
         driver = self._open_driver()
-        stream = Stream(self._map(), self._packer, iter(tasks), batch)
+        stream = Stream(self._map(), self._packer, source, batch)
         for call, result in driver.call_all(stream.calls()):
             stream.note(call, result)
             for window in stream.finished():
@@ -272,8 +272,7 @@ class Engine(Orders):
         What comes while one sending is under way goes with the next; ``linger``: seconds to wait for more company than
         that. Close it, or use it in a ``with`` block, to send the rest.
         """
-        if not 0 <= linger <= 60:
-            raise InvalidOption(f"linger={linger!r} is not possible; give seconds, from 0 to 60")
+        check_seconds(linger, "linger", most=60)
         driver = self._open_driver()
 
         def send(entries: Entries) -> list[Receipt]:
@@ -294,7 +293,7 @@ class Engine(Orders):
     ) -> Outcome:
         """Gives a task that nobody holds another due time: moved, running, dead or gone."""
         checked_id(id)
-        due = due_spec(delay, at)
+        due = moved_due(delay, at)
         driver = self._open_driver()
         return operation.run(driver, operations.rescheduled(self._map(), id, due))
 

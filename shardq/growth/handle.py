@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from shardq.model.checks import check_seconds
+
 LOOK_S = 0.2
 
 
@@ -52,7 +54,7 @@ class Growth:
 
         Needs running dispatchers: they do the moving. Ready and running tasks are waited for, where they are.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = _until(timeout)
         while not self.done:
             if until is not None and time.monotonic() >= until:
                 return False
@@ -74,9 +76,17 @@ class AsyncGrowth:
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  the twin's name
         """Until every task is where it belongs; False when that takes longer than ``timeout`` seconds."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = _until(timeout)
         while not await self.done():
             if until is not None and time.monotonic() >= until:
                 return False
             await asyncio.sleep(LOOK_S)
         return True
+
+
+def _until(timeout: float | None) -> float | None:
+    """By the monotonic clock."""
+    if timeout is None:
+        return None
+    check_seconds(timeout, "timeout")
+    return time.monotonic() + timeout

@@ -154,6 +154,13 @@ def duration_ms(seconds: float | dt.timedelta, what: str) -> int:
     )
 
 
+def check_seconds(seconds: float, what: str, *, most: float = inf) -> None:
+    """A length of time, or none at all; ``what`` names the option in the message."""
+    if not _is_number(seconds) or not 0 <= seconds <= most or seconds == inf:
+        bounds = "0 or more" if most == inf else f"from 0 to {most:g}"
+        raise InvalidOption(f"{what} can't be {_shown(seconds)}; give seconds as a number, {bounds}")
+
+
 def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int) -> int | None:
     """When a task is no longer wanted, as the record's head says it: below 0 so many ms from the push, else an instant.
 
@@ -270,10 +277,15 @@ def reason_text(reason: str) -> str:
     return reason[-MAX_REASON:].encode(errors="replace").decode()
 
 
-def check_on_conflict(choice: str) -> None:
-    """What to do with an id that is taken."""
+def check_on_conflict(choice: str, id: str | None) -> None:
+    """What to do with an id that is taken. One of ours never is: to keep what there is says nothing then."""
     if choice not in _CONFLICTS:
         raise InvalidOption(f"on_conflict can't be {_shown(choice)}; use one of {', '.join(map(repr, _CONFLICTS))}")
+    if id is None and choice != "keep":
+        raise InvalidOption(
+            f'on_conflict="{choice}" was given without id=; a new id of ours meets no other task: give an id of your '
+            "own, the same for every push of the same task"
+        )
 
 
 def _is_int(value: object) -> TypeGuard[int]:

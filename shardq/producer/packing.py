@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,14 @@ class Entries:
         return sum(map(len, records))  # type: ignore[arg-type]  # records are bytes
 
 
+def each_task(tasks: Iterable[Task]) -> Iterator[Task]:
+    """What a caller gave as many tasks."""
+    # a mapping and a text can be gone through as well, and the error would be about their keys or letters
+    if not isinstance(tasks, Iterable) or isinstance(tasks, str | bytes | Mapping | Task):
+        raise BadInput(f"tasks can't be {type(tasks).__name__}; give a list, or any iterable, of shardq.Task")
+    return iter(tasks)
+
+
 class Packer:
     """Checks and encodes tasks. One for each engine; threads may share it."""
 
@@ -93,7 +101,7 @@ class Packer:
     def many(self, tasks: Iterable[Task]) -> Entries:
         """All of them, or the BadInput of the first bad one, which says its position."""
         entries = Entries()
-        source = iter(tasks)
+        source = each_task(tasks)
         while some := list(itertools.islice(source, RUN)):
             if self._add_alike(entries, some):
                 continue
@@ -145,7 +153,7 @@ class Packer:
         check_topic(task.topic)
         due = due_spec(task.delay, task.at)
         dedup_ms = check_dedup(task.dedup, task.id)
-        check_on_conflict(task.on_conflict)
+        check_on_conflict(task.on_conflict, task.id)
         if task.headers is not None:
             check_headers(task.headers)
         if task.max_attempts is not None:

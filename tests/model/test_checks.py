@@ -365,7 +365,7 @@ def test_max_attempts_refused(attempts: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["keep", "replace", "reject"])
 def test_on_conflict(choice: str) -> None:
-    checks.check_on_conflict(choice)
+    checks.check_on_conflict(choice, "id")
 
 
 @pytest.mark.parametrize("choice", ["", "Keep", None, [], True])
@@ -373,7 +373,14 @@ def test_on_conflict_refused(choice: Any) -> None:
     with pytest.raises(
         errors.InvalidOption, match=r"^on_conflict can't be .*; use one of 'keep', 'replace', 'reject'$"
     ):
-        checks.check_on_conflict(choice)
+        checks.check_on_conflict(choice, "id")
+
+
+def test_on_conflict_without_an_id() -> None:
+    checks.check_on_conflict("keep", None)
+    for choice in ("replace", "reject"):
+        with pytest.raises(errors.InvalidOption, match=rf'^on_conflict="{choice}" was given without id='):
+            checks.check_on_conflict(choice, None)
 
 
 SINGLE: list[Callable[[Any], object]] = [
@@ -386,7 +393,7 @@ SINGLE: list[Callable[[Any], object]] = [
     checks.check_shards,
     checks.check_headers,
     checks.check_max_attempts,
-    checks.check_on_conflict,
+    lambda value: checks.check_on_conflict(value, "id"),
 ]
 
 

@@ -1,0 +1,140 @@
+"""Arguments of the wrong kind: each has an error of ours, with the words of the option, and nothing is sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardq import AsyncEngine, BadInput, Engine, InvalidOption, ShardqError, Task
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+
+Given = Callable[[Any], Any]
+"""What is called, with the engine."""
+
+HOUR = dt.timedelta(hours=1)
+
+ORDERS: list[tuple[str, Given, str]] = [
+    ("push: a list as topic", lambda e: e.push("x", topic=["a"]), "a topic can't be"),
+    ("push: an id of bytes", lambda e: e.push("x", id=b"a"), "give a str"),
+    ("push: reject without an id", lambda e: e.push("x", on_conflict="reject"), 'on_conflict="reject" .* id='),
+    ("push: replace without an id", lambda e: e.push("x", on_conflict="replace"), 'on_conflict="replace" .* id='),
+    ("push: a list as conflict rule", lambda e: e.push("x", id="a", on_conflict=["keep"]), "on_conflict can't be"),
+    ("push: text as delay", lambda e: e.push("x", delay="5"), "a delay can't be '5'"),
+    ("push: text as max_attempts", lambda e: e.push("x", max_attempts="3"), "max_attempts can't be '3'"),
+    ("push: an unhashable durability", lambda e: e.push("x", durability=["replicated"]), "durability="),
+    ("push_many: None", lambda e: e.push_many(None), "tasks can't be NoneType"),
+    ("push_many: one task", lambda e: e.push_many(Task("x")), "tasks can't be Task"),
+    ("push_many: payloads", lambda e: e.push_many(["x"]), "wrap the payload"),
+    ("push_many: text", lambda e: e.push_many("xyz"), "tasks can't be str"),
+    ("push_many: a batch of text", lambda e: e.push_many([Task("x")], batch="9"), "batch='9'"),
+    ("push_iter: None", lambda e: list(e.push_iter(None)), "tasks can't be NoneType"),
+    ("push_iter: a batch of text", lambda e: list(e.push_iter([Task("x")], batch="9")), "batch='9'"),
+    ("cancel: None", lambda e: e.cancel(None), "an id can't be NoneType"),
+    ("get: bytes", lambda e: e.get(b"a"), "an id can't be bytes"),
+    ("reschedule: no time", lambda e: e.reschedule("a"), "reschedule needs a time.*delay=0"),
+    ("reschedule: text", lambda e: e.reschedule("a", delay="1"), "a delay can't be"),
+    ("requeue: text", lambda e: e.requeue("a", at="now"), "at can't be"),
+    ("forward: a number", lambda e: e.forward("a", to=5), "to=5"),
+    ("forward: a list as side", lambda e: e.forward("a", to="b", side=["left"]), "side="),
+    ("expand: text", lambda e: e.expand("8"), "there can't be '8' shards"),
+    ("expand: text as rate", lambda e: e.expand(8, rate="fast"), "rate='fast'"),
+    ("expand: a bool as rate", lambda e: e.expand(8, rate=True), "rate=True"),
+    ("preview: None", lambda e: e.preview(None), "there can't be None shards"),
+    ("pause: None", lambda e: e.pause(None), "a topic can't be None"),
+    ("limit: text", lambda e: e.limit("a", rate="5"), "rate='5'"),
+    ("dead: a number", lambda e: list(e.dead(5)), "a topic can't be 5"),
+    ("requeue_all: a number", lambda e: e.requeue_all(5), "a topic can't be 5"),
+    ("purge: nothing", lambda e: e.purge(), "purge needs"),
+    ("purge: everything of text", lambda e: e.purge(everything="yes"), "everything='yes'"),
+    ("consumer: a number", lambda e: e.consumer(5), "a topic can't be 5"),
+    ("consumer: a list of topics", lambda e: e.consumer(["a", "b"]), "a topic can't be"),
+    ("consumer: weights as a list", lambda e: e.consumer(topics=["a"]), r"topics=\['a'\]"),
+    ("consumer: text as lease", lambda e: e.consumer(lease="30"), "lease can't be '30'"),
+    ("consumer: a number as name", lambda e: e.consumer(name=5), "the name of a consumer can't be 5"),
+]
+
+SETTLING: list[tuple[str, Callable[[Any, Any], Any], str]] = [
+    ("claim: text", lambda c, d: c.claim("1"), "max='1'"),
+    ("claim: none", lambda c, d: c.claim(0), "max=0"),
+    ("claim: text as wait", lambda c, d: c.claim(1, wait="1"), "wait can't be '1'"),
+    ("claim: no wait", lambda c, d: c.claim(1, wait=None), "wait can't be None"),
+    ("claim: a bool as wait", lambda c, d: c.claim(1, wait=True), "wait can't be True"),
+    ("claim: for ever", lambda c, d: c.claim(1, wait=math.inf), "wait can't be inf"),
+    ("ack: text", lambda c, d: c.ack("x"), "a delivery can't be str"),
+    ("ack: None", lambda c, d: c.ack(None), "a delivery can't be NoneType"),
+    ("ack: ids", lambda c, d: c.ack([d.id]), "a delivery can't be str"),
+    ("retry: an id", lambda c, d: c.retry(d.id), "a delivery can't be str"),
+    ("retry: text as delay", lambda c, d: c.retry(d, delay="1"), "a delay can't be"),
+    ("retry: a number as reason", lambda c, d: c.retry(d, reason=5), "a reason can't be int"),
+    ("bury: a number", lambda c, d: c.bury(5, "why"), "a delivery can't be int"),
+    ("bury: None as reason", lambda c, d: c.bury(d, None), "a reason can't be NoneType"),
+    ("extend: text", lambda c, d: c.extend(d, "30"), "seconds can't be '30'"),
+    ("extend: an id", lambda c, d: c.extend(d.id, 30), "a delivery can't be str"),
+]
+
+OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("a number as url", {"url": 5}, "url=5"),
+    ("a number as name", {"name": 5}, "the name of an engine can't be 5"),
+    ("text as shards", {"shards": "16"}, "there can't be '16' shards"),
+    ("an unhashable codec", {"codec": ["json"]}, "codec can't be"),
+    ("text as max_payload", {"max_payload": "1"}, "max_payload='1'"),
+    ("a bool as max_payload", {"max_payload": True}, "max_payload=True"),
+    ("a bool as dead_count", {"dead_count": True}, "dead_count=True"),
+    ("text as dead_age", {"dead_age": "1"}, "dead_age can't be"),
+    ("text as timeout", {"timeout": "1"}, "timeout"),
+    ("NaN as timeout", {"timeout": math.nan}, "timeout"),
+    ("None as timeout", {"timeout": None}, "timeout"),
+    ("text as connect_timeout", {"connect_timeout": "1"}, "connect_timeout"),
+    ("text as protocol", {"protocol": "3"}, "protocol"),
+    ("an unhashable fsync", {"fsync": ["always"]}, "fsync="),
+]
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize(("given", "words"), [row[1:] for row in ORDERS], ids=[row[0] for row in ORDERS])
+def test_orders(engine: Engine, given: Given, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        given(engine)
+    assert (engine.stats().scheduled, engine.topology.shards, engine.topology.paused) == (0, SHARDS, ())
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize(("given", "words"), [row[1:] for row in SETTLING], ids=[row[0] for row in SETTLING])
+def test_deliveries(running: Engine, given: Callable[[Any, Any], Any], words: str) -> None:
+    running.push("x")
+    consumer = running.consumer()
+    (delivery,) = consumer.claim(1, wait=30.0)
+    with pytest.raises(BadInput, match=words):
+        given(consumer, delivery)
+    consumer.ack(delivery)
+
+
+@pytest.mark.parametrize("kind", [Engine, AsyncEngine])
+@pytest.mark.parametrize(("options", "words"), [row[1:] for row in OPTIONS], ids=[row[0] for row in OPTIONS])
+def test_options_of_an_engine(kind: Callable[..., object], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        kind(**{"url": "redis://127.0.0.1:1"} | options)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_buffer_that_lingers_for_a_text(url: str, name: str) -> None:
+    with Engine(url, name=name) as engine, pytest.raises(InvalidOption, match="linger can't be '1'"):
+        engine.buffered(linger="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("timeout", ["1", -1.0, math.nan, True])
+def test_waiting_for_a_growth_in_words(engines: Engines, engine: Engine, timeout: Any) -> None:
+    with pytest.raises(ShardqError, match="timeout can't be"):
+        engines.done(engine.growth().wait(timeout=timeout))
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_push_that_says_keep_needs_no_id(engine: Engine) -> None:
+    """It is what happens anyway: a program may say so for all its pushes."""
+    assert engine.push("x", on_conflict="keep", delay=HOUR).outcome == "pushed"
