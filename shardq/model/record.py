@@ -57,17 +57,22 @@ class Builtin(msgspec.Struct, frozen=True):
     number: int
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
+    refused: tuple[type, ...] = ()
+    """Payloads that it could encode and would not give back."""
 
 
 def _to_bytes(payload: Any) -> bytes:
     # bytes(5) would make five zero bytes of a mistake.
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    if not isinstance(payload, BYTES):
         raise TypeError('codec="raw" takes bytes, bytearray or memoryview only')
     return bytes(payload)
 
 
+BYTES = (bytes, bytearray, memoryview)
+
+
 RAW = Builtin("raw", 0, _to_bytes, bytes)
-JSON = Builtin("json", 1, msgspec.json.Encoder().encode, msgspec.json.Decoder().decode)
+JSON = Builtin("json", 1, msgspec.json.Encoder().encode, msgspec.json.Decoder().decode, refused=BYTES)
 MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
 
 _BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
@@ -110,8 +115,14 @@ def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, 
     """``encode(payload, head)`` for many tasks of one codec; ``limit`` in bytes, of the encoded payload."""
     plain, headed = _first_byte(codec), _first_byte(codec, headed=True)
     to_bytes = codec.encode
+    refused = refused_types(codec)
 
     def encode(payload: Any, head: bytes | None) -> bytes:
+        if isinstance(payload, refused):
+            raise PayloadNotEncodable(
+                f"a payload of {type(payload).__name__} would come back as base64 text from the codec {codec.name!r}; "
+                'open the engine with codec="raw" to push bytes as they are, or with codec="msgpack", or decode them'
+            )
         try:
             encoded = to_bytes(payload)
             record = plain + encoded if head is None else headed + len(head).to_bytes(2, "big") + head + encoded
@@ -128,7 +139,9 @@ def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, 
 
 
 def plain_records_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Iterable[Any]], list[bytes]]:
-    """``encode(payloads)`` for many tasks without a head at once. An error does not say which was wrong."""
+    """``encode(payloads)`` for many tasks without a head at once, none of them of ``refused_types``. An error does not
+    say which was wrong.
+    """
     plain = _first_byte(codec)
     to_bytes = codec.encode
 
@@ -142,6 +155,11 @@ def plain_records_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable
         return records
 
     return encode
+
+
+def refused_types(codec: Codec) -> tuple[type, ...]:
+    """The types of payload that the codec would change without a word."""
+    return codec.refused if isinstance(codec, Builtin) else ()
 
 
 def _first_byte(codec: Codec, *, headed: bool = False) -> bytes:

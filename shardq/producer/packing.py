@@ -30,7 +30,7 @@ from shardq.model.checks import (
     expiry_spec,
 )
 from shardq.model.ids import Ids, full_id
-from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder
+from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.model.task import Task
 
 BATCH = 500
@@ -91,6 +91,7 @@ class Packer:
         self._ids = Ids()
         self._encode = record_encoder(codec, limit=max_payload)
         self._encode_all = plain_records_encoder(codec, limit=max_payload)
+        self._refused = (Task, *refused_types(codec))
 
     def one(self, task: Task) -> Entries:
         """Raises the BadInput that the task deserves."""
@@ -124,7 +125,7 @@ class Packer:
         if set(map(type, tasks)) != {Task} or not _plain(tasks):
             return False
         payloads = [task.payload for task in tasks]
-        if any(issubclass(kind, Task) for kind in set(map(type, payloads))):
+        if any(issubclass(kind, self._refused) for kind in set(map(type, payloads))):
             return False
         topic = tasks[0].topic
         try:

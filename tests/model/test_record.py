@@ -153,6 +153,12 @@ def test_what_a_codec_cannot_encode(codec: Codec, payload: Any, why: str) -> Non
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("payload", [b"x", bytearray(b"x"), memoryview(b"x")])
+def test_bytes_are_no_json(payload: Any) -> None:
+    with pytest.raises(PayloadNotEncodable, match=r"would come back as base64 text .*codec=\"raw\""):
+        encode_record(JSON, payload)
+
+
 def test_a_payload_that_holds_itself() -> None:
     ring: list[Any] = []
     ring.append(ring)

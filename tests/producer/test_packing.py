@@ -41,7 +41,9 @@ delays = st.one_of(
     st.sampled_from([True, -1, -1e-9, float("nan"), float("inf"), 2.0 * MAX_DELAY_S, "5", 10**400]),
 )
 ats = st.one_of(st.none(), st.none(), st.floats(0, 1e9), st.just(dt.datetime(2030, 1, 1, tzinfo=dt.UTC)))
-payloads = st.one_of(st.integers(), st.text(max_size=5), st.sampled_from([object(), "x" * LIMIT, Task(1), 10**30]))
+payloads = st.one_of(
+    st.integers(), st.text(max_size=5), st.sampled_from([object(), b"x", "x" * LIMIT, Task(1), 10**30])
+)
 
 
 @st.composite
