@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from shardq.drivers.discover import ASK_TIMEOUT_S, REFRESH_EVERY_S, Ask, discover, greet
-from shardq.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.drivers.faults import ErrorReply, Fault, dropped, of_reply, unconnected
 from shardq.drivers.patience import Errand, Step, explained, pause_s
 from shardq.drivers.pipe import Pipe, open_pipe
 from shardq.drivers.routes import CLOSED, NOT_OPEN, Connections
@@ -27,14 +27,14 @@ BUSY = 64
 
 
 class AsyncNode:
-    """One node and its pipes."""
+    """One node and its pipes. One dial at a time, in a task of its own; all who wait share what comes of it."""
 
     def __init__(self, address: str, settings: Settings) -> None:
         self.address = address
         self.bound = min(PIPES, settings.connections)
         self._settings = settings
         self._pipes: list[Pipe] = []
-        self._dialling = asyncio.Lock()
+        self._dialling: asyncio.Task[Pipe | Fault] | None = None
         self._closed = False
 
     @property
@@ -42,24 +42,39 @@ class AsyncNode:
         return sum(pipe.open for pipe in self._pipes)
 
     async def pipe(self, deadline: float) -> Pipe | Fault:
-        """The least busy pipe; a new one when there is none, or all are busy."""
+        """The least busy pipe; when there is none, the new one. Another is dialled meanwhile when all are busy."""
         best = self._best()
-        if best is not None and (best.load < BUSY or self.open >= self.bound or self._dialling.locked()):
+        if best is not None and (best.load < BUSY or self.open >= self.bound):
             return best
-        async with self._dialling:
-            best = self._best()
-            if best is not None and best.load < BUSY:
-                return best
-            within = max(0.001, min(self._settings.connect_timeout, deadline - time.monotonic()))
-            pipe = await open_pipe(self._settings, self.address, within=within)
-            if isinstance(pipe, Pipe):
-                self._pipes.append(pipe)
-                if self._closed:
-                    await pipe.close()
-            return pipe
+        if self._closed:
+            return dropped(self.address)
+        if self._dialling is None:
+            self._dialling = asyncio.create_task(self._dial())
+        return best or await self._dialled(self._dialling, max(0.0, deadline - time.monotonic()))
+
+    async def _dialled(self, dialling: asyncio.Task[Pipe | Fault], within: float) -> Pipe | Fault:
+        """What comes of a dial that others wait for, too; nobody's giving up ends it."""
+        await asyncio.wait((dialling,), timeout=within)
+        if not dialling.done():
+            return unconnected(within)
+        return dropped(self.address) if dialling.cancelled() else dialling.result()
+
+    async def _dial(self) -> Pipe | Fault:
+        try:
+            pipe = await open_pipe(self._settings, self.address, within=self._settings.connect_timeout)
+        finally:
+            self._dialling = None
+        if isinstance(pipe, Pipe):
+            self._pipes.append(pipe)
+        return pipe
 
     async def close(self) -> None:
+        """Close every pipe; whoever waits for one is told at once."""
         self._closed = True
+        dialling = self._dialling
+        if dialling is not None:
+            dialling.cancel()
+            await asyncio.wait((dialling,))
         for pipe in self._pipes:
             await pipe.close()
 

@@ -157,6 +157,16 @@ def exhausted(address: str, bound: int) -> Fault:
     return Fault(Reaction.WAIT, Unavailable, f"all {bound} connections to {address} are in use")
 
 
+def unconnected(seconds: float) -> Fault:
+    """Somebody dials the node, and nothing has come of it for so long."""
+    return Fault(Reaction.WAIT, Unavailable, f"not connected after {seconds:.3g} s")
+
+
+def dropped(address: str) -> Fault:
+    """The slot map names this node no more: whoever wants a connection to it asks the map again."""
+    return Fault(Reaction.WAIT, Unavailable, f"{address} serves no slots any more")
+
+
 def _untrusted(exc: BaseException | None) -> bool:
     while exc is not None:
         if isinstance(exc, ssl.SSLCertVerificationError):

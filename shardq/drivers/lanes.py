@@ -166,6 +166,7 @@ class Lanes(Generic[T]):
             errand = lane.queue.popleft()
             if lane.wire is None:
                 begun = time.monotonic()
+                lane.node = self._routes.node(lane.node.address)  # the map may have dropped it, and named it again
                 wire = lane.node.take(min(errand.deadline, begun + DIAL_TIMEOUT_S), wait=False)
                 if isinstance(wire, Fault):
                     alone = time.monotonic() - begun
