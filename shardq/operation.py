@@ -5,8 +5,10 @@ or it yields ``Many`` requests and gets a list of (request, result or error); or
 sync driver, ``arun`` on the asyncio one; they differ in the awaiting only.
 
 Here also: what to do when a shard says that the caller's topology is old (``Stale``) or that it was never opened
-(``Missing``). Both come from the guard of every script, before anything was written. And, because that may need it: the
-completion of a change of the number of shards, by whoever comes by.
+(``Missing``). Both come from the guard of every script, before anything was written; but an earlier send, whose answer
+was lost, may have been executed by the older topology. Such a request is ``in_doubt``, and what takes its place is sent
+as after a lost answer, wherever it goes. And, because that may need it: the completion of a change of the number of
+shards, by whoever comes by.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from shardq.calls import control, grow
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.grow import Parcel
 from shardq.calls.request import Call, Command
-from shardq.errors import EngineClosed, ShardqError, Unavailable
+from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys, control_keys
 from shardq.layout.topology import Topology
 
@@ -231,10 +233,25 @@ def delivered(atlas: Atlas, source: ShardKeys, parcels: Iterable[Parcel]) -> Ope
     yield from each(atlas, clears)
 
 
-def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int) -> Operation[None]:
-    """After ``fault`` of a call on a shard: makes another try worth while, or raises the fault."""
+def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int, *, in_doubt: bool = False) -> Operation[None]:
+    """After ``fault`` of a call on a shard: makes another try worth while, or raises the fault.
+
+    ``in_doubt``: of a call that may have been executed. Raises Unanswered where another would get Unavailable.
+    """
     if not isinstance(fault, (Stale, Missing)):
         raise fault
+    try:
+        yield from _mended(atlas, keys, fault, round)
+    except ServerFault as exc:
+        if not in_doubt or isinstance(exc, Unanswered):
+            raise
+        raise Unanswered(
+            f"an answer of shard {keys.shard} was lost, and it could not be asked again: {exc}; the order may or may "
+            "not have been carried out: look, or repeat it where that is safe"
+        ) from exc
+
+
+def _mended(atlas: Atlas, keys: ShardKeys, fault: Stale | Missing, round: int) -> Operation[None]:
     if round >= ROUNDS:
         raise Unavailable(
             f"the stored topology of {atlas.name!r} and its shard {keys.shard} do not agree: {fault}. "
@@ -261,19 +278,31 @@ def _repaired(atlas: Atlas, keys: ShardKeys) -> Operation[None]:
         yield from declared(atlas, atlas.topology.epoch, copy)
 
 
-def on_shard(atlas: Atlas, shard: Callable[[], ShardKeys], make: Callable[[ShardKeys, int], Call[T]]) -> Operation[T]:
+Make = Callable[[ShardKeys, int], Call[T]]
+"""Makes a call for a shard under the topology of an epoch."""
+
+
+def resending(make: Make[T]) -> Make[T]:
+    """Makes the same calls as they are sent after a lost answer."""
+    return lambda keys, epoch: make(keys, epoch).after_loss()
+
+
+def on_shard(atlas: Atlas, shard: Callable[[], ShardKeys], make: Make[T]) -> Operation[T]:
     """One call on the shard that ``shard`` names under the present topology, repeated under a newer one."""
     round = 0
     while True:
         epoch, keys = atlas.topology.epoch, shard()
+        call = make(keys, epoch)
         try:
-            return (yield make(keys, epoch))  # type: ignore[no-any-return]  # what a yield gives back is untyped
+            return (yield call)  # type: ignore[no-any-return]  # what a yield gives back is untyped
         except ShardqError as fault:
-            yield from mended(atlas, keys, fault, round)
+            yield from mended(atlas, keys, fault, round, in_doubt=call.in_doubt)
+        if call.in_doubt:
+            make = resending(make)
         round += 1
 
 
-Part = tuple[ShardKeys, Callable[[ShardKeys, int], Call[T]]]
+Part = tuple[ShardKeys, Make[T]]
 
 
 def each(atlas: Atlas, parts: Sequence[Part[T]]) -> Operation[list[T]]:
@@ -285,20 +314,24 @@ def each(atlas: Atlas, parts: Sequence[Part[T]]) -> Operation[list[T]]:
     round = 0
     while parts:
         epoch = atlas.topology.epoch
-        sent = {id(call): (part, call) for part in parts for call in [part[1](part[0], epoch)]}
+        sent = {id(call): (keys, make, call) for keys, make in parts for call in [make(keys, epoch)]}
         again: list[Part[T]] = []
         faults: dict[int, tuple[ShardKeys, ShardqError]] = {}
-        for call, result in (yield Many([call for _, call in sent.values()])):
-            part = sent[id(call)][0]
+        doubted: set[int] = set()
+        for answered, result in (yield Many([call for _, _, call in sent.values()])):
+            keys, make, call = sent[id(answered)]
             if isinstance(result, (Stale, Missing)):
-                again.append(part)
-                faults[part[0].shard] = part[0], result
+                faults[keys.shard] = keys, result
+                if call.in_doubt:
+                    doubted.add(keys.shard)
+                    make = resending(make)
+                again.append((keys, make))
             elif isinstance(result, ShardqError):
                 failure = failure or result
             else:
                 done.append(result)
         for keys, fault in faults.values():
-            yield from mended(atlas, keys, fault, round)
+            yield from mended(atlas, keys, fault, round, in_doubt=keys.shard in doubted)
         parts = again
         round += 1
     if failure is not None:
@@ -307,13 +340,15 @@ def each(atlas: Atlas, parts: Sequence[Part[T]]) -> Operation[list[T]]:
 
 
 def everywhere(
-    atlas: Atlas, make: Callable[[ShardKeys, int], Call[T]], *, broken: dict[int, ShardqError] | None = None
+    atlas: Atlas, make: Make[T], *, broken: dict[int, ShardqError] | None = None
 ) -> Operation[list[tuple[ShardKeys, T]]]:
     """One call on every shard, by shard. With ``broken`` the shards that can't be asked are noted there and left out;
     without, the first of their errors is raised.
     """
     done: dict[int, T] = {}
     skipped: dict[int, ShardqError] = {} if broken is None else broken
+    makes: dict[int, Make[T]] = {}
+    """Of the shards whose answer was lost."""
     round = 0
     while True:
         epoch = atlas.topology.epoch
@@ -321,19 +356,21 @@ def everywhere(
             id(call): (keys, call)
             for keys in atlas.span()
             if keys.shard not in done and keys.shard not in skipped
-            for call in [make(keys, epoch)]
+            for call in [makes.get(keys.shard, make)(keys, epoch)]
         }
-        faults: list[tuple[ShardKeys, ShardqError]] = []
-        for call, result in (yield Many([call for _, call in asked.values()])):
-            keys = asked[id(call)][0]
+        faults: list[tuple[ShardKeys, ShardqError, bool]] = []
+        for answered, result in (yield Many([call for _, call in asked.values()])):
+            keys, call = asked[id(answered)]
+            if call.in_doubt:
+                makes[keys.shard] = resending(make)
             if broken is not None and isinstance(result, ShardqError) and not isinstance(result, (Stale, Missing)):
                 broken[keys.shard] = result
             elif isinstance(result, ShardqError):
-                faults.append((keys, result))
+                faults.append((keys, result, call.in_doubt))
             else:
                 done[keys.shard] = result
         if not faults:
             return [(keys, done[keys.shard]) for keys in atlas.span() if keys.shard in done]
-        for keys, fault in faults:
-            yield from mended(atlas, keys, fault, round)
+        for keys, fault, in_doubt in faults:
+            yield from mended(atlas, keys, fault, round, in_doubt=in_doubt)
         round += 1

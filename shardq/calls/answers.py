@@ -22,10 +22,6 @@ class Missing(ShardqError):
         super().__init__("the shard was never opened, or its server lost it")
 
 
-class StaleAgain(Stale):
-    """Stale, in answer to the resend of a push: the first send may have stored it under the older topology."""
-
-
 class Moving(ShardqError):
     """The task is on its way to another shard. Inside the library: bring it there, then ask there."""
 

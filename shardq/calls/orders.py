@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardq.calls.answers import Moving, body
@@ -13,49 +14,48 @@ from shardq.scripts import script
 
 
 def cancel(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
-    def again() -> Call[Outcome]:
-        # gone after a lost answer: by this cancel, or before it
-        call = cancel(keys, epoch, id, now_us=now_us)
-        call.decode = lambda answer: Outcome.UNKNOWN if _outcome(answer) is Outcome.GONE else _outcome(answer)
-        call.resend = None
-        return call
-
-    return Call(
+    call = Call(
         slot=keys.slot,
         words=[epoch, now_us, id],
         decode=_outcome,
         script=script("cancel"),
         keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost, keys.moved),
-        resend=again,
     )
+    return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
 
 
 def reschedule(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
-    return Call(
+    call = Call(
         slot=keys.slot,
         words=[epoch, now_us, keys.bell, id, due],
         decode=_outcome,
         script=script("reschedule"),
         keys=(keys.meta, keys.task, keys.due, keys.leased, keys.dead, keys.ghost, keys.moved),
     )
+    return _resent_as(call, dict.fromkeys((Outcome.RUNNING, Outcome.DEAD, Outcome.GONE), Outcome.UNKNOWN))
 
 
 def requeue(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
-    def again() -> Call[Outcome]:
-        # no longer dead after a lost answer: by this requeue, or by another's
-        call = requeue(keys, epoch, id, due, now_us=now_us)
-        call.decode = lambda answer: Outcome.REQUEUED if _outcome(answer) is Outcome.SCHEDULED else _outcome(answer)
-        call.resend = None
-        return call
-
-    return Call(
+    call = Call(
         slot=keys.slot,
         words=[epoch, now_us, keys.bell, id, due],
         decode=_outcome,
         script=script("requeue"),
         keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.moved),
-        resend=again,
     )
+    unknown = dict.fromkeys((Outcome.READY, Outcome.RUNNING, Outcome.GONE), Outcome.UNKNOWN)
+    return _resent_as(call, unknown | {Outcome.SCHEDULED: Outcome.REQUEUED})
+
+
+def _resent_as(call: Call[Outcome], meanings: Mapping[Outcome, Outcome]) -> Call[Outcome]:
+    """The same call, with what its outcomes mean after a lost answer: the first send may have come before."""
+
+    def decode(answer: list[Any]) -> Outcome:
+        outcome = _outcome(answer)
+        return meanings.get(outcome, outcome)
+
+    call.resend = lambda: replace(call, decode=decode, resend=None)
+    return call
 
 
 def _outcome(answer: list[Any]) -> Outcome:

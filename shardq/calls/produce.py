@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from shardq.calls.answers import Stale, StaleAgain, body
+from shardq.calls.answers import body
 from shardq.calls.request import Call, Word
 from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
@@ -44,7 +44,7 @@ def push_unique(
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, keys.bell, resent, "1" if only_here else "0", *tasks],
-        decode=_answers if resent == "0" else _answers_again,
+        decode=_answers,
         script=script("push_unique"),
         keys=_unique_keys(keys),
         resend=lambda: push_unique(keys, epoch, tasks, resent="1", only_here=only_here, now_us=now_us),
@@ -59,7 +59,7 @@ def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> 
     return Call(
         slot=keys.slot,
         words=words,
-        decode=lambda answer: _answers_again(answer) and [],
+        decode=lambda answer: _answers(answer) and [],
         script=script("push_unique"),
         keys=_unique_keys(keys),
     )
@@ -76,13 +76,6 @@ def _collided(answer: list[Any]) -> list[str]:
         return [id.decode() for id in answer[1:]]
     body(answer)
     return []
-
-
-def _answers_again(answer: list[Any]) -> list[Answer]:
-    try:
-        return _answers(answer)
-    except Stale as exc:
-        raise StaleAgain(exc.epoch) from exc
 
 
 def _answers(answer: list[Any]) -> list[Answer]:

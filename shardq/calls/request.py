@@ -33,6 +33,9 @@ class Command(Generic[T]):
     """Makes the result of the raw answer (bytes, int, list, None). May raise a ShardqError."""
     patience_s: float | None = field(default=None, kw_only=True)
     """How long to try again after a fault, where that is less than the driver's timeout; an answer may take longer."""
+    in_doubt: bool = field(default=False, kw_only=True)
+    """An earlier send may have been executed, its answer lost. Noted by the driver in the request it was given, so that
+    whoever sends it again elsewhere, as another request, sends what is right after a lost answer."""
 
     def packed(self) -> bytes:
         """As sent first."""
@@ -44,6 +47,7 @@ class Command(Generic[T]):
 
     def after_loss(self) -> Command[T]:
         """What to send when an earlier answer was lost. Plain commands: the same again."""
+        self.in_doubt = True
         return self
 
 
@@ -63,4 +67,6 @@ class Call(Command[T]):
         return _pack(b"EVAL", self.script.text, len(self.keys), *self.keys, *self.words)
 
     def after_loss(self) -> Call[T]:
-        return self if self.resend is None else self.resend()
+        call = self if self.resend is None else self.resend()
+        call.in_doubt = True
+        return call

@@ -45,11 +45,10 @@ class Step(NamedTuple):
 
 
 class Errand(Generic[T]):
-    """One call until its answer. Invariant: once ``unknown``, only ``after_loss()`` forms are sent."""
+    """One call until its answer. Invariant: once the call is ``in_doubt``, only ``after_loss()`` forms are sent."""
 
     __slots__ = (
         "_again_until", "_in_full", "_patience_s", "_tries", "address", "call", "deadline", "request", "size",
-        "unknown",
     )  # fmt: skip
 
     def __init__(self, call: Command[T], *, now: float, timeout: float) -> None:
@@ -62,8 +61,6 @@ class Errand(Generic[T]):
         """Where the next try goes, when a node said ASK; else the slot map says."""
         self.size = 0
         """Bytes of the try under way, for carriers that bound what is unanswered."""
-        self.unknown = False
-        """Some try was sent and its answer lost."""
         self._in_full = False
         self._tries = 0
         self._patience_s = timeout if call.patience_s is None else min(call.patience_s, timeout)
@@ -85,7 +82,7 @@ class Errand(Generic[T]):
         ``chance`` is a random number in [0, 1): it spreads the pauses of many callers.
         """
         if fault.lost:
-            self.unknown = True
+            self.call.in_doubt = True
             self.request = self.request.after_loss()
             self._in_full = False
         if fault.reaction is Reaction.IN_FULL and not self._in_full and now < self.deadline:
@@ -106,7 +103,7 @@ class Errand(Generic[T]):
 
     def _over(self, fault: Fault, node: str) -> ShardqError:
         verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
-        if self.unknown:
+        if self.call.in_doubt:
             return Unanswered(
                 f"{verb} was sent to {node}, its answer was lost, and no later try within "
                 f"{self._patience_s:g} s was answered either (last: {fault.text}); it may or may not have "

@@ -298,7 +298,9 @@ class AsyncEngine(AsyncOrders):
     async def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
-        """Gives a task that nobody holds another due time: moved, running, dead or gone."""
+        """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
+        lost.
+        """
         checked_id(id)
         due = moved_due(delay, at)
         driver = await self._open_driver()
@@ -307,7 +309,9 @@ class AsyncEngine(AsyncOrders):
     async def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
-        """Schedules a dead task again, with all its attempts: requeued, or what it is instead."""
+        """Schedules a dead task again, with all its attempts: requeued, what it is instead, or unknown when an answer
+        was lost.
+        """
         checked_id(id)
         due = due_spec(delay, at)
         driver = await self._open_driver()

@@ -291,7 +291,9 @@ class Engine(Orders):
     def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
-        """Gives a task that nobody holds another due time: moved, running, dead or gone."""
+        """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
+        lost.
+        """
         checked_id(id)
         due = moved_due(delay, at)
         driver = self._open_driver()
@@ -300,7 +302,9 @@ class Engine(Orders):
     def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
-        """Schedules a dead task again, with all its attempts: requeued, or what it is instead."""
+        """Schedules a dead task again, with all its attempts: requeued, what it is instead, or unknown when an answer
+        was lost.
+        """
         checked_id(id)
         due = due_spec(delay, at)
         driver = self._open_driver()

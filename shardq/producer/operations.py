@@ -6,19 +6,20 @@ import datetime as dt
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from shardq.atlas import Atlas
 from shardq.calls import orders, produce
-from shardq.calls.answers import Missing, Moving, Stale, StaleAgain
-from shardq.calls.request import Call, Command, Word
+from shardq.calls.answers import Missing, Moving, Stale
+from shardq.calls.request import Command, Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
 from shardq.growth.moves import brought
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
 from shardq.model.task import Outcome, Receipt, TaskInfo
-from shardq.operation import Many, Operation, mended
+from shardq.operation import Make, Many, Operation, mended, resending
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
 
 T = TypeVar("T")
@@ -146,36 +147,46 @@ def _sought(atlas: Atlas, packer: Packer, tally: Tally, words: list[Word]) -> Op
             tally.note(Batch(atlas.home(str(some[0])), some, UNIQUE), exc, packer)
 
 
-def unique_pushed(atlas: Atlas, words: list[Word], *, resent: produce.Resent = "0") -> Operation[str]:
+def unique_pushed(atlas: Atlas, words: list[Word], *, in_doubt: bool = False) -> Operation[str]:
     """Pushes one task under its id: to a shard that has the id from earlier, else where it belongs. The answer.
 
     The order of the shards is the way tasks move, so that one that moves on meanwhile is met in a later one.
+    ``in_doubt``: an earlier send may have been executed. So may each of these, once an answer was lost.
     """
     id = str(words[0])
     round = 0
+
+    def asked(keys: ShardKeys, epoch: int, *, only_here: bool) -> Operation[str]:
+        nonlocal in_doubt
+        call = produce.push_unique(keys, epoch, words, only_here=only_here)
+        if in_doubt:
+            call = call.after_loss()
+        try:
+            (answer,) = yield call
+        finally:
+            in_doubt = in_doubt or call.in_doubt
+        return str(answer)
+
     while True:
         topology = atlas.topology
         *earlier, home = (atlas.keys(shard) for shard in topology.homes(id))
         keys = home
         try:
             for keys in earlier:
-                call = produce.push_unique(keys, topology.epoch, words, resent=resent, only_here=True)
-                (answer,) = yield call
+                answer = yield from asked(keys, topology.epoch, only_here=True)
                 while answer == "moving":
                     # asked again: what arrives may be done before we look there, and its window is still here
                     yield from brought(atlas, keys, id)
-                    (answer,) = yield call
+                    answer = yield from asked(keys, topology.epoch, only_here=True)
                 if answer != "elsewhere":
-                    return str(answer)
+                    return answer
             keys = home
-            (answer,) = yield produce.push_unique(home, topology.epoch, words, resent=resent)
+            answer = yield from asked(home, topology.epoch, only_here=False)
             if answer != "moving":
-                return str(answer)
+                return answer
             yield from brought(atlas, home, id)
         except (Stale, Missing) as fault:
-            if isinstance(fault, StaleAgain):
-                resent = "1"
-            yield from mended(atlas, keys, fault, round)
+            yield from mended(atlas, keys, fault, round, in_doubt=in_doubt)
             round += 1
 
 
@@ -184,35 +195,41 @@ def _sent(
 ) -> Operation[list[Word]]:
     """Sends tasks once, by the topology of this epoch; answers the words that must be sent again."""
     again: list[Word] = []
-    faults: list[tuple[Batch, ShardqError]] = []
+    faults: list[tuple[Batch, ShardqError, bool]] = []
     sent: dict[int, Batch] = {}
     parts = batches(atlas, words, width, most=most, sizes=windows(atlas.topology.shards))
     for call, result in (yield Many(_calls(epoch, parts, sent, tally))):
         batch = sent.pop(id(call))
         if isinstance(result, (Stale, Missing)):
-            faults.append((batch, result))
+            faults.append((batch, result, call.in_doubt))
         else:
             again += tally.note(batch, result, packer)
-    for batch, fault in faults:
+    for batch, fault, in_doubt in faults:
         try:
-            yield from mended(atlas, batch.keys, fault, round)
-            if isinstance(fault, StaleAgain):
-                # some of it may be stored, by the older topology: each is asked for where it may be
-                yield from asked_for(atlas, tally, batch)
-            else:
-                again += batch.words
+            yield from mended(atlas, batch.keys, fault, round, in_doubt=in_doubt)
         except ShardqError as exc:
             tally.note(batch, exc, packer)
+        else:
+            if in_doubt:
+                # some of it may be stored, by the older topology: each is asked for where it may be
+                yield from asked_for(atlas, packer, tally, batch)
+            else:
+                again += batch.words
     return again
 
 
-def asked_for(atlas: Atlas, tally: Tally, batch: Batch) -> Operation[None]:
+def asked_for(atlas: Atlas, packer: Packer, tally: Tally, batch: Batch) -> Operation[None]:
     """Pushes tasks one by one after a lost answer and a change of topology: what is stored already is ours."""
     words = batch.as_unique()
     for at in range(0, len(words), UNIQUE):
-        answer = yield from unique_pushed(atlas, words[at : at + UNIQUE], resent="1")
-        if batch.width == UNIQUE:
-            tally.answered(str(words[at]), answer)
+        id = str(words[at])
+        try:
+            answer = yield from unique_pushed(atlas, words[at : at + UNIQUE], in_doubt=True)
+        except ShardqError as exc:
+            tally.note(Batch(batch.keys, words[at : at + UNIQUE], UNIQUE), exc, packer)
+        else:
+            if batch.width == UNIQUE:
+                tally.answered(id, answer)
 
 
 def _calls(epoch: int, source: Iterable[Batch], sent: dict[int, Batch], tally: Tally) -> Iterator[Command[list[str]]]:
@@ -233,13 +250,14 @@ def pushed_one(atlas: Atlas, packer: Packer, entries: Entries) -> Operation[Rece
         # the epoch first, as above
         epoch = atlas.topology.epoch
         batch = Batch(atlas.home(str(words[0])), words, FRESH)
+        call = batch.call(epoch)
         try:
-            if not (yield batch.call(epoch)):
+            if not (yield call):
                 return Receipt(words[0])
         except (Stale, Missing) as fault:
-            yield from mended(atlas, batch.keys, fault, round)
-            if isinstance(fault, StaleAgain):
-                yield from unique_pushed(atlas, batch.as_unique(), resent="1")
+            yield from mended(atlas, batch.keys, fault, round, in_doubt=call.in_doubt)
+            if call.in_doubt:
+                yield from unique_pushed(atlas, batch.as_unique(), in_doubt=True)
                 return Receipt(words[0])
             round += 1
         else:
@@ -253,12 +271,13 @@ def _receipt(id: str, answer: str) -> Receipt:
 
 
 def looked_up(
-    atlas: Atlas, id: str, make: Callable[[ShardKeys, int], Call[T]], *, absent: Callable[[T], bool]
-) -> Operation[tuple[ShardKeys, T]]:
+    atlas: Atlas, id: str, make: Make[T], *, absent: Callable[[T], bool], in_doubt: bool = False
+) -> Operation[T]:
     """An order or question by id, put to each shard that may hold the id until one knows it.
 
     The order of the shards is the way tasks move: an id that moves on meanwhile is met in a later one. A topology
-    that changes meanwhile starts the round anew.
+    that changes meanwhile starts the round anew. ``in_doubt``: an earlier send may have been executed. So may each of
+    these, once an answer was lost: all that follow are sent, and their answers read, as after that.
     """
     round = 0
     while True:
@@ -268,33 +287,33 @@ def looked_up(
         try:
             for shard in shards:
                 keys = atlas.keys(shard)
-                result = yield make(keys, topology.epoch)
+                call = (resending(make) if in_doubt else make)(keys, topology.epoch)
+                try:
+                    result = yield call
+                finally:
+                    in_doubt = in_doubt or call.in_doubt
                 if not absent(result):
                     break
         except (Stale, Missing) as fault:
-            yield from mended(atlas, keys, fault, round)
+            yield from mended(atlas, keys, fault, round, in_doubt=in_doubt)
             round += 1
         except Moving:
             yield from brought(atlas, keys, id)
         else:
-            return keys, result
+            return result  # type: ignore[no-any-return]  # what a yield gives back is untyped
 
 
 def cancelled(atlas: Atlas, id: str) -> Operation[Outcome]:
-    _, outcome = yield from looked_up(atlas, id, lambda keys, epoch: orders.cancel(keys, epoch, id), absent=_gone)
-    return outcome
+    return (yield from looked_up(atlas, id, partial(orders.cancel, id=id), absent=_gone))
 
 
 def rescheduled(atlas: Atlas, id: str, due: int) -> Operation[Outcome]:
-    _, outcome = yield from looked_up(
-        atlas, id, lambda keys, epoch: orders.reschedule(keys, epoch, id, due), absent=_gone
-    )
-    return outcome
+    return (yield from looked_up(atlas, id, partial(orders.reschedule, id=id, due=due), absent=_gone))
 
 
-def requeued(atlas: Atlas, id: str, due: int) -> Operation[Outcome]:
-    _, outcome = yield from looked_up(atlas, id, lambda keys, epoch: orders.requeue(keys, epoch, id, due), absent=_gone)
-    return outcome
+def requeued(atlas: Atlas, id: str, due: int, *, in_doubt: bool = False) -> Operation[Outcome]:
+    make = partial(orders.requeue, id=id, due=due)
+    return (yield from looked_up(atlas, id, make, absent=_gone, in_doubt=in_doubt))
 
 
 REQUEUES = 500
@@ -310,17 +329,15 @@ def all_requeued(atlas: Atlas, ids: Sequence[str], due: int) -> Operation[int]:
         calls = [orders.requeue(keys, topology.epoch, each, due) for keys, each in zip(homes, some, strict=True)]
         ids_of = dict(zip(map(id, calls), some, strict=True))
         for call, outcome in (yield Many(calls)):
-            if isinstance(outcome, ShardqError) or outcome is Outcome.GONE:
+            if isinstance(outcome, ShardqError) or _gone(outcome):
                 # not there, or not by this topology: looked for like any other
-                outcome = yield from requeued(atlas, ids_of[id(call)], due)
+                outcome = yield from requeued(atlas, ids_of[id(call)], due, in_doubt=call.in_doubt)
             count += bool(outcome)
     return count
 
 
 def found(atlas: Atlas, id: str, codec: Codec) -> Operation[TaskInfo | None]:
-    _, task = yield from looked_up(
-        atlas, id, lambda keys, epoch: orders.get(keys, epoch, id), absent=lambda found: found is None
-    )
+    task = yield from looked_up(atlas, id, partial(orders.get, id=id), absent=lambda found: found is None)
     if task is None:
         return None
     record = decode_record(task.record, own=codec)
@@ -343,4 +360,5 @@ def found(atlas: Atlas, id: str, codec: Codec) -> Operation[TaskInfo | None]:
 
 
 def _gone(outcome: Outcome) -> bool:
-    return outcome is Outcome.GONE
+    """True if the shard that was asked does not hold the id now."""
+    return outcome in (Outcome.GONE, Outcome.UNKNOWN)

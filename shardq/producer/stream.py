@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shardq.atlas import Atlas
-from shardq.calls.answers import Missing, Stale, StaleAgain
+from shardq.calls.answers import Missing, Stale
 from shardq.calls.request import Command, Word
 from shardq.errors import BadInput, PushError, ShardqError
 from shardq.model.task import Receipt, Task
@@ -88,10 +88,10 @@ class Stream:
     def note(self, call: Command[list[str]], result: list[str] | ShardqError) -> None:
         window, batch = self._sent.pop(id(call))
         window.open -= 1
-        if isinstance(result, StaleAgain):
+        refused = isinstance(result, (Stale, Missing))
+        if refused and call.in_doubt:
             window.uncertain.append(batch)
             return
-        refused = isinstance(result, (Stale, Missing))
         again: list[Word] = batch.words if refused else window.tally.note(batch, result, self.packer)
         (window.leftover.fresh if batch.width == FRESH else window.leftover.unique).extend(again)
 
@@ -112,7 +112,7 @@ class Stream:
 
     def _completed(self, window: Window) -> Operation[list[Receipt]]:
         for batch in window.uncertain:
-            yield from asked_for(self.atlas, window.tally, batch)
+            yield from asked_for(self.atlas, self.packer, window.tally, batch)
         return (yield from completed(self.atlas, self.packer, window.tally, window.leftover, most=self.most))
 
     def finished(self) -> Iterator[Window]:

@@ -105,7 +105,7 @@ def test_what_was_not_executed_is_sent_again_as_it_was(what: Fault) -> None:
     assert step.refresh
     assert step.pause_s == pytest.approx(FIRST_PAUSE_S * 0.75)
     assert under_way.packed() == under_way.call.packed()
-    assert not under_way.unknown
+    assert not under_way.call.in_doubt
 
 
 def test_a_lost_answer_changes_what_is_sent_for_good() -> None:
@@ -118,6 +118,12 @@ def test_a_lost_answer_changes_what_is_sent_for_good() -> None:
     assert under_way.packed() == again.packed()
     met(under_way, NOSCRIPT)
     assert under_way.packed() == again.packed_in_full()
+
+
+def test_a_resend_that_goes_elsewhere_never_says_that_nothing_was_done() -> None:
+    under_way = Errand(errand().call.after_loss(), now=100.0, timeout=30.0)
+    with pytest.raises(Unanswered, match="may or may not have happened"):
+        met(under_way, REFUSED, now=130.0)
 
 
 def test_pauses_double_up_to_a_bound() -> None:

@@ -3,6 +3,7 @@ requests."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from shardq.atlas import Atlas
@@ -66,6 +67,10 @@ class Migration:
     def step(self, steps: Stepped, times: int) -> None:
         for _ in range(times):
             steps.advance(self._carry)
+
+    def lose(self, steps: Stepped, meanwhile: Callable[[], object]) -> None:
+        """The next request is carried out and its answer lost; it is sent again when something else has happened."""
+        steps.advance(self._carry, lost=True, meanwhile=meanwhile)
 
     def epoch_of(self, shard: int) -> int:
         """What the shard was told last."""

@@ -32,8 +32,10 @@ class Stepped:
     def __repr__(self) -> str:
         return f"<{self.what}: {self.result!r}>" if self.done else f"<{self.what}, under way>"
 
-    def advance(self, carry: Carry, *, lost: bool = False) -> None:
-        """Carries the next request out. ``lost``: its first answer is, and it is sent again as a driver would."""
+    def advance(self, carry: Carry, *, lost: bool = False, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Carries the next request out. ``lost``: its first answer is, and it is sent again as a driver would;
+        ``meanwhile`` happens between the two.
+        """
         request = self.request
         if self.done:
             return
@@ -42,6 +44,8 @@ class Stepped:
             return
         answer = carry(request)
         if lost:
+            meanwhile()
+            request.in_doubt = True
             answer = carry(request.after_loss())
         if self._rest is not None:
             self._answers.append((request, answer))
