@@ -7,21 +7,24 @@ import contextlib
 import datetime as dt
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from shardq.consumer.desk import Waiter
+from shardq.consumer.endings import Endings
 from shardq.consumer.operations import (
     Claims,
     acks_by_shard,
     check_held,
     claimed,
     extended,
+    given_back,
     lengths_asked,
     one_or_many,
     settled,
 )
 from shardq.consumer.orders import ITERATION_WAIT_S, burials, check_claim, retries
 from shardq.consumer.room import Room
+from shardq.consumer.taken import Taken
 from shardq.consumer.waits import Lengths, Sleep, Waits
 from shardq.drivers.aio import AsyncDriver
 from shardq.errors import LeaseLost
@@ -40,10 +43,13 @@ class AsyncConsumer:
     ...     await consumer.ack(delivery)
     """
 
-    def __init__(self, driver: AsyncDriver, claims: Claims, room: Callable[[], Awaitable[Room]]) -> None:
+    def __init__(
+        self, driver: AsyncDriver, claims: Claims, room: Callable[[], Awaitable[Room]], endings: Endings
+    ) -> None:
         self._driver = driver
         self._claims = claims
         self._room = room
+        self._endings = endings
         self._closed = False
         self._event: asyncio.Event | None = None
 
@@ -54,7 +60,7 @@ class AsyncConsumer:
         """Up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them."""
         check_claim(max, wait)
         if not wait:
-            return await arun(self._driver, claimed(self._claims, max, self._claims.atlas.topology.span()))
+            return await self._claimed(max, self._claims.atlas.topology.span())
         room, event, loop = await self._room(), asyncio.Event(), asyncio.get_running_loop()
         self._event = event
         # the ears are threads
@@ -71,12 +77,23 @@ class AsyncConsumer:
                 if isinstance(step, Lengths):
                     await arun(self._driver, lengths_asked(self._claims, step.shards, room))
                     continue
-                steps = claimed(self._claims, max, step.shards, room if step.naming else None)
-                if deliveries := await arun(self._driver, steps):
+                if deliveries := await self._claimed(max, step.shards, room if step.naming else None):
                     return deliveries
             return []
         finally:
             room.left(waiter, self._claims.hints.left(self._claims.atlas.topology.span()))
+
+    async def _claimed(self, max: int, shards: Sequence[int], room: Room | None = None) -> list[Delivery]:
+        taken = Taken()
+        trip = asyncio.create_task(arun(self._driver, claimed(self._claims, taken, max, shards, room)))
+        try:
+            return await asyncio.shield(trip)
+        except asyncio.CancelledError:
+            # nobody will handle what is given now: the trip goes on and gives it back, and here goes what came before
+            taken.caller_left = True
+            self._endings.add(trip)
+            self._endings.add(asyncio.create_task(arun(self._driver, given_back(self._claims, taken))))
+            raise
 
     def close(self) -> None:
         """Ends a claim that waits, from its loop; later ones do not wait."""
@@ -99,7 +116,8 @@ class AsyncConsumer:
                     yield delivery
                     done = True
                 finally:
-                    await self._end(delivery, done)
+                    # finished also when the loop is cancelled in it, or left as the engine closes
+                    await self._endings.finish(self._end(delivery, done))
 
     async def _end(self, delivery: Delivery, done: bool) -> None:
         try:

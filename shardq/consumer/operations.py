@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
 from shardq.atlas import Atlas
 from shardq.calls import consume
-from shardq.calls.answers import Missing, Stale
 from shardq.calls.consume import Ack, Bury, Claimed, Other, Verdict
 from shardq.calls.request import Call
 from shardq.consumer.desk import List
 from shardq.consumer.hints import Ask, Hints, Stocks
 from shardq.consumer.permits import Permits
 from shardq.consumer.room import Room
+from shardq.consumer.taken import Taken, told
 from shardq.errors import InvalidOption, LeaseLost, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
@@ -107,49 +108,79 @@ class Claims:
         return f"{self.name}:{self._calls}"
 
 
-def claimed(claims: Claims, max: int, shards: Sequence[int], room: Room | None = None) -> Operation[list[Delivery]]:
+def claimed(
+    claims: Claims, taken: Taken, max: int, shards: Sequence[int], room: Room | None = None
+) -> Operation[list[Delivery]]:
     """Up to ``max`` deliveries of what is ready now in these shards. One trip to each node, or a few where hints
     were wrong. With a ``room`` the lists found empty keep its process's name.
 
-    Shards that can't be reached are let be for a while, as long as others can; is it all of them, it waits.
+    Shards that can't be reached are let be for a while, as long as others can; is it all of them, it waits. What comes
+    for a caller who has left goes back.
     """
-    if not claims.cut_off():
-        deliveries = yield from _claimed(claims, max, claims.reachable(shards), room, PATIENCE_S)
-        if deliveries or not claims.cut_off():
-            return deliveries
-    return (yield from _claimed(claims, max, shards, room, None))
+    try:
+        deliveries: list[Delivery] = []
+        if not claims.cut_off():
+            deliveries = yield from _claimed(claims, taken, max, claims.reachable(shards), room, PATIENCE_S)
+        if not deliveries and claims.cut_off():
+            deliveries = yield from _claimed(claims, taken, max, shards, room, None)
+    except ShardqError:
+        yield from given_back(claims, taken)
+        raise
+    if taken.caller_left:
+        yield from given_back(claims, taken)
+        return []
+    return deliveries
+
+
+def given_back(claims: Claims, taken: Taken) -> Operation[None]:
+    """All that a claim was given, unbegun: no attempt is counted. What can't be told so now, its lease tells."""
+    leases = taken.leases()
+    try:
+        if leases:
+            yield from settled(claims, leases)
+        yield from claims.permits.unused(taken)
+    except ShardqError as exc:
+        count = sum(len(backs) for _, backs in leases.values())
+        log.warning("%d tasks could not be given back; they come back when their leases run out: %s", count, exc)
 
 
 def _claimed(
-    claims: Claims, max: int, shards: Sequence[int], room: Room | None, patience_s: float | None
+    claims: Claims, taken: Taken, max: int, shards: Sequence[int], room: Room | None, patience_s: float | None
 ) -> Operation[list[Delivery]]:
     deliveries: list[Delivery] = []
     unasked = set(shards)
     for round in range(ROUNDS):
         wanted, topics = max - len(deliveries), claims.open_topics()
-        caps: dict[str, int] = {}
-        if limited := claims.permits.limited(topics):
-            prefix = claims.token()
-            wants = {topic: min(wanted, claims.hints.known(topic, shards)) for topic in limited}
-            caps = yield from claims.permits.granted(wants, prefix)
-        # after the first trip only where something is known to be, and where nobody has asked yet
-        among = [shard for shard in shards if shard in unasked or claims.hints.left([shard])]
-        few = round == 0 and room is None
-        asks = claims.hints.split(wanted, among, topics, caps, time.monotonic(), few=few)
-        unasked.difference_update(ask.shard for ask in asks)
-        found = yield from _asked(claims, asks, round, room, patience_s=patience_s)
+        try:
+            caps: dict[str, int] = {}
+            if limited := claims.permits.limited(topics):
+                wants = {topic: min(wanted, claims.hints.known(topic, shards)) for topic in limited}
+                caps = yield from claims.permits.granted(wants, claims.token(), taken)
+            # after the first trip only where something is known to be, and where nobody has asked yet
+            among = [shard for shard in shards if shard in unasked or claims.hints.left([shard])]
+            few = round == 0 and room is None
+            asks = claims.hints.split(wanted, among, topics, caps, time.monotonic(), few=few)
+            unasked.difference_update(ask.shard for ask in asks)
+            found = yield from _asked(claims, taken, asks, round, room, patience_s=patience_s)
+        except ShardqError as exc:
+            if not deliveries:
+                raise
+            # what was claimed already is worth more than the error, which the next claim meets again
+            log.warning("no more could be claimed: %s", exc)
+            yield from claims.permits.unused(taken)
+            break
         if limited:
-            yield from claims.permits.used(caps, prefix, found)
+            yield from claims.permits.used(found, taken)
         deliveries += found
         if len(claims.topics) > 1 and claims.hints.weights is None:
             deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
-        if len(deliveries) >= max or not (unasked or claims.hints.left(shards)):
+        if len(deliveries) >= max or taken.caller_left or not (unasked or claims.hints.left(shards)):
             break
     return deliveries
 
 
 def _asked(
-    claims: Claims, asks: Sequence[Ask], round: int, room: Room | None, *, patience_s: float | None
+    claims: Claims, taken: Taken, asks: Sequence[Ask], round: int, room: Room | None, *, patience_s: float | None
 ) -> Operation[list[Delivery]]:
     atlas = claims.atlas
     epoch = atlas.topology.epoch
@@ -171,7 +202,7 @@ def _asked(
             patience_s=patience_s,
         )
         sent[id(call)] = keys, token, list(ask.shares)
-        requests.append(call)
+        requests.append(told(call, partial(taken.leased, ask.shard, token)))
     deliveries: list[Delivery] = []
     broken: list[tuple[ShardKeys, Bury]] = []
     faults: list[tuple[ShardKeys, ShardqError]] = []
@@ -201,14 +232,15 @@ def _asked(
                 broken.append((keys, Bury(task.id, token, f"can't be decoded: {exc}")))
     if room:
         room.desk.named(before, named, crowd)
-    for keys, bury in broken:
-        yield from settled(claims, {keys.shard: ([], [bury])})
-    for keys, fault in faults:
-        if isinstance(fault, (Stale, Missing)) or not deliveries:
-            yield from mended(atlas, keys, fault, round)
-        else:
+    chores = [settled(claims, {keys.shard: ([], [bury])}) for keys, bury in broken]
+    for chore in (*chores, *(mended(atlas, keys, fault, round) for keys, fault in faults)):
+        try:
+            yield from chore
+        except ShardqError as exc:
+            if not deliveries:
+                raise
             # what was claimed elsewhere is worth more than the error, which the next claim meets again
-            log.warning("shard %d could not be claimed from: %s", keys.shard, fault)
+            log.warning("not all could be claimed: %s", exc)
     return deliveries
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from shardq.atlas import Atlas
 from shardq.calls import limits
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.consume import Ack, Other
 from shardq.calls.request import Call
+from shardq.consumer.taken import Taken, told
 from shardq.layout.topology import Limit
 from shardq.model.task import Delivery
 from shardq.operation import Many, Operation, refreshed
@@ -39,8 +41,8 @@ class Permits:
         known = self.atlas.topology.limits
         return {topic: known[topic] for topic in topics if topic in known} if known else {}
 
-    def granted(self, wants: Mapping[str, int], prefix: str) -> Operation[dict[str, int]]:
-        """Asks for permits; answers how many of each topic there are. ``prefix`` names them, never used before."""
+    def granted(self, wants: Mapping[str, int], token: str, taken: Taken) -> Operation[dict[str, int]]:
+        """Asks for permits; answers how many of each topic there are. ``token`` names them, never used before."""
         grants = dict.fromkeys(wants, 0)
         now = time.monotonic()
         topology = self.atlas.topology
@@ -48,16 +50,12 @@ class Permits:
             limit = topology.limits.get(topic)
             if limit is None or not want or self.denied.get(topic, 0.0) > now:
                 continue
+            prefix = f"{token}/{topic}/"
+            call = limits.permit(
+                self.atlas.control, topology.epoch, topic, limit, want, lease_ms=self.lease_ms, prefix=prefix
+            )
             try:
-                permit = yield limits.permit(
-                    self.atlas.control,
-                    topology.epoch,
-                    topic,
-                    limit,
-                    want,
-                    lease_ms=self.lease_ms,
-                    prefix=f"{prefix}/{topic}/",
-                )
+                permit = yield told(call, partial(taken.permitted, topic, prefix))
             except (Stale, Missing):
                 # the limits may have changed: none for now, and the next look knows them
                 yield from refreshed(self.atlas)
@@ -69,26 +67,25 @@ class Permits:
                 self.denied[topic] = now + permit.again_ms / 1000
         return grants
 
-    def used(self, grants: Mapping[str, int], prefix: str, deliveries: Iterable[Delivery]) -> Operation[None]:
+    def used(self, deliveries: Iterable[Delivery], taken: Taken) -> Operation[None]:
         """After the claim: one permit for each delivery, and back with the rest."""
-        by_topic: dict[str, list[Delivery]] = {topic: [] for topic, granted in grants.items() if granted}
+        by_topic: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
-            if delivery.topic in by_topic:
-                by_topic[delivery.topic].append(delivery)
-        releases = []
-        for topic, taken in by_topic.items():
-            names = [f"{prefix}/{topic}/{number}" for number in range(1, grants[topic] + 1)]
+            by_topic.setdefault(delivery.topic, []).append(delivery)
+        for topic, some in by_topic.items():
+            names = taken.names(topic, len(some))
             limit = self.atlas.topology.limits.get(topic)
             if limit is not None and limit.concurrency is not None:
-                for delivery in taken:
-                    self._held[delivery.id, delivery.token] = topic, names.pop()
-            else:
-                del names[: len(taken)]
-            unused = grants[topic] - len(taken)
-            if unused:
-                releases.append(limits.release(self.atlas.control, topic, names, unused=unused))
-        if releases:
-            yield Many(releases)
+                for delivery, name in zip(some, names, strict=False):  # of a topic without limits there are none
+                    self._held[delivery.id, delivery.token] = topic, name
+        yield from self.unused(taken)
+
+    def unused(self, taken: Taken) -> Operation[None]:
+        """Back with those that belong to no delivery: they do not count for the rate."""
+        yield from self._each(
+            taken.permits(),
+            lambda topic, names: limits.release(self.atlas.control, topic, names, unused=len(names)),
+        )
 
     def settled(self, items: Iterable[Ack | Other]) -> Operation[None]:
         """These deliveries are settled: their permits go back. An error is no matter: permits lapse."""

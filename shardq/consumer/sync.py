@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from shardq.consumer.desk import Waiter
 from shardq.consumer.operations import (
@@ -15,20 +15,25 @@ from shardq.consumer.operations import (
     check_held,
     claimed,
     extended,
+    given_back,
     lengths_asked,
     one_or_many,
     settled,
 )
 from shardq.consumer.orders import ITERATION_WAIT_S, burials, check_claim, retries
 from shardq.consumer.room import Room
+from shardq.consumer.taken import Taken
 from shardq.consumer.waits import Lengths, Sleep, Waits
 from shardq.drivers.sync import Driver
-from shardq.errors import LeaseLost
+from shardq.errors import LeaseLost, ShardqError
 from shardq.model.checks import duration_ms
 from shardq.model.task import Delivery
 from shardq.operation import run
 
 log = logging.getLogger("shardq.consumer")
+
+GIVE_BACK_S = 1.0
+"""For each trip of an interrupted claim that gives back; who pressed Ctrl-C waits."""
 
 
 class Consumer:
@@ -53,7 +58,7 @@ class Consumer:
         """Up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them."""
         check_claim(max, wait)
         if not wait:
-            return run(self._driver, claimed(self._claims, max, self._claims.atlas.topology.span()))
+            return self._claimed(max, self._claims.atlas.topology.span())
         room, event = self._room(), threading.Event()
         self._event = event
         waiter = Waiter(self._claims.topics, event.set)
@@ -68,12 +73,22 @@ class Consumer:
                 if isinstance(step, Lengths):
                     run(self._driver, lengths_asked(self._claims, step.shards, room))
                     continue
-                steps = claimed(self._claims, max, step.shards, room if step.naming else None)
-                if deliveries := run(self._driver, steps):
+                if deliveries := self._claimed(max, step.shards, room if step.naming else None):
                     return deliveries
             return []
         finally:
             room.left(waiter, self._claims.hints.left(self._claims.atlas.topology.span()))
+
+    def _claimed(self, max: int, shards: Sequence[int], room: Room | None = None) -> list[Delivery]:
+        taken = Taken()
+        try:
+            return run(self._driver, claimed(self._claims, taken, max, shards, room))
+        except ShardqError:
+            raise
+        except BaseException:
+            # Ctrl-C: nobody will handle what was given meanwhile
+            run(self._driver, given_back(self._claims, taken), GIVE_BACK_S)
+            raise
 
     def close(self) -> None:
         """Ends a claim that waits, from any thread; later ones do not wait."""

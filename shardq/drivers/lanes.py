@@ -26,7 +26,7 @@ from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, tim
 from shardq.drivers.patience import Errand
 from shardq.drivers.pool import Node
 from shardq.drivers.routes import Routes
-from shardq.drivers.wire import CHUNK, READ_TIMEOUT_S, Wire
+from shardq.drivers.wire import CHUNK, HEAR_OUT_S, READ_TIMEOUT_S, Wire
 from shardq.errors import ShardqError
 
 T = TypeVar("T")
@@ -118,10 +118,25 @@ class Lanes(Generic[T]):
                     self._listen(0.0 if hungry and not self._exhausted else self._patience())
                 while self._done:
                     yield self._done.popleft()
+        except BaseException:
+            self._hear_out()
+            raise
         finally:
             for lane in self._lanes.values():
                 self._leave(lane)
             self._selector.close()
+
+    def _hear_out(self) -> None:
+        """The caller was interrupted: reads those answers under way of which somebody has to know what they say."""
+        until = time.monotonic() + HEAR_OUT_S
+        for lane in self._lanes.values():
+            while lane.wire is not None and any(errand is not None and errand.call.hear_out for errand in lane.sent):
+                answer = lane.wire.receive(until - time.monotonic())
+                if isinstance(answer, Fault):
+                    break
+                errand = lane.sent.popleft()
+                if errand is not None:
+                    errand.heard_out(answer)
 
     # ---- what to do next
 
@@ -280,7 +295,7 @@ class Lanes(Generic[T]):
         if lane.wire is None:
             return
         self._selector.unregister(lane.wire.sock)
-        if lane.sent:
+        if lane.sent or lane.rest:
             lane.node.drop(lane.wire)
         else:
             lane.wire.used = time.monotonic()

@@ -6,10 +6,11 @@ the ``Step`` says. Patience is bounded by time, never by a count of tries.
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+import contextlib
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardq.calls.request import Call, Command
-from shardq.drivers.faults import Fault, Reaction
+from shardq.drivers.faults import ErrorReply, Fault, Reaction
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,
@@ -75,6 +76,12 @@ class Errand(Generic[T]):
     def answers(self) -> int:
         """How many answers the next try will have; the last one counts."""
         return 1 if self.address is None else 2
+
+    def heard_out(self, answer: Any) -> None:
+        """What came for a caller that was interrupted meanwhile."""
+        if not isinstance(answer, (Fault, ErrorReply)):
+            with contextlib.suppress(ShardqError):
+                self.request.decode(answer)
 
     def met(self, fault: Fault, *, now: float, node: str, chance: float) -> Step:
         """Decide what follows a fault met at ``node``. Raises when the errand is over.

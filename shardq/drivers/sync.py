@@ -20,7 +20,7 @@ from shardq.drivers.lanes import Lanes
 from shardq.drivers.patience import Errand, Step, explained
 from shardq.drivers.routes import Connections, Routes
 from shardq.drivers.settings import Settings
-from shardq.drivers.wire import Wire
+from shardq.drivers.wire import HEAR_OUT_S, Wire
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 T = TypeVar("T")
@@ -103,6 +103,8 @@ class Driver:
         try:
             answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
         except BaseException:
+            if errand.call.hear_out and errand.answers == 1:
+                errand.heard_out(wire.receive(HEAR_OUT_S))
             node.drop(wire)
             raise
         if isinstance(answer, Fault):

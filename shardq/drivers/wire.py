@@ -28,6 +28,9 @@ CHUNK = 65536
 # A wire unused for this long is looked at before it is used: a look costs two microseconds, and finding the
 # connection closed before sending leaves no doubt whether the call was executed.
 LOOK_AFTER_S = 0.01
+# Who presses Ctrl-C waits so long at most for answers that say what it was given: many times what a server that lives
+# takes, and short enough for who waits.
+HEAR_OUT_S = 0.5
 
 
 class Wire:
@@ -52,11 +55,22 @@ class Wire:
             sock.sendall(data)
         except (OSError, ValueError) as exc:
             return of_exception(exc, sent=False)
+        return self._received(wait, answers)
+
+    def receive(self, wait: float) -> Any:
+        """The next answer to what was sent before."""
+        try:
+            self.sock.settimeout(max(wait, 0.001))
+        except (OSError, ValueError) as exc:
+            return of_exception(exc, sent=True)
+        return self._received(wait, 1)
+
+    def _received(self, wait: float, answers: int) -> Any:
         try:
             while True:
                 answer = self.reader.gets()
                 while answer is INCOMPLETE:
-                    chunk = sock.recv(CHUNK)
+                    chunk = self.sock.recv(CHUNK)
                     if not chunk:
                         return of_exception(ConnectionResetError("the server closed the connection"), sent=True)
                     self.reader.feed(chunk)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from shardq import operation
 from shardq.bells import Bells
 from shardq.consumer import AsyncConsumer, Consumer
+from shardq.consumer.endings import Endings
 from shardq.consumer.room import Room
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
@@ -103,6 +104,7 @@ class AsyncEngine(AsyncOrders):
         self._bells: Bells | None = None
         self._room: Room | None = None
         self._lines: Lines | None = None
+        self._endings = Endings()
         self._lock = asyncio.Lock()
         """Held while opening, starting, stopping and closing."""
 
@@ -135,6 +137,7 @@ class AsyncEngine(AsyncOrders):
         """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay."""
         async with self._lock:
             await self._stop()
+            await self._endings.close()
             self._closed = True
             driver, self._driver = self._driver, None
             await asyncio.to_thread(self._end_threads)
@@ -355,7 +358,7 @@ class AsyncEngine(AsyncOrders):
         """
         if self._driver is None:
             raise EngineClosed("the engine is not open: await engine.open(), or use it in an async with block")
-        return AsyncConsumer(self._driver, self._claims(names, topics, lease, name), self._open_room)
+        return AsyncConsumer(self._driver, self._claims(names, topics, lease, name), self._open_room, self._endings)
 
     def worker(
         self,

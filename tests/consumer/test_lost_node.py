@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.node import Node
-from shardq import Engine, Task, Unavailable
+from shardq import AsyncEngine, Engine, Task, Unavailable
 from shardq.layout.keys import shard_keys
 from tests.support.engines import Engines
+from tests.support.servers import Servers
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
@@ -113,6 +115,47 @@ def test_the_others_give_what_they_have(
         found = consumer.claim(TASKS, wait=20.0)
         assert found, "the replica gives the others"
         taken |= {delivery.id for delivery in found}
+
+
+def test_what_the_others_gave_to_a_claim_that_is_cancelled_goes_back(cluster: Cluster, name: str) -> None:
+    """At once, although one of the nodes says nothing."""
+    with Engine(cluster.url, name=name, shards=SHARDS) as filling:
+        filling.start()
+        filling.push_many([Task(n, max_attempts=1) for n in range(TASKS)])
+        wait_until(lambda: filling.stats().ready == TASKS, "all are ready")
+        filling.stop()
+    keys = [shard_keys(name, shard) for shard in range(SHARDS)]
+    victim = cluster.node_of_slot(keys[0].slot)
+    others = [each for each in keys if cluster.node_of_slot(each.slot) is not victim]
+    with Servers(cluster.url) as servers:
+
+        def leased() -> int:
+            return sum(int(servers.ask(each.slot, "ZCARD", each.leased)) for each in others)
+
+        async def run() -> None:
+            async with AsyncEngine(cluster.url, name=name, timeout=60.0) as engine:
+                await engine.consumer("other").claim(1)
+                victim.pause()
+                task = asyncio.create_task(engine.consumer(lease=3600).claim(TASKS))
+                await asyncio.to_thread(wait_until, lambda: leased() > 0, "some have given what they have")
+                task.cancel()
+                began = time.monotonic()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert time.monotonic() - began < AT_ONCE_S
+                await asyncio.to_thread(wait_until, lambda: leased() == 0, "it is given back")
+            # no attempt is counted
+            scheduled = sum(int(servers.ask(each.slot, "ZCARD", each.due)) for each in others)
+            ready = sum(int(servers.ask(each.slot, "LLEN", each.ready(""))) for each in others)
+            dead = sum(int(servers.ask(each.slot, "ZCARD", each.dead)) for each in others)
+            assert scheduled > 0
+            assert (scheduled + ready, dead) == (expected, 0)
+
+        expected = sum(int(servers.ask(each.slot, "LLEN", each.ready(""))) for each in others)
+        try:
+            asyncio.run(run())
+        finally:
+            victim.resume()
 
 
 def test_when_none_is_left_it_says_so(engines: Engines, cluster: Cluster, name: str) -> None:

@@ -54,6 +54,12 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
+    def tell(self) -> None:
+        """An empty line for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
     def kill(self) -> None:
         """SIGKILL, as a crash is."""
         self._process.kill()
