@@ -105,11 +105,7 @@ class Sentinels:
 
     def _new_sentinel(self) -> Server:
         password, sentinel_password = self._passwords
-        sentinel = Server(self.binary, arguments=["--sentinel"])
-        for unknown in _NOT_FOR_SENTINELS:
-            sentinel.options.pop(unknown, None)
-        # in this order: what is said of a service follows its name
-        sentinel.options[f"sentinel monitor {SERVICE}"] = f"{HOST} {self.master.port} {QUORUM}"
+        sentinel = sentinel_of(self.binary, self.master, quorum=QUORUM)
         sentinel.options[f"sentinel down-after-milliseconds {SERVICE}"] = str(DOWN_AFTER_MS)
         sentinel.options[f"sentinel failover-timeout {SERVICE}"] = "5000"
         if password:
@@ -131,6 +127,16 @@ class Sentinels:
                 tails = "\n".join(f"{each!r}\n{each.log_tail()}" for each in (self.master, *self.sentinels))
                 raise ServerFailed(f"waited {timeout:.0f} s until {what}, in vain ({trouble}):\n{tails}")
             time.sleep(_POLL_S)
+
+
+def sentinel_of(binary: Path, master: Server, *, quorum: int = 1) -> Server:
+    """A sentinel that watches a server as its ``SERVICE``; not started yet."""
+    sentinel = Server(binary, arguments=["--sentinel"])
+    for unknown in _NOT_FOR_SENTINELS:
+        sentinel.options.pop(unknown, None)
+    # first: what else is said of a service follows this line
+    sentinel.options[f"sentinel monitor {SERVICE}"] = f"{HOST} {master.port} {quorum}"
+    return sentinel
 
 
 def _knows_all(sentinel: Server) -> bool:

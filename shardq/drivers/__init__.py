@@ -1,4 +1,4 @@
-"""Carries calls to the servers that serve them. The only package that imports ``redis``.
+"""Carries calls to the servers that serve them, and imports no client of Redis but hiredis, the parser.
 
 Pure, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``patience`` (what to
 do about it, and when to give up), ``slots`` (who serves what), ``discover`` (how that is learnt). Then the two

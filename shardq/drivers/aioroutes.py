@@ -8,10 +8,10 @@ import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from shardq.drivers.discover import ASK_TIMEOUT_S, REFRESH_EVERY_S, Ask, discover, greet
+from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
 from shardq.drivers.faults import ErrorReply, Fault, dropped, of_reply, unconnected
 from shardq.drivers.patience import Errand, Step, explained, pause_s
-from shardq.drivers.pipe import Pipe, open_pipe
+from shardq.drivers.pipe import Pipe, look, open_pipe
 from shardq.drivers.routes import CLOSED, NOT_OPEN, Connections
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
@@ -117,8 +117,7 @@ class AsyncRoutes:
             fault = await self._learn() or await self._greet()
             if fault is None:
                 return
-            loading = fault.text.startswith("LOADING")
-            timeout = settings.timeout if loading else settings.connect_timeout
+            timeout = settings.timeout if fault.is_loading else settings.connect_timeout
             tries += 1
             pause = pause_s(tries, random.random())
             if fault.is_final or time.monotonic() + pause >= start + timeout:
@@ -199,7 +198,7 @@ class AsyncRoutes:
             await node.close()
         return None
 
-    async def _converse(self, conversation: Generator[Ask, Any, T]) -> T:
+    async def _converse(self, conversation: Generator[Question, Any, T]) -> T:
         """Hold a conversation, each question on a connection of its own: the pipes may be dead."""
         answer: Any = None
         try:
@@ -209,8 +208,10 @@ class AsyncRoutes:
             result: T = end.value
             return result
 
-    async def _ask(self, ask: Ask) -> Any:
+    async def _ask(self, ask: Question) -> Any:
         self.check_open()
+        if isinstance(ask, Look):
+            return await look(ask.address, ask.data, within=LOOK_TIMEOUT_S)
         pipe = await open_pipe(self.settings, ask.address, within=ASK_TIMEOUT_S, sentinel=ask.sentinel)
         if isinstance(pipe, Fault):
             return pipe

@@ -1,40 +1,28 @@
-"""Opens connections through redis-py: TCP, TLS or unix socket, AUTH, HELLO, SELECT.
+"""Connects sockets, for threads: from a name to TCP or a unix socket, and to TLS, all before one deadline.
 
-The only place that touches redis-py's connections. They are used for the hand-shake alone and then give up
-their socket (or stream): exchanging through them costs several times what the exchange itself costs. Their
-own retries and maintenance notifications are off, because only the driver knows what a resend means.
-Called by ``wire`` and ``pipe``.
+What is said first on them is up to ``handshake``. The asyncio twin is ``aiodial``; what both need is here.
+Called by ``wire``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import socket
+import time
 from typing import Any
 
 import hiredis
-import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from shardq.drivers.faults import ErrorReply, Fault, of_exception
-from shardq.drivers.settings import Credentials, Settings
-from shardq.drivers.slots import host_of, port_of
-
-# redis-py's constructors carry no types.
-_plain: Any = redis.Connection
-_tls: Any = redis.SSLConnection
-_unix: Any = redis.UnixDomainSocketConnection
-_async_plain: Any = redis.asyncio.Connection
-_async_tls: Any = redis.asyncio.SSLConnection
-_async_unix: Any = redis.asyncio.UnixDomainSocketConnection
+from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_resolving, of_tls
+from shardq.drivers.resolving import Address, known, look_up
+from shardq.drivers.settings import Settings
+from shardq.drivers.slots import host_of
+from shardq.drivers.tls import context_of
 
 # The reader's word for "no whole answer yet": RESP3 has a False of its own.
 INCOMPLETE = object()
-# Asked for on every connection, so that CLIENT LIST shows whose it is; a user that may not is no error.
-NAME_COMMAND = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$6\r\nshardq\r\n"
+# A firewall that forgot a connection, or a machine that lost its power, says nothing: the kernel asks after 30 s
+# without a byte, and gives up 15 s later.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 def reader() -> hiredis.Reader:
@@ -44,82 +32,64 @@ def reader() -> hiredis.Reader:
     return hiredis.Reader(replyError=as_value, notEnoughData=INCOMPLETE)
 
 
-def dial(
-    settings: Settings, address: str, *, timeout: float, protocol: int | None = None, sentinel: bool = False
-) -> socket.socket | Fault:
-    """An open, authenticated socket; the caller owns it."""
-    login = settings.sentinel_login if sentinel else settings.login
-    kinds = (_plain, _tls, _unix)
-    retry = Retry(NoBackoff(), 0)
-    connection = _connection(kinds, settings, address, login, timeout, protocol, sentinel, retry)
+def dial(settings: Settings, address: str, *, deadline: float) -> socket.socket | Fault:
+    """A connected socket, with TLS where the URL says so; the caller owns it. Raises InvalidUrl for TLS files only."""
+    context = context_of(settings.tls) if settings.tls is not None else None
     try:
-        connection.connect()
-    except (redis.RedisError, OSError, hiredis.HiredisError) as exc:
-        return of_exception(exc, sent=False, secrets=(login.password,))
-    taken: socket.socket = connection._sock
-    connection._sock = None  # what is gone from it, it does not close
-    return taken
-
-
-async def dial_async(
-    settings: Settings, address: str, *, within: float, sentinel: bool = False
-) -> asyncio.StreamWriter | Fault:
-    """An open, authenticated stream; the caller owns it."""
-    login = settings.sentinel_login if sentinel else settings.login
-    kinds = (_async_plain, _async_tls, _async_unix)
-    retry = AsyncRetry(NoBackoff(), 0)
-    connection = _connection(kinds, settings, address, login, within, None, sentinel, retry)
+        addresses = known(address) or look_up(address).result(_left(deadline))
+    except OSError as exc:
+        return of_resolving(exc, address)
     try:
-        await connection.connect()
-    except (redis.RedisError, OSError, hiredis.HiredisError) as exc:
-        _given_up(connection)
-        return of_exception(exc, sent=False, secrets=(login.password,))
-    except BaseException:  # cancelled half-way
-        _given_up(connection)
+        sock = _connected(addresses, deadline)
+    except OSError as exc:
+        return of_connecting(exc)
+    if context is None:
+        return sock
+    try:
+        sock.settimeout(_left(deadline))
+        return context.wrap_socket(sock, server_hostname=server_name(address))
+    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
+        sock.close()
+        return of_tls(exc)
+    except BaseException:
+        sock.close()
         raise
-    taken: asyncio.StreamWriter = connection._writer
-    connection._reader = connection._writer = None
-    return taken
 
 
-def _given_up(connection: Any) -> None:
-    writer: asyncio.StreamWriter | None = connection._writer
-    connection._reader = connection._writer = None
-    if writer is not None:
-        writer.transport.abort()
+def unconnected(family: socket.AddressFamily) -> socket.socket:
+    """A new socket that sends small packets at once, and notices in the end when its peer is gone."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    if family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return sock
 
 
-def _connection(
-    kinds: tuple[Any, Any, Any],
-    settings: Settings,
-    address: str,
-    login: Credentials,
-    timeout: float,
-    protocol: int | None,
-    sentinel: bool,
-    retry: Any,
-) -> Any:
-    plain, tls, unix = kinds
-    options: dict[str, Any] = {
-        "username": login.username,
-        "password": login.password,
-        "db": 0 if sentinel else settings.db,
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "protocol": protocol or settings.protocol,
-        "retry": retry,
-        "driver_info": None,
-        "maint_notifications_config": None,
-    }
-    if address.startswith("/"):
-        return unix(path=address, **options)
-    options |= {"host": host_of(address), "port": port_of(address)}
-    if settings.tls is None:
-        return plain(**options)
-    return tls(
-        ssl_ca_certs=settings.tls.ca,
-        ssl_certfile=settings.tls.cert,
-        ssl_keyfile=settings.tls.key,
-        ssl_check_hostname=settings.tls.check_hostname,
-        **options,
-    )
+def server_name(address: str) -> str:
+    """What the server's certificate must name: the host as written, without the zone of an IPv6 address."""
+    return host_of(address).partition("%")[0]
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _connected(addresses: list[Address], deadline: float) -> socket.socket:
+    """The first that takes the connection. Each but the last leaves time for those after it."""
+    last: OSError | None = None
+    for place, (family, where) in enumerate(addresses):
+        sock = unconnected(family)
+        try:
+            sock.settimeout(_left(deadline) / (len(addresses) - place))
+            sock.connect(where)
+            return sock
+        except OSError as exc:
+            sock.close()
+            last = exc
+        except BaseException:
+            sock.close()
+            raise
+    raise last or OSError("the name has no address")

@@ -1,12 +1,14 @@
 """How a driver learns who serves what: the server itself, any node of the cluster, or the sentinels.
 
-Conversations are written once, as generators that yield an ``Ask`` and are sent its answer or a ``Fault``;
-each driver holds them in its own way of waiting. No I/O here.
+Conversations are written once, as generators that yield an ``Ask`` and are sent its answer or a ``Fault``, or a
+``Look`` and are sent bytes; each driver holds them in its own way of waiting. No I/O here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import ssl
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,6 +20,8 @@ from shardq.errors import InvalidUrl, ServerFault, ServerTooOld, Unavailable
 
 # A node that hangs must not keep a driver from asking the next one.
 ASK_TIMEOUT_S = 1.0
+# A server that is asked again in the other language, with or without TLS, answers at once or not at all.
+LOOK_TIMEOUT_S = 0.3
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
 REFRESH_EVERY_S = 0.1
 OLDEST = (7, 0)
@@ -32,7 +36,16 @@ class Ask:
     sentinel: bool = False
 
 
-Conversation: TypeAlias = Generator[Ask, Any, "SlotMap | Fault"]
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one address answers first to bytes on a bare connection: nothing is empty."""
+
+    address: str
+    data: bytes
+
+
+Question: TypeAlias = Ask | Look
+Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
 def discover(settings: Settings, known: Sequence[str], *, doubted: str = "") -> Conversation:
@@ -57,67 +70,127 @@ def _of_cluster(settings: Settings, known: Sequence[str], doubted: str) -> Conve
     unmet = (seed for seed in settings.addresses if seed not in known)
     addresses = [*random.sample(known, len(known)), *unmet]
     addresses.sort(key=lambda address: address == doubted)
-    last = Fault(Reaction.WAIT, Unavailable, "no node of the cluster was asked")
+    met: list[tuple[str, Fault]] = []
     for address in addresses:
-        answer = yield Ask(address, ("CLUSTER", "SLOTS"))
+        answer = yield from _asked(settings, Ask(address, ("CLUSTER", "SLOTS")))
         if isinstance(answer, Fault):
-            last = answer
-            if "cluster support disabled" in answer.text:
-                raise InvalidUrl(f"{address} is not a node of a Redis Cluster; for a single server write redis://")
+            met.append((address, _no_node(answer)))
         elif answer:
             return from_cluster_slots(answer, asked=address)
         else:
-            last = Fault(Reaction.WAIT, Unavailable, f"{address} knows of no slot that is served")
-        if last.reaction is Reaction.END:
-            return last
-    return last
+            met.append((address, Fault(Reaction.WAIT, Unavailable, "it knows of no slot that is served")))
+    return _of_all(met)
+
+
+def _no_node(fault: Fault) -> Fault:
+    for sign, advice in (
+        ("cluster support disabled", "for a single server write redis://host:port"),
+        ("unknown command 'CLUSTER'", "for a sentinel write redis+sentinel://host:port/service"),
+    ):
+        if sign in fault.text:
+            return Fault(Reaction.END, InvalidUrl, "it is no node of a Redis Cluster", advice=advice)
+    return fault
 
 
 def _of_sentinels(settings: Settings) -> Conversation:
-    last = Fault(Reaction.WAIT, Unavailable, "no sentinel was asked")
+    met: list[tuple[str, Fault]] = []
     for sentinel in settings.addresses:
-        answer = yield Ask(sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.service), sentinel=True)
+        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.service)
+        answer = yield from _asked(settings, Ask(sentinel, words, sentinel=True))
         if isinstance(answer, Fault):
-            last = answer
-            if last.reaction is Reaction.END:
-                return last
+            met.append((sentinel, _no_sentinel(answer)))
             continue
         if answer is None:
-            text = f"sentinel {sentinel} does not know the service {settings.service!r}"
-            last = Fault(Reaction.WAIT, Unavailable, text)
+            text = f"the sentinel does not know the service {settings.service!r}"
+            met.append((sentinel, Fault(Reaction.WAIT, Unavailable, text)))
             continue
         master = located(answer[0].decode(), int(answer[1]), asked=sentinel)
         # Sentinels name the old master until they have agreed on a new one; only its own word counts.
-        role = yield Ask(master, ("ROLE",))
+        role = yield from _asked(settings, Ask(master, ("ROLE",)))
         if isinstance(role, Fault):
-            last = role
-            if last.reaction is Reaction.END:
-                return last
+            met.append((f"{master}, named by the sentinel {sentinel}", role))
         elif role[0] == b"master":
             return SlotMap((master,))
         else:
-            text = f"{master} was named as the master but is a {role[0].decode()}"
-            last = Fault(Reaction.WAIT, Unavailable, text)
-    return last
+            text = f"it was named as the master by {sentinel} but is a {role[0].decode()}"
+            met.append((master, Fault(Reaction.WAIT, Unavailable, text)))
+    return _of_all(met)
 
 
-def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Ask, Any, str | Fault]:
+def _no_sentinel(fault: Fault) -> Fault:
+    if "unknown command 'SENTINEL'" not in fault.text:
+        return fault
+    advice = "for a single server write redis://host:port, for a cluster redis+cluster://host:port"
+    return Fault(Reaction.END, InvalidUrl, "it is no sentinel", advice=advice)
+
+
+def _of_all(met: Sequence[tuple[str, Fault]]) -> Fault:
+    """The faults of all that were asked as one: final if each is, and named by the first that is."""
+    for _, fault in met:
+        if fault.is_loading:
+            return fault
+    final = [fault for _, fault in met if fault.is_final]
+    first = (final or [fault for _, fault in met])[0]
+    common = len({fault.advice for _, fault in met}) == 1
+    told: dict[str, list[str]] = {}
+    for address, fault in met:
+        text = fault.text if common or not fault.advice else f"{fault.text} ({fault.advice})"
+        told.setdefault(text, []).append(address)
+    return Fault(
+        Reaction.END if len(final) == len(met) else Reaction.WAIT,
+        first.error,
+        "; ".join(f"{', '.join(addresses)}: {text}" for text, addresses in told.items()),
+        advice=first.advice if common else "",
+        cause=first.cause,
+    )
+
+
+def _asked(settings: Settings, ask: Ask) -> Generator[Question, Any, Any]:
+    """The answer, or a fault; one that says nothing is looked at in the other language, with TLS or without."""
+    answer = yield ask
+    if not isinstance(answer, Fault) or not answer.mute or ask.address.startswith("/"):
+        return answer
+    if settings.tls is None:
+        first = yield Look(ask.address, _client_hello())
+        if first[:1] in (b"\x16", b"\x15"):  # a handshake, or an alert
+            advice = "write rediss:// for redis://, and rediss+cluster:// for redis+cluster://"
+            return Fault(Reaction.END, InvalidUrl, "its port is for TLS", advice=advice)
+    else:
+        first = yield Look(ask.address, b"PING\r\n")
+        if first[:1] in (b"+", b"-"):
+            advice = "write redis:// for rediss://, and redis+cluster:// for rediss+cluster://"
+            return Fault(Reaction.END, InvalidUrl, "its port is not for TLS", advice=advice)
+    return answer
+
+
+def _client_hello() -> bytes:
+    """The first bytes of TLS."""
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), out, server_hostname="redis").do_handshake()
+    return out.read()
+
+
+def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, str | Fault]:
     """The version of the masters, like ``valkey 9.1.2``, or why it can't be had; loading counts as that.
 
     Masters of a cluster that are down are passed over while any is up. One that is too old raises.
     """
     version = ""
-    last = Fault(Reaction.WAIT, Unavailable, "no master is known")
+    met: list[tuple[str, Fault]] = []
     for address in nodes:
-        answer = yield Ask(address, ("INFO",))
+        answer = yield from _asked(settings, Ask(address, ("INFO",)))
         if isinstance(answer, Fault):
-            last = answer
+            met.append((address, answer))
             continue
         fields = dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
         version = check_version(settings, address, fields)
         if fields.get("loading") == "1":
             return of_reply(f"LOADING {address} is loading its data", asked=address)
-    return version or last
+    if version:
+        return version
+    # the URL of a single server names it already
+    return met[0][1] if settings.kind == "single" else _of_all(met)
 
 
 def check_version(settings: Settings, address: str, info: Mapping[str, str]) -> str:
@@ -128,7 +201,11 @@ def check_version(settings: Settings, address: str, info: Mapping[str, str]) -> 
         raise ServerFault(f"{address}: INFO names no version; shardq needs Redis 7.0 or newer, or Valkey")
     if parts < OLDEST:
         raise ServerTooOld(f"{address} is Redis {version}; shardq needs Redis 7.0 or newer, or Valkey")
-    if settings.kind != "cluster" and "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+    mode = info.get("server_mode") or info.get("redis_mode")
+    if settings.kind != "cluster" and mode == "cluster":
         raise InvalidUrl(f"{address} is a node of a Redis Cluster; write redis+cluster://{address}")
+    if settings.kind == "single" and mode == "sentinel":
+        where = f"redis+sentinel://{address}/service"
+        raise InvalidUrl(f"{address} is a sentinel; write {where}, with the name of the service it watches")
     valkey = info.get("valkey_version")
     return f"valkey {valkey}" if valkey else f"redis {version}"

@@ -1,4 +1,4 @@
-"""What went wrong with one try, and what it means: the one table of server errors and redis-py's exceptions.
+"""What went wrong with one try, and what it means: the one table of server errors, of sockets' and of TLS'.
 
 Whatever stands between a call and its answer becomes a ``Fault`` here; ``patience`` decides what follows.
 No I/O.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import ssl
 
-import redis.exceptions as theirs
-
-from shardq.drivers.slots import located
+from shardq.drivers.slots import host_of, located
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,
     ReadOnly,
     ServerFault,
-    ServerTooOld,
+    ShardqError,
     Unavailable,
 )
 
@@ -50,15 +49,19 @@ class Fault:
     """One try that got no answer to use."""
 
     reaction: Reaction
-    error: type[ServerFault]
+    error: type[ShardqError]
     """Raised when nothing better follows."""
     text: str
+    advice: str = dataclasses.field(default="", kw_only=True)
+    """What to do, where the kind of error does not say it."""
     lost: bool = False
     """It was sent and may have been executed."""
     slot: int = -1
     address: str = ""
     """Of MOVED and ASK: the slot and who serves it."""
     cause: BaseException | None = None
+    mute: bool = dataclasses.field(default=False, kw_only=True)
+    """The server was connected to and said nothing: it may expect TLS, or may not."""
 
     def before_sending(self) -> Fault:
         """The same, of a call that certainly was not executed."""
@@ -68,6 +71,11 @@ class Fault:
     def is_final(self) -> bool:
         """Trying again can't help."""
         return self.reaction is Reaction.END
+
+    @property
+    def is_loading(self) -> bool:
+        """The server runs, and reads its data."""
+        return self.text.startswith("LOADING")
 
 
 _WAIT_UNAVAILABLE = (Reaction.WAIT, Unavailable)
@@ -100,6 +108,25 @@ _BY_WORD: dict[str, tuple[Reaction, type[ServerFault]]] = {
 _DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
 
 
+# Of OpenSSL, when the first bytes of the peer are those of another protocol.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+# What a server says when it wants a client's certificate, or another one.
+_ALERTS = (
+    "HANDSHAKE_FAILURE",
+    "NO_CERTIFICATE",
+    "BAD_CERTIFICATE",
+    "UNSUPPORTED_CERTIFICATE",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_REQUIRED",
+    "UNKNOWN_CA",
+)
+_OTHER_NAME = "write a host that it names, or check_hostname=no"
+# By OpenSSL's code: X509_V_ERR_HOSTNAME_MISMATCH, ..._IP_ADDRESS_MISMATCH, and ..._CERT_HAS_EXPIRED.
+_BY_VERIFY_CODE = {62: _OTHER_NAME, 64: _OTHER_NAME, 10: "renew it, or set this machine's clock"}
+
+
 def of_reply(text: str, *, asked: str) -> Fault:
     """The fault that an error answered by ``asked`` is."""
     word, _, rest = text.partition(" ")
@@ -108,38 +135,68 @@ def of_reply(text: str, *, asked: str) -> Fault:
         slot, _, where = rest.partition(" ")
         host, _, port = where.partition(" ")[0].rpartition(":")
         return Fault(reaction, error, text, slot=int(slot), address=located(host, int(port), asked=asked))
+    if "max number of clients" in text:
+        return Fault(Reaction.WAIT, Unavailable, text)
     if any(sign in text for sign in _DENIED_IN_SCRIPT):
         return Fault(Reaction.END, AccessDenied, text)
     return Fault(reaction, error, text)
 
 
-def of_exception(exc: Exception, *, sent: bool, secrets: tuple[str | None, ...] = ()) -> Fault:
-    """The fault behind an exception of redis-py, of the reader or a socket; ``sent``: the call had gone out.
-
-    An old server quotes what it does not understand, the password in it: ``secrets`` never reach the text.
-    """
+def of_exception(exc: Exception, *, sent: bool) -> Fault:
+    """The fault behind an exception of a socket or of the reader; ``sent``: the call had gone out."""
     text = " ".join(str(exc).split()) or type(exc).__name__
-    cause: BaseException | None = exc
-    for secret in filter(None, secrets):
-        if secret in text and isinstance(exc, theirs.ResponseError):
-            text, cause = text.replace(secret, "***"), None
-    if _untrusted(exc):
-        return Fault(Reaction.END, Unavailable, f"its certificate is not trusted: {text}", cause=cause)
-    match exc:
-        case theirs.BusyLoadingError():
-            return Fault(Reaction.WAIT, Unavailable, f"LOADING {text}", cause=cause)
-        case theirs.AuthenticationError() | theirs.NoPermissionError():
-            return Fault(Reaction.END, AccessDenied, text, cause=cause)
-        case theirs.ConnectionError() | theirs.TimeoutError() | OSError():
-            return Fault(Reaction.WAIT, Unavailable, text, lost=sent, cause=cause)
-        case theirs.ResponseError() if text.lower().startswith("unknown command") and "HELLO" in text:
-            return Fault(Reaction.END, ServerTooOld, f"it does not know HELLO ({text})", cause=cause)
-        case theirs.RedisError():
-            known = of_reply(text, asked="")
-            return Fault(known.reaction, known.error, text, cause=cause)
-        case _:  # the bytes that came were no Redis protocol
-            text = f"not a Redis server's answer: {text}"
-            return Fault(Reaction.WAIT, Unavailable, text, lost=sent, cause=cause)
+    if isinstance(exc, ssl.SSLError):
+        alert = _of_alert(exc, sent=sent)
+        if alert is not None:
+            return alert
+    if not isinstance(exc, OSError):  # the bytes that came were no Redis protocol
+        text = f"not a Redis server's answer: {text}"
+    return Fault(Reaction.WAIT, Unavailable, text, lost=sent, cause=exc)
+
+
+def of_resolving(exc: OSError, address: str) -> Fault:
+    """The name of a host has not become an address."""
+    told = "the name servers did not answer in time" if isinstance(exc, TimeoutError) else exc.strerror or str(exc)
+    return Fault(Reaction.WAIT, Unavailable, f"the host {host_of(address)} was not found: {told}", cause=exc)
+
+
+def of_connecting(exc: OSError) -> Fault:
+    """Nobody took the connection."""
+    if isinstance(exc, TimeoutError):
+        text = "nobody took the connection in time"
+    else:
+        text = os.strerror(exc.errno) if exc.errno else str(exc)
+    return Fault(Reaction.WAIT, Unavailable, text, cause=exc)
+
+
+def of_tls(exc: Exception) -> Fault:
+    """TLS did not come about on a connection that was taken."""
+    reason: str = getattr(exc, "reason", None) or ""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        advice = _BY_VERIFY_CODE.get(exc.verify_code, "name the file of the authority that signed it with ca=")
+        text = f"its certificate is not trusted: {exc.verify_message or exc}"
+        return Fault(Reaction.END, Unavailable, text, advice=advice, cause=exc)
+    if reason in _NO_TLS:
+        text = f"it does not speak TLS ({reason.replace('_', ' ').lower()})"
+        advice = "check the host and the port in the URL; a server without TLS is redis:// or redis+cluster://"
+        return Fault(Reaction.END, Unavailable, text, advice=advice, cause=exc)
+    if isinstance(exc, TimeoutError):
+        return Fault(Reaction.WAIT, Unavailable, "no answer to the TLS handshake in time", cause=exc, mute=True)
+    fault = of_exception(exc, sent=False)
+    if isinstance(exc, ConnectionError | ssl.SSLEOFError):
+        text = f"the server closed the connection in the TLS handshake ({fault.text})"
+        return dataclasses.replace(fault, text=text, mute=True)
+    return fault
+
+
+def _of_alert(exc: ssl.SSLError, *, sent: bool) -> Fault | None:
+    """The server's own word, in TLS, against the certificate that it was shown, or was not."""
+    alert = (exc.reason or "").partition("ALERT_")[2]
+    if alert not in _ALERTS:
+        return None
+    text = f"it does not accept our certificate, or misses one ({alert.replace('_', ' ').lower()})"
+    advice = "name a certificate that its authority signed, with cert= and key= in the URL"
+    return Fault(Reaction.END, Unavailable, text, lost=sent, advice=advice, cause=exc)
 
 
 def timed_out(seconds: float) -> Fault:
@@ -165,11 +222,3 @@ def unconnected(seconds: float) -> Fault:
 def dropped(address: str) -> Fault:
     """The slot map names this node no more: whoever wants a connection to it asks the map again."""
     return Fault(Reaction.WAIT, Unavailable, f"{address} serves no slots any more")
-
-
-def _untrusted(exc: BaseException | None) -> bool:
-    while exc is not None:
-        if isinstance(exc, ssl.SSLCertVerificationError):
-            return True
-        exc = exc.__cause__ or exc.__context__
-    return False

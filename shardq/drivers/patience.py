@@ -15,7 +15,6 @@ from shardq.errors import (
     AccessDenied,
     OutOfMemory,
     ReadOnly,
-    ServerFault,
     ServerTooOld,
     ShardqError,
     Unanswered,
@@ -129,17 +128,18 @@ def pause_s(tries: int, chance: float) -> float:
 
 def explained(fault: Fault, node: str, what: str, timeout_s: float) -> str:
     """The message of the error that a fault ends in: what was wrong, and what to do."""
-    error: type[ServerFault] = fault.error
+    error = fault.error
     if fault.reaction is not Reaction.END and error in (Unavailable, ReadOnly):
         what = f"{what} within {timeout_s:g} s"
-    advice = {
+    usual: dict[type[ShardqError], str] = {
         Unavailable: "check that the server runs and can be reached from here",
         ReadOnly: "check that the master can save to its disk, and that the address is not a replica's",
         OutOfMemory: "raise its maxmemory, or let consumers drain it",
         AccessDenied: "check the user, the password and the ACL",
         ServerTooOld: "shardq needs Redis 7.0 or newer, or Valkey",
-    }.get(error)
-    if fault.text.startswith("LOADING"):
+    }
+    advice = fault.advice or usual.get(error)
+    if fault.is_loading:
         advice = "the server is loading its data: try again later, or with a longer timeout"
     return f"{node}: {what}: {fault.text}" + (f"; {advice}" if advice else "")
 

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
-from hiredis import HiredisError
+from hiredis import HiredisError, ProtocolError
 
-from shardq.drivers.dial import INCOMPLETE, NAME_COMMAND, dial_async, reader
-from shardq.drivers.faults import Fault, of_exception, timed_out
+from shardq.drivers.aiodial import dial_async
+from shardq.drivers.dial import INCOMPLETE, reader
+from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
+from shardq.drivers.handshake import handshake
 from shardq.drivers.settings import Settings
-from shardq.drivers.wire import READ_TIMEOUT_S
+from shardq.drivers.slots import host_of, port_of
+from shardq.drivers.wire import CHUNK, READ_TIMEOUT_S
 
 
 class Pipe(asyncio.Protocol):
     """Never raises for what happens on it: ``exchange`` gives an answer, an ``ErrorReply`` or a ``Fault``."""
 
-    def __init__(self, writer: asyncio.StreamWriter, address: str) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
         self.open = True
         self._loop = asyncio.get_running_loop()
-        self._writer = writer  # kept alive: it closes the transport when it is collected
+        self._transport: asyncio.Transport
         self._reader = reader()
         self._waiting: deque[asyncio.Future[Any] | None] = deque()
         """In the order of their answers. None: an answer to skip, of ASKING."""
@@ -35,7 +38,8 @@ class Pipe(asyncio.Protocol):
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        writer.transport.set_protocol(self)
+        self._why = of_exception(ConnectionResetError("the connection is closed"), sent=False)
+        """What ended it."""
 
     @property
     def load(self) -> int:
@@ -45,7 +49,7 @@ class Pipe(asyncio.Protocol):
     async def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
         """Send, and wait for the last of ``answers`` answers."""
         if not self.open:
-            return of_exception(ConnectionResetError("the connection is closed"), sent=False)
+            return self._why
         now = self._loop.time()
         if not self._waiting:
             self._heard = now
@@ -71,21 +75,27 @@ class Pipe(asyncio.Protocol):
 
     # ---- called by the loop
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
     def _flush(self) -> None:
         out, self._out = self._out, []
         self._unsent = 0
         if out and self.open:
-            self._writer.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def data_received(self, data: bytes) -> None:
         self._heard = self._loop.time()
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not INCOMPLETE:
+                if not self._waiting:  # an answer that nobody asked for
+                    self._break(_unasked(reply, self.address))
+                    return
                 answer = self._waiting.popleft()
                 if answer is not None and not answer.done():
                     answer.set_result(reply)
-        except (HiredisError, IndexError) as exc:  # IndexError: an answer that nobody asked for
+        except HiredisError as exc:
             self._break(of_exception(exc, sent=True))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,11 +116,12 @@ class Pipe(asyncio.Protocol):
 
     def _break(self, fault: Fault) -> None:
         """Close, and tell everyone who waits. What was not written was not executed."""
-        self.open = False
+        if self.open:
+            self.open, self._why = False, fault.before_sending()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        self._writer.transport.abort()
+        self._transport.abort()
         waiting, self._waiting = self._waiting, deque()
         unsent = len(waiting) - self._unsent
         for place, answer in enumerate(waiting):
@@ -124,18 +135,45 @@ def _expire(answer: asyncio.Future[Any], waited: float) -> None:
         answer.set_result(timed_out(waited))
 
 
+def _unasked(reply: Any, address: str) -> Fault:
+    """Servers that are full, or protected, say so and close."""
+    if isinstance(reply, ErrorReply):
+        return of_reply(reply.text, asked=address)
+    return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
+
+
 async def open_pipe(settings: Settings, address: str, *, within: float, sentinel: bool = False) -> Pipe | Fault:
     """Connect and shake hands in so many seconds, or say why that failed."""
-    writer = await dial_async(settings, address, within=within, sentinel=sentinel)
-    if isinstance(writer, Fault):
-        return writer
-    pipe = Pipe(writer, address)
+    deadline = asyncio.get_running_loop().time() + within
+    pipe = await dial_async(settings, address, lambda: Pipe(address), deadline=deadline)
+    if isinstance(pipe, Fault):
+        return pipe
+    steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)
     try:
-        named = await pipe.exchange(NAME_COMMAND, deadline=asyncio.get_running_loop().time() + within)
+        trip = next(steps)
+        while True:
+            trip = steps.send(await pipe.exchange(trip.data, deadline=deadline, answers=trip.answers))
+    except StopIteration as end:
+        fault: Fault | None = end.value
+        if fault is None:
+            return pipe
+        await pipe.close()
+        return fault
     except BaseException:
         await pipe.close()
         raise
-    if isinstance(named, Fault):
-        await pipe.close()
-        return named.before_sending()
-    return pipe
+
+
+async def look(address: str, data: bytes, *, within: float) -> bytes:
+    """What is answered first to some bytes on a bare connection; nothing, if nothing is in time."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(within):
+            reading, writer = await asyncio.open_connection(host_of(address), port_of(address))
+            writer.write(data)
+            return await reading.read(CHUNK)
+    except OSError:
+        return b""
+    finally:
+        if writer is not None:
+            writer.transport.abort()

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from shardq.drivers.discover import ASK_TIMEOUT_S, REFRESH_EVERY_S, Ask, discover, greet
+from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.patience import Errand, Step, explained, pause_s
 from shardq.drivers.pool import Node
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
-from shardq.drivers.wire import Wire, open_wire, pack
+from shardq.drivers.wire import Wire, look, open_wire, pack
 from shardq.errors import EngineClosed
 
 T = TypeVar("T")
@@ -79,8 +79,7 @@ class Routes:
             fault = self._learn() or self._greet()
             if fault is None:
                 return
-            loading = fault.text.startswith("LOADING")
-            timeout = settings.timeout if loading else settings.connect_timeout
+            timeout = settings.timeout if fault.is_loading else settings.connect_timeout
             tries += 1
             pause = pause_s(tries, random.random())
             if fault.is_final or time.monotonic() + pause >= start + timeout:
@@ -202,7 +201,7 @@ class Routes:
             node.close()
         return None
 
-    def _converse(self, conversation: Generator[Ask, Any, T]) -> T:
+    def _converse(self, conversation: Generator[Question, Any, T]) -> T:
         """Hold a conversation, each question on a connection of its own: the pool may be full or dead."""
         answer: Any = None
         try:
@@ -212,8 +211,10 @@ class Routes:
             result: T = end.value
             return result
 
-    def _ask(self, ask: Ask) -> Any:
+    def _ask(self, ask: Question) -> Any:
         self.check_open()
+        if isinstance(ask, Look):
+            return look(ask.address, ask.data, timeout=LOOK_TIMEOUT_S)
         wire = open_wire(self.settings, ask.address, timeout=ASK_TIMEOUT_S, sentinel=ask.sentinel)
         if isinstance(wire, Fault):
             return wire

@@ -55,6 +55,9 @@ class Credentials:
     username: str | None = None
     password: str | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self.username or self.password)
+
     def __repr__(self) -> str:
         return f"Credentials({self.username!r}, {_SECRET if self.password else None})"
 
@@ -82,6 +85,11 @@ class Settings:
 
     def __repr__(self) -> str:
         return f"Settings({self.safe_url!r})"
+
+    @property
+    def scheme(self) -> str:
+        """Like ``rediss+cluster``."""
+        return self.safe_url.partition("://")[0]
 
     @classmethod
     def from_url(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -16,9 +17,11 @@ from typing import Any
 from hiredis import HiredisError
 
 from shardq.calls.request import Command
-from shardq.drivers.dial import INCOMPLETE, NAME_COMMAND, dial, reader
+from shardq.drivers.dial import INCOMPLETE, dial, reader
 from shardq.drivers.faults import Fault, of_exception, timed_out
+from shardq.drivers.handshake import handshake
 from shardq.drivers.settings import Settings
+from shardq.drivers.slots import host_of, port_of
 
 # A server that says nothing for this long is taken for dead, and the call is sent again. No script of ours
 # works for more than some milliseconds; a slow disk or a big MIGRATE can stop a server for a second.
@@ -54,7 +57,7 @@ class Wire:
             # What is sent in part is never executed: a failure here is one before sending.
             sock.sendall(data)
         except (OSError, ValueError) as exc:
-            return of_exception(exc, sent=False)
+            return of_exception(self._last_word() or exc, sent=False)
         return self._received(wait, answers)
 
     def receive(self, wait: float) -> Any:
@@ -84,6 +87,18 @@ class Wire:
         except (OSError, ValueError, HiredisError) as exc:
             return of_exception(exc, sent=True)
 
+    def _last_word(self) -> ssl.SSLError | None:
+        """Why the server ended TLS, where it told: it may have been told while we were sending."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            try:
+                self.sock.settimeout(0)
+                self.sock.recv(CHUNK)
+            except ssl.SSLError as exc:
+                return None if isinstance(exc, ssl.SSLWantReadError | ssl.SSLEOFError) else exc
+            except (OSError, ValueError):
+                pass
+        return None
+
     def dead(self, now: float) -> bool:
         """Known to be closed by the server, or to hold bytes that nobody asked for."""
         return now - self.used > LOOK_AFTER_S and readable(self.sock, 0)
@@ -108,15 +123,25 @@ def open_wire(
     settings: Settings, address: str, *, timeout: float, protocol: int | None = None, sentinel: bool = False
 ) -> Wire | Fault:
     """Connect and shake hands, or say why that failed."""
-    sock = dial(settings, address, timeout=timeout, protocol=protocol, sentinel=sentinel)
+    deadline = time.monotonic() + timeout
+    sock = dial(settings, address, deadline=deadline)
     if isinstance(sock, Fault):
         return sock
     wire = Wire(sock, address)
-    named = wire.exchange(NAME_COMMAND, deadline=time.monotonic() + timeout)
-    if isinstance(named, Fault):
+    steps = handshake(settings, protocol=protocol or settings.protocol, sentinel=sentinel)
+    try:
+        trip = next(steps)
+        while True:
+            trip = steps.send(wire.exchange(trip.data, deadline=deadline, answers=trip.answers))
+    except StopIteration as end:
+        fault: Fault | None = end.value
+        if fault is None:
+            return wire
         wire.close()
-        return named.before_sending()
-    return wire
+        return fault
+    except BaseException:
+        wire.close()
+        raise
 
 
 def pack(words: Iterable[str | bytes]) -> bytes:
@@ -132,3 +157,14 @@ def readable(sock: socket.socket, timeout: float) -> bool:
     except ValueError:  # closed
         return True
     return bool(poll.poll(timeout * 1000))
+
+
+def look(address: str, data: bytes, *, timeout: float) -> bytes:
+    """What is answered first to some bytes on a bare connection; nothing, if nothing is in time."""
+    host, port = host_of(address), port_of(address)
+    try:
+        with socket.create_connection((host, port), timeout) as sock:
+            sock.sendall(data)
+            return sock.recv(CHUNK)
+    except OSError:
+        return b""

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import ssl
 
 import pytest
-import redis.exceptions as theirs
 from hiredis import ProtocolError
 
-from shardq.drivers.faults import Reaction, of_exception, of_reply
+from shardq.drivers.faults import (
+    ErrorReply,
+    Fault,
+    Reaction,
+    of_connecting,
+    of_exception,
+    of_reply,
+    of_resolving,
+    of_tls,
+)
+from shardq.drivers.handshake import handshake
+from shardq.drivers.settings import Settings
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,
@@ -66,41 +78,115 @@ def test_redirections(text: str, slot: int, address: str) -> None:
     assert (fault.slot, fault.address) == (slot, address)
 
 
+@pytest.mark.parametrize("exc", [ConnectionResetError("reset"), TimeoutError(), ProtocolError("not RESP")])
+@pytest.mark.parametrize("sent", [False, True])
+def test_exceptions(exc: Exception, sent: bool) -> None:
+    fault = of_exception(exc, sent=sent)
+    assert (fault.reaction, fault.error, fault.cause) == (Reaction.WAIT, Unavailable, exc)
+    assert fault.text
+    assert fault.lost is sent
+
+
 @pytest.mark.parametrize(
-    ("exc", "reaction", "error"),
+    ("exc", "text"),
     [
-        (theirs.ConnectionError("Error 111 connecting"), Reaction.WAIT, Unavailable),
-        (theirs.TimeoutError("Timeout connecting"), Reaction.WAIT, Unavailable),
-        (theirs.MaxConnectionsError("max number of clients"), Reaction.WAIT, Unavailable),
-        (theirs.BusyLoadingError("loading the dataset"), Reaction.WAIT, Unavailable),
-        (theirs.AuthenticationError("invalid username-password pair"), Reaction.END, AccessDenied),
-        (theirs.NoPermissionError("no permissions"), Reaction.END, AccessDenied),
-        (theirs.ResponseError("DB index is out of range"), Reaction.END, ServerFault),
-        (theirs.ResponseError("unknown command 'HELLO'"), Reaction.END, ServerTooOld),
-        (ConnectionResetError("reset"), Reaction.WAIT, Unavailable),
-        (TimeoutError(), Reaction.WAIT, Unavailable),
-        (ProtocolError("not RESP"), Reaction.WAIT, Unavailable),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (TimeoutError(), "nobody took the connection in time"),
+        (TimeoutError("timed out"), "nobody took the connection in time"),
+        (FileNotFoundError(errno.ENOENT, "x"), "No such file or directory"),
+        (OSError("the name has no address"), "the name has no address"),
     ],
 )
-@pytest.mark.parametrize("sent", [False, True])
-def test_exceptions(exc: Exception, reaction: Reaction, error: type[ServerFault], sent: bool) -> None:
-    fault = of_exception(exc, sent=sent)
-    assert (fault.reaction, fault.error, fault.cause) == (reaction, error, exc)
-    assert fault.text
-    broken = isinstance(exc, theirs.ConnectionError | theirs.TimeoutError | OSError | ProtocolError)
-    denied = isinstance(exc, theirs.AuthenticationError | theirs.BusyLoadingError)
-    assert fault.lost is (sent and broken and not denied)
+def test_nobody_listens(exc: OSError, text: str) -> None:
+    fault = of_connecting(exc)
+    assert (fault.reaction, fault.error, fault.text, fault.lost) == (Reaction.WAIT, Unavailable, text, False)
 
 
-def test_a_bad_certificate_is_final() -> None:
-    exc = theirs.ConnectionError("Error 1 connecting")
-    exc.__context__ = ssl.SSLCertVerificationError("self-signed")
-    assert of_exception(exc, sent=False).is_final
+@pytest.mark.parametrize(
+    ("exc", "told"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "Name or service not known"),
+        (TimeoutError(), "the name servers did not answer in time"),
+    ],
+)
+def test_a_name_that_is_not_found(exc: OSError, told: str) -> None:
+    fault = of_resolving(exc, "redis.example:1")
+    assert (fault.reaction, fault.text) == (Reaction.WAIT, f"the host redis.example was not found: {told}")
+
+
+@pytest.mark.parametrize(
+    ("exc", "final"),
+    [
+        (ssl.SSLCertVerificationError("self-signed"), True),
+        (ConnectionResetError("reset"), False),
+        (TimeoutError("timed out"), False),
+    ],
+)
+def test_tls(exc: OSError, final: bool) -> None:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        exc.verify_code, exc.verify_message = 18, "self-signed"
+    fault = of_tls(exc)
+    assert (fault.is_final, fault.mute, fault.lost) == (final, not final, False)
+
+
+# ---- on a new connection
+
+
+def answered(url: str, *answers: object) -> Fault | None:
+    """What a hand-shake comes to, when it is answered like this."""
+    settings = Settings.from_url(url)
+    steps = handshake(settings, protocol=settings.protocol, sentinel=False)
+    next(steps)
+    try:
+        for answer in answers:
+            steps.send(answer)
+    except StopIteration as end:
+        fault: Fault | None = end.value
+        return fault
+    raise AssertionError("the hand-shake goes on")
+
+
+def test_a_handshake_that_succeeds() -> None:
+    assert answered("redis://h", {b"proto": 3}, b"OK") is None
+    assert answered("redis://h", {b"proto": 3}, ErrorReply("NOPERM no CLIENT for you")) is None
+    assert answered("redis://h/1", {b"proto": 3}, b"OK") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reaction", "error"),
+    [
+        ("LOADING Redis is loading the dataset in memory", Reaction.WAIT, Unavailable),
+        ("ERR max number of clients reached", Reaction.WAIT, Unavailable),
+        ("NOPERM no permissions to run the 'hello' command", Reaction.END, AccessDenied),
+        ("WRONGPASS invalid username-password pair or user is disabled.", Reaction.END, AccessDenied),
+        ("NOAUTH HELLO must be called with the client already authenticated", Reaction.END, AccessDenied),
+        ("DENIED Redis is running in protected mode", Reaction.END, AccessDenied),
+        ("NOPROTO unsupported protocol version", Reaction.END, ServerTooOld),
+        ("ERR unknown command 'HELLO'", Reaction.END, ServerTooOld),
+    ],
+)
+def test_a_handshake_that_is_refused(text: str, reaction: Reaction, error: type[ServerFault]) -> None:
+    fault = answered("redis://h", ErrorReply(text))
+    assert fault is not None
+    assert (fault.reaction, fault.error, fault.lost) == (reaction, error, False)
 
 
 def test_a_password_that_a_server_quotes_is_hidden() -> None:
-    exc = theirs.ResponseError("unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `me`, `pw9`")
-    fault = of_exception(exc, sent=False, secrets=("pw9", None))
+    text = "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `me`, `pw9-and-th"
+    fault = answered("redis://me:pw9-and-the-rest@h", ErrorReply(text))
+    assert fault is not None
     assert fault.error is ServerTooOld
-    assert "pw9" not in fault.text
-    assert fault.cause is None
+    assert "pw9" not in repr(fault)
+    fault = answered("redis://me:pw9@h", ErrorReply("ERR what is pw9"))
+    assert fault is not None
+    assert "pw9" not in repr(fault)
+
+
+def test_only_a_connection_that_said_nothing_is_mute() -> None:
+    lost = of_exception(ConnectionResetError("reset"), sent=True)
+    fault = answered("redis://h", lost)
+    assert fault is not None
+    assert (fault.mute, fault.lost) == (True, False)
+    fault = answered("rediss://h", lost)  # TLS came about
+    assert fault is not None
+    assert (fault.mute, fault.lost) == (False, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from cluster.server import Server, ServerFailed, Tls
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
-from shardq.errors import Unavailable
+from shardq.errors import InvalidUrl, Unavailable
 from tests.drivers.calls import command, keys_of, script_call, store
 from tests.drivers.carriers import Carriers
+from tests.drivers.refusals import SECRET, told_at_once
+from tests.drivers.strangers import Web, serving
 
 
 def openssl(folder: Path, *words: str) -> None:
@@ -23,7 +26,7 @@ def openssl(folder: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, and a pair each of server.* and client.* that it signed."""
+    """ca.pem, a pair each of server.* and client.* that it signed, and other.* that it did not."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on the PATH to make certificates with")
     folder = tmp_path_factory.mktemp("tls")
@@ -34,6 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         openssl(folder, "req", *curve, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
         openssl(folder, "x509", "-req", "-in", f"{who}.csr", *signed, "-out", f"{who}.pem")
+    openssl(folder, "req", "-x509", *curve, "-keyout", "other.key", "-out", "other.pem", "-subj", "/CN=other")
     return folder
 
 
@@ -99,6 +103,83 @@ def test_a_name_that_is_not_the_servers(carriers: Carriers, server: Server, file
     carriers.opened(f"{elsewhere}&check_hostname=no")
 
 
-def test_no_client_certificate(carriers: Carriers, server: Server, files: Path) -> None:
-    with pytest.raises(Unavailable, match="could not connect"):
-        carriers.make(url(server, files, client=False), connect_timeout=0.3).open()
+# ---- what is wrong is told at once
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_client_that_is_not_accepted(carriers: Carriers, server: Server, files: Path, shown: bool) -> None:
+    """It shows no certificate, or one of another authority."""
+    pair = f"&cert={files}/other.pem&key={files}/other.key" if shown else ""
+    told = told_at_once(carriers, url(server, files, client=False) + pair, Unavailable)
+    assert "it does not accept our certificate, or misses one" in told
+    assert "with cert= and key= in the URL" in told
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_port_for_tls(carriers: Carriers, server: Server, scheme: str, protocol: int) -> None:
+    told = told_at_once(carriers, f"{scheme}://:{SECRET}@{server.address}", InvalidUrl, protocol=protocol)
+    assert server.address in told
+    assert "its port is for TLS; write rediss:// for redis://" in told
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
+def test_a_port_without_tls(carriers: Carriers, single: Server, scheme: str) -> None:
+    told = told_at_once(carriers, f"{scheme}://:{SECRET}@{single.address}", InvalidUrl)
+    assert single.address in told
+    assert "its port is not for TLS; write redis:// for rediss://" in told
+
+
+def test_a_web_server(carriers: Carriers) -> None:
+    for address in serving(ThreadingHTTPServer(("127.0.0.1", 0), Web)):
+        told = told_at_once(carriers, f"rediss://{address}", Unavailable)
+        assert "it does not speak TLS" in told
+
+
+@pytest.fixture(scope="module")
+def broken(files: Path) -> Path:
+    """Beside the good files: some that can't be used."""
+    (files / "text").write_text("no PEM at all\n")
+    openssl(files, "pkey", "-in", "client.key", "-out", "secret.key", "-aes256", "-passout", "pass:x")
+    return files
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("ca=@/none", "ca=@/none in the URL can't be read: No such file"),
+        ("ca=@/", "ca=@/ in the URL can't be read: Is a directory"),
+        ("ca=@/text", "ca=@/text in the URL holds no certificate"),
+        ("cert=@/none&key=@/client.key", "cert=@/none in the URL can't be read"),
+        ("cert=@/client.pem&key=@/none", "key=@/none in the URL can't be read"),
+        ("cert=@/text&key=@/client.key", "cert=@/text in the URL holds no certificate"),
+        ("cert=@/client.pem&key=@/text", "key=@/text in the URL holds no private key"),
+        ("cert=@/client.pem", "cert=@/client.pem in the URL, without key=, holds no private key"),
+        ("cert=@/client.pem&key=@/server.key", "key=@/server.key in the URL is not the key of the certificate cert="),
+        ("cert=@/client.pem&key=@/secret.key", "key=@/secret.key in the URL holds a key with a pass phrase"),
+    ],
+)
+def test_files_that_cannot_be_used(carriers: Carriers, server: Server, broken: Path, query: str, told: str) -> None:
+    query, told = (text.replace("@", str(broken)) for text in (query, told))
+    assert told in told_at_once(carriers, f"rediss://{server.address}?{query}", InvalidUrl)
+
+
+def test_files_that_are_renewed(carriers: Carriers, server: Server, files: Path, tmp_path: Path, name: str) -> None:
+    for file in ("ca.pem", "client.pem", "client.key"):
+        shutil.copy(files / file, tmp_path)
+    carrier = carriers.opened(url(server, tmp_path), connect_timeout=60.0)
+
+    def again() -> None:
+        """Every connection anew."""
+        carrier.close()
+        carrier.reopen()
+        carrier.call(store(name, "f"))
+
+    (tmp_path / "client.key").write_text("half of it")  # in the middle of being written
+    again()
+    (tmp_path / "client.key").unlink()
+    again()
+    for kind in ("pem", "key"):
+        shutil.copy(files / f"other.{kind}", tmp_path / f"client.{kind}")
+    with pytest.raises(Unavailable, match="it does not accept our certificate"):
+        again()

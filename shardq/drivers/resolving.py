@@ -1,0 +1,65 @@
+"""The addresses behind a name. The system's look-up has no bound of time, so it runs in a thread of its own.
+
+Called by ``dial`` and ``aiodial``, which wait for as long as they can.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from shardq.drivers.slots import host_of, port_of
+
+Address = tuple[socket.AddressFamily, Any]
+
+
+def known(address: str) -> list[Address] | None:
+    """The addresses that need no look-up: of a unix socket, or an IP address."""
+    if address.startswith("/"):
+        return [(socket.AF_UNIX, address)]
+    try:
+        return _found(address, socket.AI_NUMERICHOST)
+    except (socket.gaierror, UnicodeError):
+        return None
+
+
+def look_up(address: str) -> Future[list[Address]]:
+    """Every address of a host, in the order of the system's preference, or the OSError that it ends in."""
+    found = _under_way.get(address)
+    if found is None:
+        found = _under_way[address] = Future()
+        found.set_running_or_notify_cancel()  # who stops waiting cancels nothing for others
+        thread = threading.Thread(target=_run, args=(address, found), name=f"shardq-resolver-{address}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down, or the system has no more threads
+            _run(address, found)
+    return found
+
+
+# One for each name, however many wait: where a name server is silent, every caller asks again and again.
+_under_way: dict[str, Future[list[Address]]] = {}
+os.register_at_fork(after_in_child=_under_way.clear)
+
+
+def _run(address: str, future: Future[list[Address]]) -> None:
+    addresses: list[Address] | OSError
+    try:
+        addresses = _found(address)
+    except OSError as exc:
+        addresses = exc
+    except UnicodeError as exc:  # a label that is too long
+        addresses = OSError(str(exc))
+    _under_way.pop(address, None)
+    if isinstance(addresses, OSError):
+        future.set_exception(addresses)
+    else:
+        future.set_result(addresses)
+
+
+def _found(address: str, flags: int = 0) -> list[Address]:
+    answers = socket.getaddrinfo(host_of(address), port_of(address), type=socket.SOCK_STREAM, flags=flags)
+    return [(family, where) for family, _, _, _, where in answers]
