@@ -15,12 +15,12 @@ from shardq.cli.forward import forward
 from shardq.cli.grow.command import expand, shrink
 from shardq.cli.options import Given, shared
 from shardq.cli.orders import cancel, get, reschedule
-from shardq.cli.output import complain
+from shardq.cli.output import complain, prepare
 from shardq.cli.push.command import push
 from shardq.cli.run import run
 from shardq.cli.shards import shards
 from shardq.cli.stats import stats
-from shardq.cli.topics import limit, pause, purge, resume
+from shardq.cli.topics import limit, pause, purge, resume, topics
 from shardq.errors import BadInput, ShardqError
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -43,13 +43,14 @@ def app() -> None:
 
 for command in (
     *(demo, run, push, get, cancel, reschedule, forward, stats),
-    *(shards, expand, shrink, dead, requeue, purge, pause, resume, limit),
+    *(topics, shards, expand, shrink, dead, requeue, purge, pause, resume, limit),
 ):
     app.add_command(command)
 
 
 def invoke() -> int:
     """Runs the command line; the exit code."""
+    prepare()
     given = Given()
     try:
         code = app.main(prog_name="shardq", standalone_mode=False, obj=given)

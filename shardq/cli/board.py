@@ -22,10 +22,16 @@ from shardq.engine import ShardStats, Stats
 RATE_S = 1.0
 """Rates are over the last second, or the time between two looks if that is longer."""
 
-AROUND = 6
-"""Lines of a terminal that are not for shards: header, rules, totals, the line below, and the cursor's."""
+AROUND = 5
+"""Lines of a terminal that are not for shards: header, rules, totals, and the cursor's. What is said below comes on top
+of that.
+"""
 
-WIDE = 100
+BETWEEN = 3
+"""Blanks between two columns."""
+
+TEXT = 24
+"""What a last column of text should have at the least; what is longer goes on in the next line."""
 
 UNBOUND = 1000
 """Columns where there is no terminal: nothing is cut that can be read at all."""
@@ -37,8 +43,8 @@ Row = ShardStats | Stats
 class Column:
     title: str
     cell: Callable[[Row], str]
-    wide: bool = False
-    """Only shown on a wide terminal."""
+    rank: int
+    """Where not all columns have room, those of the highest rank are left out first. Never is a cell cut."""
 
 
 def seen(row: Row) -> bool:
@@ -72,25 +78,29 @@ def _head(shard: ShardStats) -> str:
     return f"in {text}" if shard.head_age < 0 else f"{text} ago"
 
 
-COUNTS = (
-    Column("pending", _number("scheduled")),
-    Column("ready", _number("ready")),
-    Column("leased", _number("leased")),
-)
-DISPATCHED = Column("dispatched", _number("dispatched"))
-LATENESS = (Column("p50 ms", _lateness("p50_ms")), Column("p99 ms", _lateness("p99_ms")))
-POLLER = Column("poller", of_shard(lambda shard: shard.poller), wide=True)
-DEAD = Column("dead", _number("dead"))
-HEAD = Column("first due", of_shard(_head))
-NODE = Column("node", of_shard(lambda shard: shard.node), wide=True)
+PENDING = Column("pending", _number("scheduled"), rank=1)
+READY = Column("ready", _number("ready"), rank=2)
+LEASED = Column("leased", _number("leased"), rank=6)
+COUNTS = (PENDING, READY, LEASED)
+DISPATCHED = Column("dispatched", _number("dispatched"), rank=3)
+LATENESS = (Column("p50 ms", _lateness("p50_ms"), rank=7), Column("p99 ms", _lateness("p99_ms"), rank=5))
+POLLER = Column("poller", of_shard(lambda shard: shard.poller), rank=8)
+DEAD = Column("dead", _number("dead"), rank=5)
+HEAD = Column("first due", of_shard(_head), rank=7)
+NODE = Column("node", of_shard(lambda shard: shard.node), rank=9)
 
 
 class Board:
     """Columns, and the looks of the last second."""
 
     def __init__(self, *columns: Column, rates: bool = True) -> None:
-        self._columns = columns
-        self._rates = rates
+        first = Column("shard", lambda row: str(row.shard) if isinstance(row, ShardStats) else "all", rank=0)
+        rate = Column("per s", lambda row: self.rate(row.shard if isinstance(row, ShardStats) else None), rank=4)
+        self._columns = [first]
+        for column in columns:
+            self._columns += (column, rate) if column is DISPATCHED and rates else (column,)
+        self._needed: dict[str, int] = {}
+        """By title, the most that a column has ever needed: in a live table none comes and goes with a digit."""
         self._looks: deque[tuple[float, dict[int, int]]] = deque()
         self._span = 0.0
         self._now: dict[int, int] = {}
@@ -112,26 +122,32 @@ class Board:
         return f"{sum(self._now[s] - before.get(s, 0) for s in shards) / self._span:,.0f}"
 
     def table(self, stats: Stats, *, width: int, height: int | None) -> Table:
-        """As many shards as have room, and the totals of all."""
-        columns = [column for column in self._columns if width >= WIDE or not column.wide]
+        """As many columns and shards as have room, and the totals of all."""
+        rows: list[Row] = [*stats.shards, stats]
+        cells = {column.title: [column.cell(row) for row in rows] for column in self._columns}
+        columns = self._fitting(cells, width)
         table = Table(box=box.SIMPLE_HEAD, show_footer=True, show_edge=False, header_style="bold", footer_style="bold")
-        table.add_column("shard", "all", justify="right", no_wrap=True)
         for column in columns:
-            table.add_column(column.title, column.cell(stats), justify="right", no_wrap=True)
-            if column is DISPATCHED and self._rates:
-                table.add_column("per s", self.rate(), justify="right", no_wrap=True)
+            table.add_column(column.title, cells[column.title][-1], justify="right", no_wrap=True)
         room = len(stats.shards) if height is None else max(1, height - AROUND)
         shown = stats.shards if len(stats.shards) <= room else stats.shards[: room - 1]
-        for shard in shown:
-            cells = [str(shard.shard)]
-            for column in columns:
-                cells.append(column.cell(shard))
-                if column is DISPATCHED and self._rates:
-                    cells.append(self.rate(shard.shard))
-            table.add_row(*cells, style="red" if shard.poller == "failing" or shard.error else None)
+        for at, shard in enumerate(shown):
+            table.add_row(
+                *(cells[column.title][at] for column in columns),
+                style="red" if shard.poller == "failing" or shard.error else None,
+            )
         if len(shown) < len(stats.shards):
             table.add_row(f"+{len(stats.shards) - len(shown)}")
         return table
+
+    def _fitting(self, cells: dict[str, list[str]], width: int) -> list[Column]:
+        """The columns that have room, in their order."""
+        for title, texts in cells.items():
+            self._needed[title] = max(self._needed.get(title, 0), len(title), *map(len, texts))
+        fitting = list(self._columns)
+        while len(fitting) > 1 and sum(self._needed[column.title] + BETWEEN for column in fitting) > width + 1:
+            fitting.remove(max(fitting, key=lambda column: column.rank))
+        return fitting
 
     def line(self, stats: Stats) -> str:
         """All shards in one line."""
@@ -158,13 +174,14 @@ class LiveBoard:
         self._live.stop()
 
     def show(self, stats: Stats | None, *, below: str) -> None:
-        """The table, once there is something to show, and a line below it."""
+        """The table, once there is something to show, and a sentence below it."""
         size = self._console.size
-        parts = [Text(below, no_wrap=True, overflow="ellipsis")]
+        said = Text(below, overflow="fold")
         if stats is None:
-            self._live.update(parts[0], refresh=True)
+            self._live.update(said, refresh=True)
             return
-        self._live.update(Group(self._board.table(stats, width=size.width, height=size.height), *parts), refresh=True)
+        height = size.height - len(said.wrap(self._console, size.width))
+        self._live.update(Group(self._board.table(stats, width=size.width, height=height), said), refresh=True)
 
 
 def print_table(board: Board, stats: Stats) -> None:
@@ -177,22 +194,30 @@ def print_rows(titles: Sequence[str], rows: Iterable[Sequence[str]], *, totals: 
     """Rows once, on stdout, with a last line of totals. Columns whose title begins with a blank are numbers.
 
     Nothing is cut where it is too long, but goes on in the next line: a row may be about an id that somebody copies.
+    Where there is little room, columns between the first and the last are left out, those on the right first.
     """
+    console = _console()
+    cells = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in titles]
+    needed = [max(map(len, (title.strip(), *column))) + BETWEEN for title, column in zip(titles, cells, strict=True)]
+    needed[-1] = min(needed[-1], TEXT)
+    shown = list(range(len(titles)))
+    while len(shown) > 2 and sum(needed[at] for at in shown) > console.width + 1:
+        shown.pop(-2)
     table = Table(
         box=box.SIMPLE_HEAD, show_footer=bool(totals), show_edge=False, header_style="bold", footer_style="bold"
     )
-    for position, title in enumerate(titles):
+    for at in shown:
         table.add_column(
-            title.strip(),
-            totals[position] if totals else "",
-            justify="right" if title.startswith(" ") else "left",
-            no_wrap=0 < position < len(titles) - 1,
+            titles[at].strip(),
+            totals[at] if totals else "",
+            justify="right" if titles[at].startswith(" ") else "left",
+            no_wrap=0 < at < len(titles) - 1 or (at == 0 and needed[0] <= console.width // 2),
             overflow="fold",
         )
-    for row in rows:
+    for row in zip(*(cells[at] for at in shown), strict=True):
         # as text: in what others wrote, brackets are no markup
         table.add_row(*map(Text, row))
-    _console().print(table)
+    console.print(table)
 
 
 def _console() -> Console:

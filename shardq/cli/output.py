@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import base64
+import io
 import logging
+import os
+import sys
 from typing import Any
 
 import click
 import msgspec
 
 from shardq.dispatcher import Lateness
-from shardq.engine import Stats
+
+
+def prepare() -> None:
+    """Makes the standard streams such that nothing said can fail for want of one, or of a character."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # a socket would get its number, and then what is said elsewhere
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  for as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:
     """A line for people, on stdout."""
-    click.echo(text)
+    click.echo(text, file=sys.stdout)
 
 
 def complain(text: str) -> None:
     """A line on stderr."""
-    click.echo(text, err=True)
+    click.echo(text, file=sys.stderr)
 
 
 def tell(value: Any) -> None:
     """One JSON object, on one line of stdout."""
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(msgspec.json.encode(value))  # bytes: JSON is UTF-8, whatever the terminal is
 
 
 def payload_shown(payload: Any) -> dict[str, Any]:
@@ -45,15 +64,6 @@ def lateness_shown(lateness: Lateness) -> dict[str, int | None]:
         "p99_ms": lateness.p99_ms,
         "max_ms": lateness.max_ms,
     }
-
-
-def unseen(stats: Stats) -> str:
-    """A sentence on the shards that could not be seen, which the totals leave out; empty when all could."""
-    blind = [shard for shard in stats.shards if shard.error]
-    if not blind:
-        return ""
-    which = ", ".join(str(shard.shard) for shard in blind[:5]) + (", …" if len(blind) > 5 else "")
-    return f"{len(blind)} shards could not be seen and are not in the totals ({which}): {blind[0].error}"
 
 
 def milliseconds(ms: int | None) -> str:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import click
 
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, lateness_shown, say, tell, unseen
+from shardq.cli.output import complain, lateness_shown, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.engine import Engine, Stats
@@ -76,7 +76,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, f
         def drawn(seen: Stats | None, trouble: str) -> None:
             if seen is not None:
                 shards.look(seen, time.monotonic())
-            live.show(seen, below=trouble or _unwell(seen) or _summary(seen))
+            live.show(seen, below=trouble or _said(seen))
 
         return drawn, LIVE_S
     line = board.Board()
@@ -86,7 +86,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, f
             complain(trouble)
             return
         line.look(seen, time.monotonic())
-        say(f"{line.line(seen)}  {_unwell(seen) or _summary(seen)}")
+        say(f"{line.line(seen)}  {_said(seen)}")
         sys.stdout.flush()
 
     return plain, PLAIN_S
@@ -97,18 +97,14 @@ def _where(engine: Engine) -> str:
     return options.settings(str(options.url)).safe_url
 
 
-def _summary(seen: Stats | None) -> str:
+def _said(seen: Stats | None) -> str:
+    """What is wrong, else who polls."""
     if seen is None:
         return ""
+    if seen.problems:
+        return "; ".join(seen.problems)
     ours = sum(shard.poller != "elsewhere" for shard in seen.shards)
     return f"polling {ours} of {len(seen.shards)} shards, {len(seen.dispatchers)} processes"
-
-
-def _unwell(seen: Stats | None) -> str:
-    failing = [shard for shard in seen.shards if shard.poller_error] if seen else []
-    if not failing:
-        return unseen(seen) if seen else ""
-    return f"failing: {len(failing)} pollers, shard {failing[0].shard}: {failing[0].poller_error}"
 
 
 def _shown(seen: Stats) -> dict[str, object]:
@@ -119,6 +115,7 @@ def _shown(seen: Stats) -> dict[str, object]:
         "failing": [shard.shard for shard in seen.shards if shard.poller == "failing"],
         "processes": len(seen.dispatchers),
         "healthy": seen.healthy,
+        "problems": seen.problems,
         "scheduled": seen.scheduled,
         "ready": seen.ready,
         "leased": seen.leased,

@@ -11,7 +11,7 @@ import click
 
 from shardq.cli.fleet import Sweep, dispatchers, sweeps
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, say, tell, unseen
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import connected, opened
 from shardq.dispatcher.shares import shares
 from shardq.engine import ShardStats, Stats
@@ -183,18 +183,16 @@ def _print(whole: Whole, nodes: list[Node]) -> None:
     from shardq.cli import board
 
     pollers = whole.pollers()
-    motion = (board.Column("change", board.of_shard(lambda shard: whole.motion(shard.shard))),)
+    motion = (board.Column("change", board.of_shard(lambda shard: whole.motion(shard.shard)), rank=3),)
     table = board.Board(
-        board.Column("tag", board.of_shard(lambda shard: whole.tag(shard.shard))),
-        board.Column("slot", board.of_shard(lambda shard: str(whole.keys[shard.shard].slot)), wide=whole.changing),
+        board.Column("tag", board.of_shard(lambda shard: whole.tag(shard.shard)), rank=11),
+        board.Column("slot", board.of_shard(lambda shard: str(whole.keys[shard.shard].slot)), rank=12),
         *board.COUNTS,
         board.DEAD,
-        board.Column(
-            "share", lambda row: _percent(whole.share(held(row))) if board.seen(row) else "?", wide=whole.changing
-        ),
+        board.Column("share", lambda row: _percent(whole.share(held(row))) if board.seen(row) else "?", rank=10),
         *(motion if whole.changing else ()),
         board.NODE,
-        board.Column("poller", board.of_shard(lambda shard: pollers.get(shard.shard, "nobody")), wide=True),
+        board.Column("poller", board.of_shard(lambda shard: pollers.get(shard.shard, "nobody")), rank=8),
         rates=False,
     )
     board.print_table(table, whole.seen)
@@ -202,14 +200,14 @@ def _print(whole: Whole, nodes: list[Node]) -> None:
     board.print_rows(
         ("node", " shards", " tasks", " share"),
         [(node.node, str(node.shards), f"{node.tasks:,}", _percent(node.share)) for node in nodes],
-        totals=("fullest ÷ mean", *(_ratio([getattr(node, field) for node in nodes]) for field in _SPREAD), ""),
+        totals=("fullest / mean", *(_ratio([getattr(node, field) for node in nodes]) for field in _SPREAD), ""),
     )
     count = len(whole.dispatchers)
     say(f"{whole.seen.name}: {whole.topology.shards} shards, {count or 'no'} dispatcher{'' if count == 1 else 's'}")
     if change := whole.change():
         say(change)
-    if blind := unseen(whole.seen):
-        complain(blind)
+    for problem in whole.seen.problems:
+        complain(problem)
 
 
 _SPREAD = ("shards", "tasks")

@@ -1,16 +1,78 @@
-"""pause, resume, limit and purge: a topic as a whole."""
+"""topics, pause, resume, limit and purge: a topic as a whole."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
-from shardq.engine import Engine
+from shardq.engine import Engine, Stats
 from shardq.engine.core import check_purge
+from shardq.layout.topology import Limit
+
+
+@click.command(
+    short_help="The topics, and what is set for each.",
+    epilog="""\b
+example:
+  shardq topics
+  shardq topics --json | jq -r 'select(.paused).topic'""",
+)
+@shared
+@pass_given
+def topics(given: Given) -> None:
+    """Show each topic that has had a task: how many are ready, and were made ready since its shards were opened; and
+    what was set for it with pause, limit and forward.
+    """
+    with opened(given) as engine:
+        seen = engine.stats()
+    rows = [_topic(seen, name) for name in sorted({*seen.ready_by_topic, *seen.paused, *seen.limits, *seen.routes})]
+    if given.json:
+        for row in rows:
+            tell(row)
+    elif rows:
+        from shardq.cli import board
+
+        board.print_rows(
+            ("topic", " ready", " dispatched", "set"),
+            [(row["topic"] or "''", f"{row['ready']:,}", f"{row['dispatched']:,}", _settings(row)) for row in rows],
+        )
+    else:
+        say("none")
+    for problem in seen.problems:
+        complain(problem)
+
+
+def _topic(seen: Stats, name: str) -> dict[str, Any]:
+    limit, route = seen.limits.get(name, Limit()), seen.routes.get(name)
+    return {
+        "topic": name,
+        "ready": seen.ready_by_topic.get(name, 0),
+        "dispatched": seen.dispatched_by_topic.get(name, 0),
+        "paused": name in seen.paused,
+        "rate": limit.rate,
+        "concurrency": limit.concurrency,
+        "to": route.to if route else None,
+        "side": route.side if route else None,
+    }
+
+
+def _settings(row: dict[str, Any]) -> str:
+    parts = ["paused"] if row["paused"] else []
+    if row["rate"] is not None or row["concurrency"] is not None:
+        parts.append(f"at most {_limits(row['rate'], row['concurrency'])}")
+    if row["to"] is not None:
+        parts.append(f"to the list {row['to']!r} by {'LPUSH' if row['side'] == 'left' else 'RPUSH'}")
+    return "; ".join(parts) or "-"
+
+
+def _limits(rate: float | None, concurrency: int | None) -> str:
+    parts = [] if rate is None else [f"{rate:,g} a second"]
+    return ", ".join(parts if concurrency is None else [*parts, f"{concurrency:,} at once"])
 
 
 @click.command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -14,6 +14,15 @@ from shardq.dispatcher import Lateness, PollerReport
 from shardq.drivers.routes import Connections
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import Limit, Route
+
+OVERDUE_S = 10.0
+"""A task due for longer than this without being moved is a problem. Others take over from a dispatcher that was killed
+within four seconds, from one that stopped at once; and a shard that moves what is due is never this far behind.
+"""
+
+NAMED = 5
+"""Shards named in a sentence; of more only how many."""
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +75,17 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     shards: list[ShardStats]
     dispatchers: tuple[str, ...]
     """The processes with pollers, as this process last heard; empty when it has none."""
+    paused: tuple[str, ...]
+    """Topics that are not given out."""
+    limits: Mapping[str, Limit]
+    """Topics that are given out within limits."""
+    routes: Mapping[str, Route]
+    """Topics whose payloads go to a list."""
     healthy: bool
-    """Every poller of this process has completed a step lately, and every shard could be seen."""
+    """There are no problems."""
+    problems: tuple[str, ...]
+    """A sentence each: shards that could not be seen, pollers of this process that fail or stand still, and shards with
+    tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
     connections: Mapping[str, Connections]
     """Of this engine, by node: how many of how many."""
     replication: Mapping[str, Replication]
@@ -111,9 +129,11 @@ def stats_of(
     dispatchers: tuple[str, ...],
     connections: Mapping[str, Connections],
 ) -> Stats:
+    topology = atlas.topology
+    problems = tuple(_problems(shards, reports))
     return Stats(
         name=atlas.name,
-        epoch=atlas.topology.epoch,
+        epoch=topology.epoch,
         server=server,
         scheduled=sum(s.scheduled for s in shards),
         ready=sum(s.ready for s in shards),
@@ -126,10 +146,40 @@ def stats_of(
         lateness=Lateness.total(s.lateness for s in shards if s.lateness),
         shards=shards,
         dispatchers=dispatchers,
-        healthy=all(report.healthy for report in reports) and not any(s.error for s in shards),
+        paused=topology.paused,
+        limits=topology.limits,
+        routes=topology.routes,
+        healthy=not problems,
+        problems=problems,
         connections=connections,
         replication=replication,
     )
+
+
+def _problems(shards: list[ShardStats], reports: Iterable[PollerReport]) -> Iterator[str]:
+    blind = [shard for shard in shards if shard.error]
+    if blind:
+        yield f"{_named(blind)} could not be seen, the totals are without: {blind[0].error}"
+    unwell = [report for report in reports if not report.healthy]
+    failing = [report for report in unwell if report.state == "failing"]
+    if failing:
+        yield f"{_named(failing)} can't be dispatched by this process: {failing[0].error}"
+    stuck = [report for report in unwell if report.state != "failing"]
+    if stuck:
+        yield f"{_named(stuck)}: no step of this process's pollers for {max(r.idle_s for r in stuck):,.0f} s"
+    late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > OVERDUE_S]
+    if late:
+        late.sort(key=lambda each: -each[0])
+        yield (
+            f"{_named([shard for _, shard in late])}: tasks are overdue, by up to {late[0][0]:,.0f} s; either no "
+            "dispatcher runs (`shardq run` starts one), or those that do can't keep up"
+        )
+
+
+def _named(some: Sequence[ShardStats | PollerReport]) -> str:
+    numbers = ", ".join(str(each.shard) for each in some[:NAMED])
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"shard{'' if len(some) == 1 else 's'} {numbers}{more}"
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -173,7 +173,7 @@ def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
         number, tag, slot, pending, *_ = row.split()
         assert (int(number), f"shardq:{{{tag}}}:", int(slot)) == (shard, keys.prefix, keys.slot)
         assert int(pending) == homes(full)[shard]
-    assert any(line.startswith(" fullest ÷ mean") for line in rows)
+    assert any(line.startswith(" fullest / mean") for line in rows)
     assert done.lines[-1] == f"{full.name}: {SHARDS} shards, 1 dispatcher"
 
 

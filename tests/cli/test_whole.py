@@ -1,12 +1,15 @@
-"""forward and stats."""
+"""forward, stats and topics."""
 
 from __future__ import annotations
 
 import signal
+import time
+from unittest.mock import ANY
 
 import pytest
 
 from shardq import Engine
+from shardq.engine.stats import OVERDUE_S
 from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, Shell
@@ -59,8 +62,8 @@ def test_a_shard_that_can_not_be_seen(shardq: Shell, engine: Engine, url: str) -
         servers.ask(keys.slot, "SET", keys.leased, "not a zset")
         for command in ("stats", "shards"):
             done = shardq.run(command)
-            assert done.code == 0
-            assert done.err.startswith("1 shards could not be seen and are not in the totals (2): ")
+            assert done.code == (1 if command == "stats" else 0)
+            assert done.err.startswith("shard 2 could not be seen, the totals are without: ")
             assert "WRONGTYPE" in done.err
             (row,) = [line for line in done.lines if line.split()[:1] == ["2"]]
             assert row.count("?") >= 4
@@ -69,9 +72,52 @@ def test_a_shard_that_can_not_be_seen(shardq: Shell, engine: Engine, url: str) -
         servers.ask(keys.slot, "DEL", keys.leased)
 
 
-def test_stats_hints_that_nobody_dispatches(shardq: Shell, engine: Engine) -> None:
-    engine.push(1, at=1.0)
-    assert "does a dispatcher run? (shardq run)" in shardq.run("stats").err
+def test_stats_says_by_its_exit_code_that_nobody_dispatches(shardq: Shell, engine: Engine) -> None:
+    assert shardq.run("stats").code == 0
+    engine.push(1, at=time.time() - 2 * OVERDUE_S)
+    done = shardq.run("stats")
+    (line,) = done.err.splitlines()
+    assert done.code == 1
+    assert "tasks are overdue, by up to " in line
+    assert line.endswith("either no dispatcher runs (`shardq run` starts one), or those that do can't keep up")
+    told = shardq.run("stats", "--json")
+    assert (told.code, told.object["healthy"], told.object["problems"]) == (1, False, [ANY])
+    engine.start()
+    wait_until(lambda: shardq.run("stats").code == 0, "somebody dispatches")
+    told = shardq.run("stats", "--json")
+    assert (told.object["healthy"], told.object["problems"]) == (True, [])
+
+
+def test_topics(shardq: Shell, engine: Engine) -> None:
+    assert shardq.run("topics").out == "none\n"
+    engine.start()
+    for topic in ("", "calls", "mail"):
+        engine.push(1, topic=topic)
+    shardq.run("pause", "mail")
+    shardq.run("limit", "calls", "--rate", "2.5", "--concurrency", "1000")
+    shardq.run("forward", "letters", "--to", "post box", "--left")
+    wait_until(lambda: engine.stats().ready == 3, "all are ready")
+    done = shardq.run("topics")
+    assert (done.code, done.err) == (0, "")
+    head, _, *rows = [line.strip().split(maxsplit=3) for line in done.lines]
+    assert head == ["topic", "ready", "dispatched", "set"]
+    assert rows == [
+        ["''", "1", "1", "-"],
+        ["calls", "1", "1", "at most 2.5 a second, 1,000 at once"],
+        ["letters", "0", "0", "to the list 'post box' by LPUSH"],
+        ["mail", "1", "1", "paused"],
+    ]
+    nothing = {"paused": False, "rate": None, "concurrency": None, "to": None, "side": None}
+    assert shardq.run("topics", "--json").objects == [
+        nothing | {"topic": "", "ready": 1, "dispatched": 1},
+        nothing | {"topic": "calls", "ready": 1, "dispatched": 1, "rate": 2.5, "concurrency": 1000},
+        nothing | {"topic": "letters", "ready": 0, "dispatched": 0, "to": "post box", "side": "left"},
+        nothing | {"topic": "mail", "ready": 1, "dispatched": 1, "paused": True},
+    ]
+    seen = shardq.run("stats", "--json").object
+    assert seen["paused"] == ["mail"]
+    assert seen["limits"] == {"calls": {"rate": 2.5, "concurrency": 1000}}
+    assert seen["routes"] == {"letters": {"to": "post box", "side": "left"}}
 
 
 def test_stats_watch_looks_again_until_it_is_interrupted(shardq: Shell, engine: Engine) -> None:

@@ -20,6 +20,7 @@ def test_a_shard_that_can_t_be_seen_says_why(url: str, name: str) -> None:
         assert "WRONGTYPE" in str(stats.shards[sick.shard].error)
         assert stats.shards[sick.shard].scheduled == 0
         assert not stats.healthy
+        assert stats.problems[0].startswith(f"shard {sick.shard} could not be seen, the totals are without: ")
         assert stats.scheduled == len(ids) - sick.scheduled
         assert [s.error for s in stats.shards if s.shard != sick.shard] == [None] * 3
         servers.ask(keys.slot, "DEL", keys.leased)

@@ -7,6 +7,8 @@ import time
 import pytest
 
 from shardq import Engine, Task
+from shardq.engine.stats import OVERDUE_S
+from shardq.layout.topology import Limit, Route
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, STATES, claim, put
@@ -19,7 +21,8 @@ def test_an_engine_that_was_never_used(engine: Engine, name: str) -> None:
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
     assert (stats.dispatched, stats.forwarded, stats.ready_by_topic, stats.dispatched_by_topic) == (0, 0, {}, {})
     assert stats.server.startswith(("valkey ", "redis "))
-    assert (stats.dispatchers, stats.healthy) == ((), True)
+    assert (stats.dispatchers, stats.healthy, stats.problems) == ((), True, ())
+    assert (stats.paused, stats.limits, stats.routes) == ((), {}, {})
     for number, shard in enumerate(stats.shards):
         assert (shard.shard, shard.poller, shard.poller_error) == (number, "elsewhere", None)
         assert (shard.head_age, shard.late_ms) == (None, None)
@@ -94,6 +97,33 @@ def test_topics_of_a_shard_are_found_one_look_later(engine: Engine, engines: Eng
     other = engines.opened(url, name=engine.name)
     wait_until(lambda: other.stats().ready == 30, "another engine sees all topics")
     assert set(other.stats().ready_by_topic) == {f"t{n}" for n in range(30)}
+
+
+def test_overdue_tasks_that_nobody_dispatches(engine: Engine) -> None:
+    engine.push("late", at=time.time() - 2 * OVERDUE_S, id="a")
+    engine.push("just due", at=time.time(), id="b")
+    stats = engine.stats()
+    (problem,) = stats.problems
+    assert not stats.healthy
+    assert problem.startswith(f"shard {engine.topology.shard_of('a')}: tasks are overdue, by up to ")
+    engine.start()
+    wait_until(lambda: engine.stats().healthy, "they are dispatched")
+
+
+def test_what_is_held_on_purpose_is_not_overdue(running: Engine, engines: Engines, url: str) -> None:
+    running.pause("mail")
+    running.forward("letters", to="nowhere")
+    running.pause("letters")
+    running.limit("calls", rate=0.001, concurrency=1)
+    for topic in ("mail", "letters", "calls"):
+        running.push("x", topic=topic, at=time.time() - 2 * OVERDUE_S)
+    wait_until(lambda: running.stats().ready == 3, "they wait in their ready lists")
+    for stats in (running.stats(), engines.opened(url, name=running.name).stats()):
+        assert stats.scheduled == 0
+        assert (stats.healthy, stats.problems) == (True, ())
+        assert stats.paused == ("letters", "mail")
+        assert stats.limits == {"calls": Limit(rate=0.001, concurrency=1)}
+        assert stats.routes == {"letters": Route("nowhere")}
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

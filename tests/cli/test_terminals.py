@@ -1,0 +1,54 @@
+"""What a table shows on a terminal of any width, and in a locale of any encoding."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from shardq import Engine, Task
+from tests.cli.shell import Shell, own
+
+WIDTHS = (50, 80, 120)
+
+TABLES = (["stats"], ["shards"], ["topics"], ["dead"])
+
+
+@pytest.fixture
+def full(engine: Engine) -> Engine:
+    """With numbers of some length."""
+    engine.push_many([Task(n, delay=3600) for n in range(12_345)])
+    return engine
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
+    counts = [f"{shard.scheduled:,}" for shard in full.stats().shards]
+    for command in ("stats", "shards"):
+        done = shardq.on_terminal(command, columns=columns, rows=30)
+        assert done.code == 0
+        # what is said below the table may take more than one line
+        assert max(len(line) for line in own(done.out).splitlines() if line.startswith(" ")) <= columns
+        lines = done.out.splitlines()
+        end = next(line.index("pending") for line in lines if "pending" in line) + len("pending")
+        shown = dict(re.findall(r"^ +(\d+|all) .*?([\d,]+)$", "\n".join(line[:end] for line in lines), re.MULTILINE))
+        assert shown == {str(n): count for n, count in enumerate(counts)} | {"all": "12,345"}
+        assert "\N{HORIZONTAL ELLIPSIS}" not in done.out
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize(
+    "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
+)
+def test_where_only_ascii_can_be_shown(shardq: Shell, full: Engine, encoding: dict[str, str]) -> None:
+    full.pause("mail")
+    id = full.push("\N{SNOWMAN}", headers={"k": "\N{SNOWMAN}"}, delay=3600)
+    for words in (*TABLES, ["shards", "--json"], ["expand", "8", "--dry-run"], ["--help"], ["get", id]):
+        done = shardq.run(*words, **encoding)
+        assert (done.code, done.err) == (0, ""), words
+        assert done.out.isascii()
+        assert "Traceback" not in done.err
+    assert "\\u2603" in shardq.run("get", id, **encoding).out
+    # JSON is UTF-8 everywhere
+    assert shardq.run("get", id, "--json", **encoding).object["payload"] == "\N{SNOWMAN}"
