@@ -221,9 +221,11 @@ class Server:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: it takes connections and says nothing."""
-        os.kill(self._alive().pid, signal.SIGSTOP)
+        """SIGSTOP: it takes connections and says nothing. Returns when it has stopped."""
+        pid = self._alive().pid
+        os.kill(pid, signal.SIGSTOP)
         self._paused = True
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT after ``pause``."""
@@ -284,7 +286,7 @@ class Server:
             return
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                if self._paused:  # a stopped process takes no SIGTERM
+                if self._paused and how is not signal.SIGKILL:  # a stopped process takes no other
                     os.kill(process.pid, signal.SIGCONT)
                 process.send_signal(how)
             try:

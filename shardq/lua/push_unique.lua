@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: guard, instant, rouse, record, dated, lease, state
+-- USES: guard, instant, rouse, record, dated, nonce, lease, state
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -13,7 +13,7 @@
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
--- ARGV 4 '1' when an earlier answer was lost: an equal record is then our own and counts as pushed, else '0'
+-- ARGV 4 '1' when an earlier answer was lost: what was stored under the nonce of a record counts as pushed, else '0'
 -- ARGV 5 '1' when the id may only be here from earlier, under another number of shards: not here, it is not pushed; else '0'
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in ms or 0
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
@@ -31,20 +31,34 @@ redis.call('HLEN', KEYS[7])
 redis.call('HLEN', KEYS[8])
 redis.call('ZCARD', KEYS[9])
 redis.call('HLEN', KEYS[10])
+-- What a first send of this call may have left: its nonces, and their marks. One id twice: the later one is what is left.
+local resent, sent = ARGV[4] == '1', {}
+if resent then
+  for i = 6, #ARGV, 5 do
+    local nonce = nonce_of(ARGV[i + 2])
+    if nonce then
+      sent[ARGV[i] .. '\n' .. nonce] = i
+      sent[ARGV[i] .. '\n' .. mark_of(nonce)] = i
+    end
+  end
+end
+local function ours(id, trace, i) return trace and (sent[id .. '\n' .. trace] or 0) >= i end
 for i = 6, #ARGV, 5 do
   local id, at, record, mode, dedup = ARGV[i], instant(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
   local present = redis.call('HGET', KEYS[2], id)
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
-  local answer
+  local window = not present and (resent or mode ~= 'replace') and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0)
+  local open, answer = window and window > now_ms
   if not present and redis.call('HEXISTS', KEYS[10], id) == 1 then
     answer = 'moving'
-  elseif present and ARGV[4] == '1' and same(present, record) then
+  elseif resent and present and ours(id, nonce_of(present), i) then
     answer = 'pushed'
   elseif present and mode ~= 'replace' then
     answer = (mode == 'keep' and 'kept:' or 'refused:') .. state
-  elseif not present and mode ~= 'replace' and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0) > now_ms then
-    -- a resend whose task was pushed, dispatched and acknowledged meanwhile is seen by its own window: pushed, once
-    answer = ARGV[4] == '1' and 'pushed' or mode == 'keep' and 'seen' or 'refused:seen'
+  elseif resent and open and ours(id, math.ceil(window) - window, i) then
+    answer = 'pushed' -- and dispatched, and acknowledged
+  elseif open and mode ~= 'replace' then
+    answer = mode == 'keep' and 'seen' or 'refused:seen'
   elseif not present and ARGV[5] == '1' then
     answer = 'elsewhere'
   else
@@ -71,7 +85,7 @@ for i = 6, #ARGV, 5 do
       redis.call('ZREM', KEYS[6], id)
       redis.call('HDEL', KEYS[7], id)
     end
-    if dedup > 0 then redis.call('ZADD', KEYS[9], now_ms + dedup, id) end
+    if dedup > 0 then redis.call('ZADD', KEYS[9], now_ms + dedup - mark_of(nonce_of(record)), id) end
     if at < first then first = at end
   end
   answers[#answers + 1] = answer

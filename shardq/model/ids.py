@@ -1,6 +1,6 @@
-"""New ids, and the two parts of an id.
+"""New ids, nonces, and the two parts of an id.
 
-Called by the producer for tasks pushed without ``id=``, and by whoever has to tell the topic of an id.
+Called by the producer, for tasks pushed without ``id=`` and with, and by whoever has to tell the topic of an id.
 
 An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic. A UNIQUE of ours is one number of 78 bits in 13
 characters:
@@ -98,6 +98,12 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
+
+
+def new_nonce() -> int:
+    """Names one push of one caller-given id, from its first send to its last resend."""
+    # from the system, as above
+    return int.from_bytes(os.urandom(4), "big")
 
 
 def full_id(topic: str, unique: str) -> str:

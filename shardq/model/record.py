@@ -7,7 +7,8 @@ head's length only, to find where the payload begins.
     if has-head:
       2 bytes   length of the head, big-endian
       head      a msgpack map: "m" max_attempts (int), "h" headers (str to str), "x" when it expires
-              (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place);
+              (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place),
+              "n" the nonce of the push, where the caller chose the id (int): how a resend knows its own first send;
               other names are passed over
     the rest    the payload, exactly as the codec made it
 
@@ -96,6 +97,7 @@ class _Head(msgspec.Struct, omit_defaults=True):
     m: int | None = None
     h: dict[str, str] = {}
     x: int | None = None
+    n: int | None = None
 
 
 _encode_head = msgspec.msgpack.Encoder().encode
@@ -103,12 +105,16 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
 def encode_head(
-    *, headers: Mapping[str, str] | None = None, max_attempts: int | None = None, expires: int | None = None
+    *,
+    headers: Mapping[str, str] | None = None,
+    max_attempts: int | None = None,
+    expires: int | None = None,
+    nonce: int | None = None,
 ) -> bytes | None:
     """The head of a record, or None when nothing goes into it. The arguments have been checked."""
-    if not headers and max_attempts is None and expires is None:
+    if not headers and max_attempts is None and expires is None and nonce is None:
         return None
-    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires))
+    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires, n=nonce))
 
 
 def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None], bytes]:

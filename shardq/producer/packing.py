@@ -29,7 +29,7 @@ from shardq.model.checks import (
     due_specs,
     expiry_spec,
 )
-from shardq.model.ids import Ids, full_id
+from shardq.model.ids import Ids, full_id, new_nonce
 from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.model.task import Task
 
@@ -159,7 +159,12 @@ class Packer:
             check_headers(task.headers)
         if task.max_attempts is not None:
             check_max_attempts(task.max_attempts)
-        head = encode_head(headers=task.headers, max_attempts=task.max_attempts, expires=expiry_spec(task.expires, due))
+        head = encode_head(
+            headers=task.headers,
+            max_attempts=task.max_attempts,
+            expires=expiry_spec(task.expires, due),
+            nonce=None if task.id is None else new_nonce(),
+        )
         record = self._encode(task.payload, head)
         if task.id is None:
             id = self._ids.one(topic=task.topic)

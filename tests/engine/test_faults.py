@@ -13,8 +13,9 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
-from shardq import Delivery, Engine, Task
+from shardq import Conflict, Delivery, Engine, Task
 from shardq.layout.keys import shard_keys
+from shardq.model.task import OnConflict
 from tests.engine.conftest import SHARDS
 from tests.support.flow import flowing
 from tests.support.servers import Servers
@@ -168,3 +169,35 @@ def test_a_start_waits_out_an_outage(own_server: Server, name: str) -> None:
         engine.start()
         starting.join()
         assert_prompt(engine)
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+def test_a_push_that_never_arrived_is_not_taken_for_an_equal_one(
+    own_server: Server, name: str, on_conflict: OnConflict
+) -> None:
+    """The server stops, takes no more than the bytes of the push, and dies with them; the resend meets a task that was
+    pushed before, equal but for its due time."""
+    with Engine(own_server.url, name=name, shards=1, timeout=30.0) as engine:
+        first = engine.push("x", id="a", delay=FAR_S)
+        before = engine.get(first)
+        own_server.pause()
+
+        def die() -> None:
+            own_server.kill()
+            own_server.start()
+
+        dying = threading.Timer(0.5, die)
+        dying.start()
+        try:
+            if on_conflict == "reject":
+                with pytest.raises(Conflict, match="already scheduled"):
+                    engine.push("x", id="a", delay=2 * FAR_S, on_conflict=on_conflict)
+            else:
+                second = engine.push("x", id="a", delay=2 * FAR_S, on_conflict=on_conflict)
+                assert second.outcome == {"keep": "kept", "replace": "replaced"}[on_conflict]
+        finally:
+            dying.join()
+        after = engine.get(first)
+        assert before is not None
+        assert after is not None
+        assert (after.due == before.due) is (on_conflict != "replace")

@@ -59,8 +59,8 @@ class Picture:
     """``shard 1`` or ``on its way from 0 to 2``."""
     prefixes: dict[str, str] = field(default_factory=dict)
     """Of those in a shard: what its keys begin with."""
-    windows: dict[str, int] = field(default_factory=dict)
-    """Id → the latest end of a dedup window, in any shard."""
+    windows: dict[str, float] = field(default_factory=dict)
+    """Id → the latest end of a dedup window, with its mark, in any shard."""
     window_shards: dict[str, set[int]] = field(default_factory=dict)
     parcels: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ def _shard(seen: Picture, number: int, shard: list[Any], marks: list[set[str]], 
             task = Task("scheduled" if kind == b"due" else "dead", _ms(score), record, lease, why)
             seen._add(id, f"on its way from {number} to {target}", task)
     for id, end in _pairs(shard[10]).items():
-        seen.windows[id] = max(seen.windows.get(id, 0), _ms(end))
+        seen.windows[id] = max(seen.windows.get(id, 0), float(end))
         seen.window_shards.setdefault(id, set()).add(number)
 
 

@@ -38,7 +38,7 @@ from shardq.growth.moves import Numbers, Pace, swept
 from shardq.growth.operations import forgotten, resized, unswept
 from shardq.layout.keys import ShardKeys, control_keys, shard_keys
 from shardq.layout.topology import Topology
-from shardq.model.record import RAW, codec_named, encode_record
+from shardq.model.record import RAW, codec_named, encode_head, encode_record
 from shardq.model.task import Outcome
 from shardq.operation import Operation, come_in_force, created, refreshed, run
 from shardq.producer import operations
@@ -270,7 +270,7 @@ class Model(RuleBasedStateMachine):
 
     def _record(self) -> bytes:
         self.count += 1
-        return encode_record(RAW, b"payload %d" % self.count)
+        return encode_record(RAW, b"payload %d" % self.count, encode_head(nonce=self.count))
 
     def _start(self, what: str, operation: Operation[Any], id: str = "") -> None:
         running = Running(Stepped(what, operation), id)

@@ -38,9 +38,10 @@ def at(ms: int) -> str:
     return f"{(T + ms) * 1000}"
 
 
-def record(payload: str = "", *, max_attempts: int | None = None) -> str:
+def record(payload: str = "", *, max_attempts: int | None = None, nonce: int | None = None) -> str:
     """The record of a raw payload."""
-    stored: str = text(encode_record(RAW, payload.encode(), encode_head(max_attempts=max_attempts)))
+    head = encode_head(max_attempts=max_attempts, nonce=nonce)
+    stored: str = text(encode_record(RAW, payload.encode(), head))
     return stored
 
 
@@ -59,6 +60,11 @@ def raw(word: str) -> bytes:
 def meta(**fields: object) -> dict[str, str]:
     """The meta of an open shard."""
     return {"epoch": f"{EPOCH}"} | {name: f"{value}" for name, value in fields.items()}
+
+
+def _number(score: str) -> int | float:
+    number = float(score)
+    return int(number) if number.is_integer() else number
 
 
 class Shard:
@@ -110,7 +116,7 @@ class Shard:
                 return self.do("LRANGE", key, 0, -1)
             case "zset":
                 flat = self.do("ZRANGE", key, 0, -1, "WITHSCORES")
-                return {member: int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)}
+                return {member: _number(score) for member, score in zip(flat[::2], flat[1::2], strict=True)}
             case "hash":
                 flat = self.do("HGETALL", key)
                 return dict(zip(flat[::2], flat[1::2], strict=True))

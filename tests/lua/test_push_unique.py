@@ -44,7 +44,7 @@ ANSWERS = {
 
 
 def push(rule: str, *, record: str = NEW, window: int = WINDOW, resent: Resent = "0") -> Case:
-    tasks: list[Word] = ["a", -100, record, rule, window]
+    tasks: list[Word] = ["a", -100, raw(record), rule, window]
     return Case(lambda keys: produce.push_unique(keys, EPOCH, tasks, resent=resent, now_us=NOW), [])
 
 
@@ -56,28 +56,85 @@ def test_conflicts(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None
     Case(push(rule).call, ["ok", answer], STATES[state], after).check(shard, keys)
 
 
+MINE, THEIRS = 0x8000_0007, 0x8000_0008
+"""The nonces of two pushes that are alike in all else."""
+
+
+def marked(end: int, nonce: int) -> float:
+    """The end of a window that a push with this nonce opened."""
+    return end - (nonce % 1023 + 1) / 2048
+
+
+def stored_by(nonce: int, state: str) -> State:
+    """A state in which the push with this nonce is what was executed last."""
+    if state == "seen":
+        return {"seen": {"a": marked(T + 1, nonce)}}
+    return {name: {"a": record("new", nonce=nonce)} if name == "task" else v for name, v in STATES[state].items()}
+
+
+WRITTEN: State = {"task": {"a": record("new", nonce=MINE)}, "seen": {"a": marked(T + WINDOW, MINE)}}
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", [state for state in STATES if state != "gone"])
+def test_after_a_lost_answer_our_own_push_is_known(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
+    """Whatever became of its task since: nothing is written again."""
+    case = push(rule, record=record("new", nonce=MINE), resent="1")
+    Case(case.call, ["ok", "pushed"], stored_by(MINE, state)).check(shard, keys)
+
+
 @pytest.mark.parametrize("rule", ANSWERS)
 @pytest.mark.parametrize("state", STATES)
-def test_an_equal_record_after_a_lost_answer_is_our_own(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
-    # what has no record any more is pushed; but in the window of a keep or reject, it was this push that opened it
-    written = state == "gone" or (state == "seen" and rule == "replace")
-    case = push(rule, record=NEW if written else OLD, resent="1")
-    Case(case.call, ["ok", "pushed"], STATES[state], STORED if written else {}).check(shard, keys)
+def test_after_a_lost_answer_an_equal_push_of_another_is_a_conflict(
+    shard: Shard, keys: ShardKeys, rule: str, state: str
+) -> None:
+    """The first send never arrived: replace replaces, reject refuses, keep says what is kept."""
+    case = push(rule, record=record("new", nonce=MINE), resent="1")
+    answer = ANSWERS[rule][state]
+    after = REPLACED[state] | WRITTEN if answer in ("pushed", "replaced") else {}
+    Case(case.call, ["ok", answer], stored_by(THEIRS, state), after).check(shard, keys)
 
 
 @pytest.mark.parametrize("rule", ANSWERS)
 @pytest.mark.parametrize("state", ["scheduled", "ready", "leased", "dead"])
-def test_another_record_after_a_lost_answer_is_not(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
-    after = REPLACED[state] if rule == "replace" else {}
-    Case(push(rule, resent="1").call, ["ok", ANSWERS[rule][state]], STATES[state], after).check(shard, keys)
+def test_after_a_lost_answer_an_equal_record_without_a_nonce_is_nobodys(
+    shard: Shard, keys: ShardKeys, rule: str, state: str
+) -> None:
+    after = REPLACED[state] | {"task": {"a": OLD}} if rule == "replace" else {}
+    case = push(rule, record=OLD, resent="1")
+    Case(case.call, ["ok", ANSWERS[rule][state]], STATES[state], after).check(shard, keys)
+
+
+def test_one_id_twice_in_a_call_whose_answer_was_lost(shard: Shard, keys: ShardKeys) -> None:
+    """Where the later of the two is stored the earlier one is not sent again in its place."""
+    first, second = (raw(record("new", nonce=nonce)) for nonce in (MINE, THEIRS))
+    for rules, answers, again in [
+        (("replace", "replace"), ["pushed", "replaced"], ["pushed", "pushed"]),
+        (("reject", "replace"), ["pushed", "replaced"], ["pushed", "pushed"]),
+        (("keep", "keep"), ["pushed", "kept:scheduled"], ["pushed", "kept:scheduled"]),
+    ]:
+        shard.seed({"meta": meta()})
+        tasks: list[Word] = ["a", -50, first, rules[0], 0, "a", -60, second, rules[1], 0]
+        call = produce.push_unique(keys, EPOCH, tasks, now_us=NOW)
+        # lost on its way there, and lost on its way back
+        assert shard.run(call.after_loss()) == answers
+        state = shard.state()
+        assert shard.run(call.after_loss()) == again
+        assert shard.state() == state
 
 
 def test_without_a_window_none_is_kept(shard: Shard, keys: ShardKeys) -> None:
     Case(push("keep", window=0).call, ["ok", "pushed"], {}, STORED | {"seen": None}).check(shard, keys)
 
 
-def test_a_window_is_over_at_its_end(shard: Shard, keys: ShardKeys) -> None:
-    Case(push("keep").call, ["ok", "pushed"], {"seen": {"a": T}}, STORED).check(shard, keys)
+@pytest.mark.parametrize("nonce", [None, 1022, 0x8000_0000, 0xFFFF_FFFF])
+def test_a_window_is_over_at_its_end(shard: Shard, keys: ShardKeys, nonce: int | None) -> None:
+    first: list[Word] = ["a", 0, raw(record("a", nonce=nonce)), "keep", WINDOW]
+    shard.run(produce.push_unique(keys, EPOCH, first, now_us=NOW))
+    shard.do("DEL", keys.task, keys.due)
+    for ms, answer in ((WINDOW - 1, "seen"), (WINDOW, "pushed")):
+        second: list[Word] = ["a", 0, raw(record("b", nonce=5)), "keep", 0]
+        assert shard.run(produce.push_unique(keys, EPOCH, second, now_us=at(ms))) == [answer]
 
 
 @pytest.mark.parametrize("state", ["scheduled", "ready"])
@@ -137,7 +194,8 @@ def test_twice_changes_nothing_more(shard: Shard, keys: ShardKeys, rule: str) ->
 
 
 def test_a_thousand(shard: Shard, keys: ShardKeys) -> None:
-    tasks: list[Word] = [word for n in range(1000) for word in (f"i{n}", -n, NEW, "keep", 0)]
+    mine = raw(record("new", nonce=MINE))
+    tasks: list[Word] = [word for n in range(1000) for word in (f"i{n}", -n, mine, "keep", 0)]
     call = produce.push_unique(keys, EPOCH, tasks, now_us=NOW)
     assert shard.run(call) == ["pushed"] * 1000
     assert shard.state()["due"] == {f"i{n}": T + n for n in range(1000)}
@@ -145,9 +203,9 @@ def test_a_thousand(shard: Shard, keys: ShardKeys) -> None:
     assert shard.run(call.after_loss()) == ["pushed"] * 1000
 
 
-def dated(expires: int, *, headers: dict[str, str] | None = None, payload: bytes = b"p") -> str:
+def dated(expires: int, *, headers: dict[str, str] | None = None, nonce: int | None = None) -> str:
     """A record that is good until an instant, or (below 0) for a time from its push."""
-    stored: str = text(encode_record(RAW, payload, encode_head(expires=expires, headers=headers)))
+    stored: str = text(encode_record(RAW, b"p", encode_head(expires=expires, headers=headers, nonce=nonce)))
     return stored
 
 
@@ -171,25 +229,16 @@ def test_a_time_to_live_becomes_an_instant_when_it_is_pushed(shard: Shard, keys:
 
 
 @pytest.mark.parametrize("rule", ANSWERS)
-@pytest.mark.parametrize(
-    ("sent", "ours"),
-    [
-        (dated(-500, headers={"h": "1", "i": "2"}), True),
-        (dated(-900, headers={"i": "2", "h": "1"}), True),  # only the time may be another
-        (dated(-500, headers={"h": "1"}), False),
-        (dated(-500, headers={"h": "1", "i": "2", "j": "3"}), False),
-        (dated(-500, headers={"h": "1", "i": "3"}), False),
-        (dated(-500, headers={"h": "1", "i": "2"}, payload=b"q"), False),
-        (record("p"), False),
-    ],
-)
-def test_with_a_time_to_live_an_equal_record_after_a_lost_answer_is_our_own(
-    shard: Shard, keys: ShardKeys, rule: str, sent: str, ours: bool
+@pytest.mark.parametrize("nonce", [MINE, THEIRS])
+def test_with_a_time_to_live_our_own_push_is_known_after_a_lost_answer(
+    shard: Shard, keys: ShardKeys, rule: str, nonce: int
 ) -> None:
-    first: list[Word] = ["a", 0, raw(dated(-500, headers={"h": "1", "i": "2"})), rule, 0]
+    """Its record was rewritten by the push; the nonce is still there."""
+    first: list[Word] = ["a", 0, raw(dated(-500, headers={"x": "1"}, nonce=MINE)), rule, 0]
     shard.run(produce.push_unique(keys, EPOCH, first, now_us=NOW))
-    again: list[Word] = ["a", 0, raw(sent), rule, 0]
     state = shard.state()
+    assert head_of(raw(state["task"]["a"])) == {"x": T + 500, "h": {"x": "1"}, "n": MINE}
+    again: list[Word] = ["a", 0, raw(dated(-500, headers={"x": "1"}, nonce=nonce)), rule, 0]
     answer = shard.run(produce.push_unique(keys, EPOCH, again, resent="1", now_us=at(70)))
-    assert answer == ["pushed" if ours else ANSWERS[rule]["scheduled"]]
-    assert (shard.state() == state) is (ours or rule != "replace")
+    assert answer == ["pushed" if nonce == MINE else ANSWERS[rule]["scheduled"]]
+    assert (shard.state() == state) is (nonce == MINE or rule != "replace")

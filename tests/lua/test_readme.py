@@ -153,14 +153,15 @@ def test_tables_of_buckets_made_one_by_one() -> None:
         assert [owners[bucket] for bucket in (0, 4096, 5461, 8192, 12287, 12288, 16383)] == told[n]
 
 
-@pytest.mark.parametrize("row", rows("payload", width=6), ids=lambda row: str(row[5]))
+@pytest.mark.parametrize("row", rows("payload", width=7), ids=lambda row: str(row[6]))
 def test_records(row: Row) -> None:
-    (payload,), name, attempts, headers, expires, (record,) = code(row[0]), *row[1:5], code(row[5])
+    (payload,), name, attempts, headers, expires, nonce, (record,) = code(row[0]), *row[1:6], code(row[6])
     value = json.loads(payload)
     head = encode_head(
         max_attempts=None if attempts == "—" else int(attempts),
         headers=None if headers == "—" else json.loads(code(headers)[0]),
         expires=None if expires == "—" else int(expires),
+        nonce=None if nonce == "—" else int(nonce),
     )
     value = value.encode() if name == "raw" else value
     assert encode_record(codec_named(name), value, head).hex() == record
