@@ -1,8 +1,9 @@
 """Operations of several dependent trips, written once and driven twice.
 
 An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in;
-or it yields ``Many`` requests and gets a list of (request, result or error); or a ``Pause``. ``run`` drives it on the
-sync driver, ``arun`` on the asyncio one; they differ in the awaiting only.
+or it yields ``Many`` requests and gets a list of (request, result or error); or a ``Confirm``, and gets what replicas
+have; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the asyncio one; they differ in the awaiting
+only.
 
 Here also: what to do when a shard says that the caller's topology is old (``Stale``) or that it was never opened
 (``Missing``). Both come from the guard of every script, before anything was written; but an earlier send, whose answer
@@ -42,6 +43,10 @@ ROUNDS = 40
 change of topology needs to reach both."""
 
 
+ARRIVAL_ROUNDS = 3
+"""In each the replicas have a second to confirm what has arrived."""
+
+
 @dataclass(frozen=True, slots=True)
 class Many(Generic[T]):
     """Requests that do not wait for each other; taken lazily, so that later ones are made while earlier ones run."""
@@ -60,8 +65,21 @@ class Pause:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Whether everything that was written on some nodes until now is on their replicas, too: answered by slot, with the
+    name of the history that the node's writes are part of, or None while a replica is behind. After a failover the
+    history has another name: what was written before it may be lost. A node without replicas has nothing to wait for.
+    """
+
+    seals: Sequence[Call[None]]
+    """One for each slot that is asked for: a write to wait for."""
+
+
+Histories = dict[int, str | None]
+
 Answered = list[tuple[Command[T], T | ShardqError]]
-Operation = Generator[Command[Any] | Many[Any] | Pause, Any, T]
+Operation = Generator[Command[Any] | Many[Any] | Confirm | Pause, Any, T]
 
 
 class Carrier(Protocol):
@@ -72,6 +90,8 @@ class Carrier(Protocol):
     def call_all(
         self, calls: Iterable[Command[T]], *, timeout: float | None = None
     ) -> Iterator[tuple[Command[T], T | ShardqError]]: ...
+
+    def confirm(self, seals: Sequence[Call[None]]) -> Histories: ...
 
 
 def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) -> T:
@@ -91,6 +111,8 @@ def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) 
                             result = [(alone, driver.call(alone, timeout=timeout))]
                         except ShardqError as exc:
                             result = [(alone, _told(exc))]
+                elif isinstance(step, Confirm):
+                    result = driver.confirm(step.seals)
                 else:
                     time.sleep(step.seconds)
                     result = None
@@ -120,6 +142,8 @@ async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | No
                             result = [(alone, await driver.call(alone, timeout=timeout))]
                         except ShardqError as exc:
                             result = [(alone, _told(exc))]
+                elif isinstance(step, Confirm):
+                    result = await driver.confirm(step.seals)
                 else:
                     await asyncio.sleep(step.seconds)
                     result = None
@@ -204,13 +228,23 @@ def come_in_force(atlas: Atlas) -> Operation[None]:
 
 def _arrived(atlas: Atlas, shards: Sequence[ShardKeys]) -> Operation[None]:
     """Everything that is on its way out of these shards."""
-    asked = [(keys, grow.parcels(keys)) for keys in shards]
-    sources = {id(request): keys for keys, request in asked}
-    for request, count in (yield Many([request for _, request in asked])):
-        if isinstance(count, ShardqError):
-            raise count
-        if count:
-            yield from emptied(atlas, sources[id(request)])
+    for _ in range(ARRIVAL_ROUNDS):
+        asked = [(keys, grow.parcels(keys)) for keys in shards]
+        sources = {id(request): keys for keys, request in asked}
+        left = []
+        for request, count in (yield Many([request for _, request in asked])):
+            if isinstance(count, ShardqError):
+                raise count
+            if count:
+                left.append(sources[id(request)])
+        if not left:
+            return
+        for source in left:
+            yield from emptied(atlas, source)
+    raise Unavailable(
+        "tasks that were moved are not on all replicas yet, and until then the number of shards can't change again: "
+        "see that the replicas are connected and keep up (`shardq stats`), and repeat it"
+    )
 
 
 def emptied(atlas: Atlas, source: ShardKeys) -> Operation[bool]:
@@ -219,18 +253,57 @@ def emptied(atlas: Atlas, source: ShardKeys) -> Operation[bool]:
     cursor = ""
     while cursor != "0":
         cursor, parcels = yield grow.scan_moved(source, cursor or "0", count=grow.SCAN)
-        found = found or bool(parcels)
-        yield from delivered(atlas, source, parcels)
+        if parcels:
+            found = True
+            yield from delivered(atlas, source, parcels)
     return found
 
 
-def delivered(atlas: Atlas, source: ShardKeys, parcels: Iterable[Parcel]) -> Operation[None]:
-    """Brings parcels that were taken to where they go, under whatever topology, and forgets them at the source."""
-    loads = grow.loads(parcels)
-    puts: list[Part[None]] = [(atlas.keys(target), partial(grow.put, parcels=some)) for target, some in loads]
-    yield from each(atlas, puts)
-    clears: list[Part[None]] = [(source, partial(grow.clear, parcels=some)) for _, some in loads]
+def delivered(atlas: Atlas, source: ShardKeys, parcels: Sequence[Parcel]) -> Operation[None]:
+    """Brings parcels that were taken to where they go, under whatever topology, and forgets them at the source: those
+    that are on the replicas there. Whoever comes next goes on with the others."""
+    targets = [atlas.keys(target) for target in sorted({parcel.target for parcel in parcels})]
+    barrier = Barrier(atlas)
+    yield from barrier.behind(targets)
+    yield from put(atlas, parcels)
+    behind = yield from barrier.behind(targets)
+    arrived = grow.loads(parcel for parcel in parcels if parcel.target not in behind)
+    clears: list[Part[None]] = [(source, partial(grow.clear, parcels=some)) for _, some in arrived]
     yield from each(atlas, clears)
+
+
+def put(atlas: Atlas, parcels: Iterable[Parcel]) -> Operation[None]:
+    """Puts parcels that were taken in force where they go, under whatever topology."""
+    puts: list[Part[None]] = [
+        (atlas.keys(target), partial(grow.put, parcels=some)) for target, some in grow.loads(parcels)
+    ]
+    yield from each(atlas, puts)
+
+
+class Barrier:
+    """Knows what is on the replicas, too: what was written to a shard between two questions of one barrier is there if
+    the second says so, whatever became of its node in between."""
+
+    def __init__(self, atlas: Atlas) -> None:
+        self._atlas = atlas
+        self._histories: dict[int, str] = {}
+        """By shard, as last confirmed."""
+
+    def knows(self, shard: int) -> bool:
+        return shard in self._histories
+
+    def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
+        """Those shards of which it can't be said, among them all that are asked about for the first time."""
+        asked, epoch = list(shards), self._atlas.topology.epoch
+        histories: Histories = yield Confirm([grow.seal(keys, epoch) for keys in asked])
+        behind = set()
+        for keys in asked:
+            history = histories[keys.slot]
+            if history is None or self._histories.get(keys.shard) != history:
+                behind.add(keys.shard)
+            if history is not None:
+                self._histories[keys.shard] = history
+        return behind
 
 
 def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int, *, in_doubt: bool = False) -> Operation[None]:

@@ -6,6 +6,10 @@ forget for the ends of dedup windows; stock, swept and unmark for what is to be 
 Every step can be repeated by anybody, and a process frozen between any two of them does no harm: a number is used by
 one attempt only; ``take`` is the commit and keeps the task in the source's ``moved`` until ``put`` has used up the mark
 that ``reserve`` left; and a ``take`` under an old topology is refused.
+
+Nor does a failover, where there are replicas: what was reserved is on them before it is taken, and what was put before
+it is cleared (``seal``, and WAIT). So a mark that is gone was used up, and a ``put`` that was lost left it behind, for
+whoever finds the parcel in ``moved``.
 """
 
 from __future__ import annotations
@@ -113,6 +117,11 @@ def clear(keys: ShardKeys, epoch: int, parcels: Sequence[Parcel], *, now_us: str
     for parcel in parcels:
         words += (parcel.id, parcel.number)
     return Call(slot=keys.slot, words=words, decode=nothing, script=script("clear"), keys=(keys.meta, keys.moved))
+
+
+def seal(keys: ShardKeys, epoch: int, *, now_us: str = "") -> Call[None]:
+    """Something to WAIT for: the replicas that have it have everything that was written on the node before it."""
+    return Call(slot=keys.slot, words=[epoch, now_us], decode=nothing, script=script("seal"), keys=(keys.meta,))
 
 
 def swept(keys: ShardKeys, epoch: int, since: int, *, now_us: str = "") -> Call[None]:

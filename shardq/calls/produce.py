@@ -15,6 +15,9 @@ Answer = str
 
 Resent = Literal["0", "1"]
 
+Earlier = Literal["0", "1", "2"]
+"""Not of a shard that may have the id from earlier only; so; so, and what was on its way was put where it goes."""
+
 
 def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, …; answers the ids that were already taken."""
@@ -34,20 +37,20 @@ def push_unique(
     tasks: Sequence[Word],
     *,
     resent: Resent = "0",
-    only_here: bool = False,
+    earlier: Earlier = "0",
     now_us: str = "",
 ) -> Call[list[Answer]]:
     """Stores tasks given as id, due, record, conflict rule, dedup window in ms, …; one answer for each.
 
-    ``only_here``: of a shard that may have the id from earlier; ``elsewhere`` is the answer where it has not.
+    ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
     """
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us, keys.bell, resent, "1" if only_here else "0", *tasks],
+        words=[epoch, now_us, keys.bell, resent, earlier, *tasks],
         decode=_answers,
         script=script("push_unique"),
         keys=_unique_keys(keys),
-        resend=lambda: push_unique(keys, epoch, tasks, resent="1", only_here=only_here, now_us=now_us),
+        resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier, now_us=now_us),
     )
 
 

@@ -9,14 +9,16 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from shardq.calls.request import Command
+from shardq.calls.request import Call, Command
 from shardq.drivers.aioroutes import AsyncRoutes
+from shardq.drivers.copies import CONVERSATION_S, Copies
 from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
 from shardq.drivers.lanes import DEPTH, LOOK_AHEAD
 from shardq.drivers.patience import Errand
+from shardq.drivers.pipe import open_pipe
 from shardq.drivers.routes import Connections
 from shardq.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
@@ -32,6 +34,7 @@ class AsyncDriver:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._routes = AsyncRoutes(settings)
+        self._copies = Copies()
 
     async def open(self) -> None:
         """Connect, learn who serves what, and check the servers' versions.
@@ -139,6 +142,33 @@ class AsyncDriver:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
+        """Whether replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
+        self._routes.check_open()
+        addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
+        by_node = {addresses[seal.slot]: seal for seal in seals}
+        said = {address: await self._confirmed(address, seal) for address, seal in by_node.items()}
+        return {slot: said[address] for slot, address in addresses.items()}
+
+    async def _confirmed(self, address: str, seal: Call[None]) -> str | None:
+        if not address or (known := self._copies.known(address)) is not None:
+            return known if address else None
+        # one of its own: on a shared one everybody would wait
+        pipe = await open_pipe(self.settings, address, within=self.settings.connect_timeout)
+        if isinstance(pipe, Fault):
+            return None
+        deadline = asyncio.get_running_loop().time() + CONVERSATION_S
+        conversation, answer = self._copies.confirmed(address, seal), None
+        try:
+            while not isinstance(answer, Fault):
+                answer = await pipe.exchange(conversation.send(answer), deadline=deadline)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+        else:
+            return None
+        finally:
+            await pipe.close()
 
     async def _trip(self, errand: Errand[Any], address: str) -> Any:
         pipe = await self._routes.node(address).pipe(errand.deadline)

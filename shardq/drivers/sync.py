@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from shardq.calls.request import Command
+from shardq.calls.request import Call, Command
+from shardq.drivers.copies import CONVERSATION_S, Copies
 from shardq.drivers.ear import Ear
 from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
 from shardq.drivers.lanes import Lanes
@@ -32,6 +33,7 @@ class Driver:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._routes = Routes(settings)
+        self._copies = Copies()
 
     def open(self) -> None:
         """Connect, learn who serves what, and check the servers' versions.
@@ -80,6 +82,14 @@ class Driver:
         self._routes.check_open()
         return Lanes(calls, self._routes, timeout=self._timeout(timeout)).run()
 
+    def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
+        """Whether replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
+        self._routes.check_open()
+        addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
+        by_node = {addresses[seal.slot]: seal for seal in seals}
+        said = {address: self._confirmed(address, seal) for address, seal in by_node.items()}
+        return {slot: said[address] for slot, address in addresses.items()}
+
     def line(self, slot: int) -> Line:
         """A connection of the caller's own to the master of this slot, wherever it moves."""
         return Line(self._routes, slot)
@@ -91,6 +101,28 @@ class Driver:
         if isinstance(wire, Fault):
             raise wire.error(explained(wire, node, "the subscriber could not connect", timeout)) from wire.cause
         return Ear(wire)
+
+    def _confirmed(self, address: str, seal: Call[None]) -> str | None:
+        if not address or (known := self._copies.known(address)) is not None:
+            return known if address else None
+        deadline = time.monotonic() + CONVERSATION_S
+        node = self._routes.node(address)
+        wire = node.take(deadline)
+        if isinstance(wire, Fault):
+            return None
+        conversation, answer = self._copies.confirmed(address, seal), None
+        try:
+            while True:
+                answer = wire.exchange(conversation.send(answer), deadline=deadline)
+                if isinstance(answer, Fault):
+                    node.drop(wire)
+                    return None
+        except StopIteration as end:
+            node.give(wire)
+            return end.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+        except BaseException:
+            node.drop(wire)
+            raise
 
     def _timeout(self, timeout: float | None) -> float:
         return self.settings.timeout if timeout is None else timeout

@@ -20,7 +20,7 @@ from shardq.calls.request import Command
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Many, Operation, Pause, delivered, emptied
+from shardq.operation import Barrier, Many, Operation, Pause, delivered, emptied, put
 
 GROUP = 1000
 """Tasks that are moved at a time: while on their way, for some tens of milliseconds, they cannot be dispatched."""
@@ -68,7 +68,15 @@ class Pace:
 
 
 def brought(atlas: Atlas, source: ShardKeys, id: str) -> Operation[None]:
-    """Delivers one task that a look-up found on its way."""
+    """Puts one task that a look-up found on its way where it goes. The parcel stays for the next sweep, which sees to
+    it that the replicas there have it."""
+    parcel = yield grow.parcel_of(source, id)
+    if parcel is not None:
+        yield from put(atlas, [parcel])
+
+
+def cleared(atlas: Atlas, source: ShardKeys, id: str) -> Operation[None]:
+    """The same with the parcel forgotten, for a look-up that has no other shard to ask."""
     parcel = yield grow.parcel_of(source, id)
     if parcel is not None:
         yield from delivered(atlas, source, [parcel])
@@ -79,6 +87,9 @@ class Train:
     the next put, the next taken and the last reserved. So neither the servers nor this process wait for the other,
     and a task is on its way for two short trips.
 
+    After a trip the replicas, where there are some, confirm all of it. Where they don't, nothing goes on: what was
+    reserved is not taken, and what was put is not cleared.
+
     What was taken and is not told of any more, its process gone, is found in ``moved`` by the next sweep.
     """
 
@@ -87,15 +98,24 @@ class Train:
         self._topology = topology
         self._source = source
         self._numbers = numbers
+        self._barrier = Barrier(atlas)
+        self._behind: set[int] = set()
+        """Shards whose replicas do not keep up: nothing more is taken for them in this sweep, or out of the source."""
         self._reserved: list[tuple[ShardKeys, str, list[str]]] = []
         self._taken: list[Parcel] = []
         self._put: list[Parcel] = []
+
+    @property
+    def held_up(self) -> bool:
+        """Nothing more can be taken."""
+        return self._source.shard in self._behind
 
     def along(self, group: Iterable[Stranger] = ()) -> Operation[int]:
         """One trip, with the group that follows; answers how many tasks it took.
 
         Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
         """
+        group = yield from self._boarding(group)
         epoch, reserved, takes = self._topology.epoch, self._reserved, set[int]()
         self._reserved = [
             (self._atlas.keys(home), self._numbers.next(), ids) for home, ids in _batches(group, grow.BATCH)
@@ -126,6 +146,7 @@ class Train:
             yield from delivered(self._atlas, self._source, under_way)
             raise refused
         self._put, self._taken = self._taken, taken
+        yield from self._confirmed(taking=bool(taken))
         return len(taken)
 
     def arrived(self) -> Operation[int]:
@@ -134,6 +155,28 @@ class Train:
         while self._reserved or self._taken or self._put:
             taken += yield from self.along()
         return taken
+
+    def _boarding(self, group: Iterable[Stranger]) -> Operation[list[Stranger]]:
+        """Those of a group that may be moved now."""
+        group = list(group)
+        new = {home for home, _ in group if not self._barrier.knows(home)} - self._behind
+        if new:
+            ends = [self._atlas.keys(shard) for shard in {*new, self._source.shard}]
+            yield from self._barrier.behind(ends)
+            self._behind |= {keys.shard for keys in ends if not self._barrier.knows(keys.shard)}
+        return [] if self.held_up else [stranger for stranger in group if stranger[0] not in self._behind]
+
+    def _confirmed(self, *, taking: bool) -> Operation[None]:
+        """Lets nothing go on that the replicas do not have."""
+        targets = {keys.shard for keys, _, _ in self._reserved} | {parcel.target for parcel in self._put}
+        if ends := targets | ({self._source.shard} if taking else set()):
+            behind = yield from self._barrier.behind([self._atlas.keys(shard) for shard in ends])
+            self._behind |= behind
+            self._put = [parcel for parcel in self._put if parcel.target not in behind]
+            self._reserved = [entry for entry in self._reserved if entry[0].shard not in behind]
+            if self.held_up:
+                # a take may be undone: what is really taken is in moved
+                self._reserved, self._taken = [], []
 
 
 def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Operation[bool]:
@@ -160,8 +203,9 @@ def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Oper
             kept += len(ids) - len(strangers)
             leaving += len(strangers)
             for group in pace.groups(strangers):
-                if pace.stopped():
+                if pace.stopped() or train.held_up:
                     yield from train.arrived()
+                    yield from emptied(atlas, source)
                     return False
                 found = True
                 done = yield from train.along(group)
@@ -171,11 +215,13 @@ def swept(atlas: Atlas, source: ShardKeys, numbers: Numbers, pace: Pace) -> Oper
                 if pause := pace.pause_s(done):
                     yield Pause(pause)
         pace.pause_s((yield from train.arrived()))
+    if train.held_up:
+        yield from emptied(atlas, source)
     if found or (yield from _stocked(topology, source)):
         return False
     # No record of a stranger is here, and none can come: so no window of one can either, and nothing is there to take.
-    yield from _windows_moved(atlas, topology, source)
-    if (yield from emptied(atlas, source)):
+    moved = yield from _windows_moved(atlas, topology, source)
+    if (yield from emptied(atlas, source)) or not moved:
         return False
     yield grow.swept(source, topology.epoch, topology.since)
     return True
@@ -195,17 +241,27 @@ def _stocked(topology: Topology, source: ShardKeys) -> Operation[bool]:
         size = max(1, min(grow.SCAN, size * 4, size * grow.BATCH_BYTES // max(1, page.bytes)))
 
 
-def _windows_moved(atlas: Atlas, topology: Topology, source: ShardKeys) -> Operation[None]:
-    cursor = ""
+def _windows_moved(atlas: Atlas, topology: Topology, source: ShardKeys) -> Operation[bool]:
+    """False when some stay, whose end the replicas of their homes do not have."""
+    cursor, barrier, all_moved = "", Barrier(atlas), True
     while cursor != "0":
         cursor, ends = yield grow.scan(source, source.seen, cursor or "0", count=grow.SCAN)
         parts = [
             (atlas.keys(home), {id: ends[id] for id in ids})
             for home, ids in _batches(_strangers(topology, source, ends), grow.WINDOWS)
         ]
+        if not parts:
+            continue
+        homes = {keys.shard: keys for keys, _ in parts}.values()
+        if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
+            yield from barrier.behind(new)
         # never nowhere: an id that is asked for meanwhile is asked for here first
         yield from _sure([grow.remember(keys, topology.epoch, some) for keys, some in parts])
-        yield from _sure([grow.forget(source, topology.epoch, some) for _, some in parts])
+        behind = yield from barrier.behind(homes)
+        all_moved = all_moved and not behind
+        gone = [some for keys, some in parts if keys.shard not in behind]
+        yield from _sure([grow.forget(source, topology.epoch, some) for some in gone])
+    return all_moved
 
 
 def _strangers(topology: Topology, source: ShardKeys, ids: Collection[str]) -> list[Stranger]:

@@ -13,7 +13,7 @@ from shardq.errors import ChangeUnderWay, ShardqError
 from shardq.growth.handle import Progress
 from shardq.growth.preview import Holding, Preview, preview
 from shardq.layout.keys import ShardKeys
-from shardq.operation import Many, Operation, Pause, come_in_force, declared, everywhere, opened, refreshed
+from shardq.operation import Barrier, Many, Operation, Pause, come_in_force, declared, everywhere, opened, refreshed
 
 LOOK_S = 0.02
 PATIENCE_S = 3.0
@@ -120,13 +120,20 @@ def forgotten(atlas: Atlas) -> Operation[bool]:
     state = yield from progress(atlas)
     if state.swept < state.of:
         return False
+    # what was said of a shard, and all that was done before it, is on the replicas: else a failover could bring back
+    # what belongs elsewhere when nobody looks for it any more
+    span, barrier = atlas.span(), Barrier(atlas)
+    yield from barrier.behind(span)
+    state = yield from progress(atlas)
+    if atlas.topology.epoch != topology.epoch or state.swept < state.of or (yield from barrier.behind(span)):
+        return False
     # shards that are no longer used are told too: their metas stay and refuse whoever still knows them
-    span = atlas.span()
     following = msgspec.structs.replace(topology, epoch=topology.epoch + 1, priors=(), move_rate=None)
     if (yield from declared(atlas, topology.epoch, following)):
         yield from opened(atlas, span)
-        # only now: whoever left a mark and stands still can take nothing any more
-        yield Many([grow.unmark(keys, following.epoch) for keys in span])
+        # only now, and nowhere where a failover may undo that: whoever left a mark and stands still can take nothing
+        if not (yield from barrier.behind(span)):
+            yield Many([grow.unmark(keys, following.epoch) for keys in span])
     return not atlas.topology.priors
 
 

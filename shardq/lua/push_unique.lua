@@ -14,7 +14,8 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 '1' when an earlier answer was lost: what was stored under the nonce of a record counts as pushed, else '0'
--- ARGV 5 '1' when the id may only be here from earlier, under another number of shards: not here, it is not pushed; else '0'
+-- ARGV 5 '1' when the id may only be here from earlier, under another number of shards: not here, it is not pushed; '2' when
+--         besides it was put where it goes meanwhile: then it is not moving; else '0'
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in ms or 0
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
 --         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: it is on its way to another
@@ -49,7 +50,7 @@ for i = 6, #ARGV, 5 do
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
   local window = not present and (resent or mode ~= 'replace') and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0)
   local open, answer = window and window > now_ms
-  if not present and redis.call('HEXISTS', KEYS[10], id) == 1 then
+  if not present and ARGV[5] ~= '2' and redis.call('HEXISTS', KEYS[10], id) == 1 then
     answer = 'moving'
   elseif resent and present and ours(id, nonce_of(present), i) then
     answer = 'pushed'
@@ -59,7 +60,7 @@ for i = 6, #ARGV, 5 do
     answer = 'pushed' -- and dispatched, and acknowledged
   elseif open and mode ~= 'replace' then
     answer = mode == 'keep' and 'seen' or 'refused:seen'
-  elseif not present and ARGV[5] == '1' then
+  elseif not present and ARGV[5] ~= '0' then
     answer = 'elsewhere'
   else
     answer = present and 'replaced' or 'pushed'

@@ -1,4 +1,5 @@
--- put: puts tasks that were taken elsewhere in force here. Again is harmless: the first put used the mark up.
+-- put: puts tasks that were taken elsewhere in force here. Again is harmless: the first put used the mark up. One that is
+-- here already, because a failover undid a take of it, stays as it is here.
 -- USES: guard, begin, rouse
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -30,7 +31,8 @@ if #ids == 0 then return {'ok'} end
 local open = redis.call('HMGET', KEYS[7], unpack(marks))
 local due, dead, reasons, records, leases, used, first = {}, {}, {}, {}, {}, {}, math.huge
 for n, id in ipairs(ids) do
-  if open[n] then
+  if open[n] then used[#used + 1] = marks[n] end
+  if open[n] and redis.call('HEXISTS', KEYS[2], id) == 0 then
     local parcel = ARGV[n * 2 + 3]
     local kind, score, lease, why, at = string.match(parcel, '^[^|]*|[^|]*|(%a+)|([^|]*)|(%d+)|(%d+)|()')
     if kind == 'due' then
@@ -42,7 +44,6 @@ for n, id in ipairs(ids) do
     end
     if lease ~= '0' then leases[#leases + 1], leases[#leases + 2] = id, string.sub(parcel, at, at + lease - 1) end
     records[#records + 1], records[#records + 2] = id, string.sub(parcel, at + lease + why)
-    used[#used + 1] = marks[n]
   end
 end
 if #due > 0 then redis.call('ZADD', KEYS[3], unpack(due)) end
@@ -50,7 +51,7 @@ if #dead > 0 then
   redis.call('ZADD', KEYS[5], unpack(dead))
   redis.call('HSET', KEYS[6], unpack(reasons))
 end
-if #used > 0 then redis.call('HSET', KEYS[2], unpack(records)) end
+if #records > 0 then redis.call('HSET', KEYS[2], unpack(records)) end
 if #leases > 0 then redis.call('HSET', KEYS[4], unpack(leases)) end
 if #used > 0 then redis.call('HDEL', KEYS[7], unpack(used)) end
 if first < math.huge then rouse(first) end

@@ -7,7 +7,7 @@ that had to be connected anew between the two counts as unconfirmed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 from shardq.calls.request import Call, Command
@@ -74,6 +74,9 @@ class Confirming:
                 yield call, self.call(call, timeout)
             except ShardqError as exc:
                 yield call, exc
+
+    def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
+        return self._driver.confirm(seals)
 
     def _confirm(self, line: Line, slot: int) -> None:
         connects = line.connects

@@ -14,7 +14,7 @@ from shardq.calls import orders, produce
 from shardq.calls.answers import Missing, Moving, Stale
 from shardq.calls.request import Command, Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
-from shardq.growth.moves import brought
+from shardq.growth.moves import brought, cleared
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
@@ -156,9 +156,9 @@ def unique_pushed(atlas: Atlas, words: list[Word], *, in_doubt: bool = False) ->
     id = str(words[0])
     round = 0
 
-    def asked(keys: ShardKeys, epoch: int, *, only_here: bool) -> Operation[str]:
+    def asked(keys: ShardKeys, epoch: int, *, earlier: produce.Earlier) -> Operation[str]:
         nonlocal in_doubt
-        call = produce.push_unique(keys, epoch, words, only_here=only_here)
+        call = produce.push_unique(keys, epoch, words, earlier=earlier)
         if in_doubt:
             call = call.after_loss()
         try:
@@ -169,22 +169,22 @@ def unique_pushed(atlas: Atlas, words: list[Word], *, in_doubt: bool = False) ->
 
     while True:
         topology = atlas.topology
-        *earlier, home = (atlas.keys(shard) for shard in topology.homes(id))
+        *former, home = (atlas.keys(shard) for shard in topology.homes(id))
         keys = home
         try:
-            for keys in earlier:
-                answer = yield from asked(keys, topology.epoch, only_here=True)
-                while answer == "moving":
+            for keys in former:
+                answer = yield from asked(keys, topology.epoch, earlier="1")
+                if answer == "moving":
                     # asked again: what arrives may be done before we look there, and its window is still here
                     yield from brought(atlas, keys, id)
-                    answer = yield from asked(keys, topology.epoch, only_here=True)
+                    answer = yield from asked(keys, topology.epoch, earlier="2")
                 if answer != "elsewhere":
                     return answer
             keys = home
-            answer = yield from asked(home, topology.epoch, only_here=False)
+            answer = yield from asked(home, topology.epoch, earlier="0")
             if answer != "moving":
                 return answer
-            yield from brought(atlas, home, id)
+            yield from cleared(atlas, home, id)
         except (Stale, Missing) as fault:
             yield from mended(atlas, keys, fault, round, in_doubt=in_doubt)
             round += 1
@@ -276,8 +276,9 @@ def looked_up(
     """An order or question by id, put to each shard that may hold the id until one knows it.
 
     The order of the shards is the way tasks move: an id that moves on meanwhile is met in a later one. A topology
-    that changes meanwhile starts the round anew. ``in_doubt``: an earlier send may have been executed. So may each of
-    these, once an answer was lost: all that follow are sent, and their answers read, as after that.
+    that changes meanwhile starts the round anew. What is on its way is put where it goes, and asked for there.
+    ``in_doubt``: an earlier send may have been executed. So may each of these, once an answer was lost: all that follow
+    are sent, and their answers read, as after that.
     """
     round = 0
     while True:
@@ -290,6 +291,11 @@ def looked_up(
                 call = (resending(make) if in_doubt else make)(keys, topology.epoch)
                 try:
                     result = yield call
+                except Moving:
+                    if shard == shards[-1]:
+                        raise
+                    yield from brought(atlas, keys, id)
+                    continue
                 finally:
                     in_doubt = in_doubt or call.in_doubt
                 if not absent(result):
@@ -298,7 +304,7 @@ def looked_up(
             yield from mended(atlas, keys, fault, round, in_doubt=in_doubt)
             round += 1
         except Moving:
-            yield from brought(atlas, keys, id)
+            yield from cleared(atlas, keys, id)
         else:
             return result  # type: ignore[no-any-return]  # what a yield gives back is untyped
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from shardq.calls.request import Command
+from shardq.calls.request import Call, Command
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.routes import Connections
 from shardq.drivers.settings import Settings
@@ -27,6 +27,7 @@ class Carrier(Protocol):
     def refresh(self) -> None: ...
     def call(self, call: Command[T], timeout: float | None = None) -> T: ...
     def call_all(self, calls: Iterable[Command[T]], *, timeout: float | None = None) -> Iterator[Any]: ...
+    def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]: ...
     def node_of(self, slot: int) -> str: ...
     def nodes(self) -> list[str]: ...
     def connections(self) -> dict[str, Connections]: ...
@@ -76,6 +77,9 @@ class AsyncCarrier:
                 yield answer
         finally:
             self.run(answers.aclose())
+
+    def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
+        return self.run(self.driver.confirm(seals))
 
     def node_of(self, slot: int) -> str:
         return self.driver.node_of(slot)

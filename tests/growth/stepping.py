@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from shardq.calls.request import Command
 from shardq.errors import ShardqError
-from shardq.operation import Many, Operation, Pause
+from shardq.operation import Confirm, Histories, Many, Operation, Pause
 
 Carry = Callable[[Command[Any]], Any]
 """Carries one request out; answers its result, or the ShardqError it came to."""
 
 
-class Stepped:
-    """Begins when it is made, and waits before its first request."""
+def without_replicas(step: Confirm) -> Histories:
+    return {seal.slot: "one" for seal in step.seals}
 
-    def __init__(self, what: str, operation: Operation[Any]) -> None:
+
+class Stepped:
+    """Begins when it is made, and waits before its first request. ``confirm`` answers for the replicas, at once."""
+
+    def __init__(
+        self, what: str, operation: Operation[Any], *, confirm: Callable[[Confirm], Histories] = without_replicas
+    ) -> None:
         self.what = what
         self.done = False
         self.result: Any = None
         """What it came to: its value, or its ShardqError."""
         self._operation = operation
+        self._confirm = confirm
         self.request: Command[Any] | None = None
         """The next one; None at the end, and in a pause."""
         self._rest: Iterator[Command[Any]] | None = None
@@ -57,11 +65,14 @@ class Stepped:
         else:
             self._resume(lambda: self._operation.send(answer))
 
-    def _resume(self, go: Callable[[], Command[Any] | Many[Any] | Pause]) -> None:
+    def _resume(self, go: Callable[[], Command[Any] | Many[Any] | Confirm | Pause]) -> None:
         try:
             while True:
                 step = go()
                 self.request = self._rest = None
+                if isinstance(step, Confirm):
+                    go = partial(self._operation.send, self._confirm(step))
+                    continue
                 if isinstance(step, Command):
                     self.request = step
                 elif isinstance(step, Many):

@@ -101,6 +101,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         grow.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
         grow.unmark(keys, epoch, now_us=NOW),
         grow.swept(keys, epoch, 2, now_us=NOW),
+        grow.seal(keys, epoch, now_us=NOW),
     ]
 
 

@@ -158,12 +158,27 @@ def test_an_id_on_its_way_to_another_shard(shard: Shard, keys: ShardKeys, rule: 
 
 
 @pytest.mark.parametrize("rule", ANSWERS)
+def test_an_id_whose_parcel_was_put_where_it_goes(shard: Shard, keys: ShardKeys, rule: str) -> None:
+    """Its window counts, where that is."""
+    tasks: list[Word] = ["a", -100, NEW, rule, WINDOW]
+    for seen, answer in (
+        ({}, "elsewhere"),
+        ({"seen": {"a": T + 1}}, ANSWERS[rule]["seen"].replace("pushed", "elsewhere")),
+    ):
+        Case(
+            lambda keys: produce.push_unique(keys, EPOCH, tasks, earlier="2", now_us=NOW),
+            ["ok", answer],
+            {"moved": {"a": "n1|2|…"}} | seen,
+        ).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
 @pytest.mark.parametrize("state", STATES)
 def test_where_an_id_may_be_from_earlier_none_is_added(shard: Shard, keys: ShardKeys, rule: str, state: str) -> None:
     tasks: list[Word] = ["a", -100, NEW, rule, WINDOW]
     answer = ANSWERS[rule][state].replace("pushed", "elsewhere")
     Case(
-        lambda keys: produce.push_unique(keys, EPOCH, tasks, only_here=True, now_us=NOW),
+        lambda keys: produce.push_unique(keys, EPOCH, tasks, earlier="1", now_us=NOW),
         ["ok", answer],
         STATES[state],
         REPLACED[state] if answer == "replaced" else {},

@@ -1,0 +1,11 @@
+-- seal: writes something, so that a WAIT that follows on the connection is about all that was written here before.
+-- USES: guard, begin
+-- KEYS 1 meta HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(1)
+begin() -- also out of memory: what is moved away frees some
+redis.call('HSET', KEYS[1], 'sealed', string.format('%.0f', now_ms))
+return {'ok'}

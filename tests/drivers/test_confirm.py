@@ -1,0 +1,75 @@
+"""Whether replicas have what was written: asked of both drivers, on servers with replicas and without."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.cluster import Cluster
+from cluster.server import Server
+from shardq.calls import control, grow
+from shardq.errors import AccessDenied
+from shardq.layout.keys import ShardKeys, shard_keys
+from tests.drivers.carriers import Carrier, Carriers
+from tests.support.waiting import wait_until
+
+
+def opened(carrier: Carrier, name: str, shard: int) -> ShardKeys:
+    """A shard that can be written to."""
+    keys = shard_keys(name, shard)
+    carrier.call(control.open_shard(keys, 1, "{}"))
+    return keys
+
+
+def test_without_a_replica_nothing_is_written(carriers: Carriers, single: Server, name: str) -> None:
+    carrier = carriers.opened(single.url)
+    keys = opened(carrier, name, 0)
+    (first,) = carrier.confirm([grow.seal(keys, 1)]).values()
+    (second,) = carrier.confirm([grow.seal(keys, 1)]).values()
+    assert first
+    assert first == second
+    assert single.ask("HGET", keys.meta, "sealed") is None
+
+
+def test_a_replica_that_is_lost(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
+    """Then nothing is known of its node, and of the others all; also by a driver that never saw it."""
+    carrier = carriers.opened(own_cluster.url)
+    lost, other = (opened(carrier, name, shard) for shard in (0, 1))
+    master = own_cluster.node_of_slot(lost.slot)
+    (replica,) = own_cluster.replicas_of(master)
+    seals = [grow.seal(lost, 1), grow.seal(other, 1)]
+    before = carrier.confirm(seals)
+    assert len(set(before.values()) - {None}) == 2
+    assert carrier.confirm(seals) == before
+    replica.pause()
+    try:
+        master.ask("CLIENT", "KILL", "TYPE", "replica")
+        for each in (carrier, carriers.opened(own_cluster.url)):
+            assert each.confirm(seals) == before | {lost.slot: None}
+    finally:
+        replica.resume()
+    wait_until(lambda: carrier.confirm(seals) == before, "the replica is back")
+
+
+def test_after_a_failover_the_history_is_another(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
+    carrier = carriers.opened(own_cluster.url, timeout=90.0)
+    keys = opened(carrier, name, 0)
+    before = carrier.confirm([grow.seal(keys, 1)])
+    master = own_cluster.node_of_slot(keys.slot)
+    master.kill()
+    own_cluster.wait_promoted(master)
+    carrier.call(control.open_shard(keys, 1, "{}"))
+    after = carrier.confirm([grow.seal(keys, 1)])
+    # the new master has no replica, and nothing to wait for
+    assert after[keys.slot]
+    assert after != before
+
+
+def test_a_user_who_may_not_ask(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
+    carrier = carriers.opened(own_cluster.url)
+    keys = opened(carrier, name, 0)
+    for node in own_cluster.nodes:
+        node.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-wait")
+    carrier = carriers.opened(own_cluster.url.replace("://", "://me:secret9@"))
+    with pytest.raises(AccessDenied, match="WAIT") as caught:
+        carrier.confirm([grow.seal(keys, 1)])
+    assert "secret9" not in str(caught.value)
