@@ -35,6 +35,8 @@ class Claim:
     """What is left in the ready list of each topic asked for."""
     crowds: list[int]
     """How many processes wait for each topic; 0 unless the caller does."""
+    dropped: int
+    """Entries that nobody can be given: stale ones, and those of tasks that have expired."""
 
 
 def claim(
@@ -85,12 +87,13 @@ def _flat(shares: Mapping[str, int], limits: Mapping[str, int]) -> list[Word]:
 
 
 def _claim(answer: list[Any]) -> Claim:
-    left, crowds, items = body(answer)
+    left, crowds, dropped, items = body(answer)
     fields = iter(items)
-    tasks = zip(fields, fields, fields, fields, strict=True)
-    return Claim(
-        [Claimed(id.decode(), failures, lapses, record) for id, failures, lapses, record in tasks], left, crowds
-    )
+    tasks = [
+        Claimed(id.decode(), failures, lapses, record)
+        for id, failures, lapses, record in zip(fields, fields, fields, fields, strict=True)
+    ]
+    return Claim(tasks, left, crowds, dropped)
 
 
 def length(keys: ShardKeys, topic: str, *, patience_s: float) -> Command[int]:

@@ -149,7 +149,8 @@ def _claimed(
 ) -> Operation[list[Delivery]]:
     deliveries: list[Delivery] = []
     unasked = set(shards)
-    for round in range(ROUNDS):
+    round = 0
+    while round < ROUNDS:
         wanted, topics = max - len(deliveries), claims.open_topics()
         try:
             caps: dict[str, int] = {}
@@ -161,7 +162,7 @@ def _claimed(
             few = round == 0 and room is None
             asks = claims.hints.split(wanted, among, topics, caps, time.monotonic(), few=few)
             unasked.difference_update(ask.shard for ask in asks)
-            found = yield from _asked(claims, taken, asks, round, room, patience_s=patience_s)
+            found, stale = yield from _asked(claims, taken, asks, round, room, patience_s=patience_s)
         except ShardqError as exc:
             if not deliveries:
                 raise
@@ -176,16 +177,19 @@ def _claimed(
             deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
         if len(deliveries) >= max or taken.caller_left or not (unasked or claims.hints.left(shards)):
             break
+        # a trip that met only stale entries does not count: the next one goes on behind them
+        round += not stale
     return deliveries
 
 
 def _asked(
     claims: Claims, taken: Taken, asks: Sequence[Ask], round: int, room: Room | None, *, patience_s: float | None
-) -> Operation[list[Delivery]]:
+) -> Operation[tuple[list[Delivery], bool]]:
+    """What these shards give now, and whether one of them has met only entries that nobody can be given."""
     atlas = claims.atlas
     epoch = atlas.topology.epoch
     before = room.desk.turns([ask.shard for ask in asks], claims.topics) if room else {}
-    sent: dict[int, tuple[ShardKeys, str, list[str]]] = {}
+    sent: dict[int, tuple[ShardKeys, str, Ask]] = {}
     requests = []
     for ask in asks:
         keys, token = atlas.keys(ask.shard), claims.token()
@@ -201,25 +205,27 @@ def _asked(
             waiter=room.process if room and room.hears(keys) else "",
             patience_s=patience_s,
         )
-        sent[id(call)] = keys, token, list(ask.shares)
+        sent[id(call)] = keys, token, ask
         requests.append(told(call, partial(taken.leased, ask.shard, token)))
     deliveries: list[Delivery] = []
+    stale = False
     broken: list[tuple[ShardKeys, Bury]] = []
     faults: list[tuple[ShardKeys, ShardqError]] = []
     named: list[List] = []
     crowd = 0
     for call, result in (yield Many(requests)):
-        keys, token, topics = sent[id(call)]
+        keys, token, ask = sent[id(call)]
         if isinstance(result, (Unavailable, Unanswered)) and patience_s is not None:
-            claims.troubled(keys.shard, topics, result)
+            claims.troubled(keys.shard, list(ask.shares), result)
             continue
         if isinstance(result, ShardqError):
             faults.append((keys, result))
             continue
         if claims.trouble:
             claims.recovered(keys.shard)
-        claims.stocks.learn(keys.shard, dict(zip(topics, result.left, strict=True)), time.monotonic())
-        for topic, left, size in zip(topics, result.left, result.crowds, strict=True):
+        claims.stocks.learn(keys.shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())
+        stale = stale or bool(result.dropped and not result.tasks)
+        for topic, left, size in zip(ask.shares, result.left, result.crowds, strict=True):
             # a crowd is counted only where our name was left
             if size and not left:
                 named.append((keys.shard, topic))
@@ -241,7 +247,7 @@ def _asked(
                 raise
             # what was claimed elsewhere is worth more than the error, which the next claim meets again
             log.warning("not all could be claimed: %s", exc)
-    return deliveries
+    return deliveries, stale
 
 
 def lengths_asked(claims: Claims, shards: Sequence[int], room: Room) -> Operation[None]:

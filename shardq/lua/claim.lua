@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: guard, begin, rouse, lease, record, draw, roomy
+-- USES: guard, begin, rouse, lease, record, draw, roomy, ghosts
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -19,39 +19,53 @@
 -- ARGV 8 the caller's process, to be woken for each list left empty, or '' when it does not wait
 -- ARGV 9.. for each list: its topic, how many of it at most, attempts allowed to a task that brings no limit of its own
 --         ('': the dispatcher says)
--- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, {id, failures, lapses, record, …}}
---         | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, {id, failures, lapses,
+--         record, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC a task is in the answer and leased, or still in its list
--- COST O(n log M), at most about 1 MiB of records
+-- COST O(n log M), n the entries met: at most 1,000, and about 1 MiB of records. What is stale or has expired takes nobody's
+--         place: it is dropped, and what is behind it looked at. Something dropped and nothing given: call again at once
 local max, token = tonumber(ARGV[4]), ARGV[6]
 local deadline = now_ms + tonumber(ARGV[5])
 local haunted
-local items, met, ghosts, odd, reasons = {}, {}, {}, {}, {}
+local items, met, odd, reasons = {}, {}, {}, {}
 local members, entries, taken_of, drained, back = {}, {}, {}, {}, {}
-local given, read, bytes = 0, 0, 0
+local given, looked, read, bytes = 0, 0, 0, 0
 local lists = (#ARGV - 8) / 3
 for list = 8, 7 + lists do
-  local share, allowed = math.min(max - given, tonumber(ARGV[list * 3 - 14])), ARGV[list * 3 - 13]
+  local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 3 - 14])), ARGV[list * 3 - 13]
   local first_lease = lease_entry(0, 0, allowed, token)
-  local asked = share > 0 and bytes < 1048576
-  local ids = asked and redis.call('LRANGE', KEYS[list], 0, share - 1) or {}
-  local taken = 0
-  if #ids > 0 and haunted == nil then haunted = redis.call('HLEN', KEYS[5]) > 0 end
-  while taken < #ids and bytes < 1048576 do
-    local chunk = {}
-    for i = taken + 1, math.min(#ids, taken + next_chunk(1048576 - bytes, read, bytes)) do chunk[#chunk + 1] = ids[i] end
-    local records = redis.call('HMGET', KEYS[2], unpack(chunk))
-    local leases = redis.call('HMGET', KEYS[4], unpack(chunk))
-    local counts = haunted and redis.call('HMGET', KEYS[5], unpack(chunk)) or {}
-    for i, id in ipairs(chunk) do
-      if bytes >= 1048576 then break end
-      local record = records[i]
-      taken = taken + 1
-      if (ghosts[id] or 0) < tonumber(counts[i] or 0) then
-        ghosts[id] = (ghosts[id] or 0) + 1
-      elseif record and not met[id] then
+  local ids, stale, at, taken, ended = {}, {}, 0, 0, false
+  while wanted > 0 and looked < 1000 and bytes < 1048576 do
+    if at == #ids then
+      if ended then break end
+      -- at first what is wanted; what was dropped of that took nobody's place: on behind it, in steps that grow
+      local count = math.min(1000 - looked, math.max(wanted, 2 * taken))
+      ids, at = redis.call('LRANGE', KEYS[list], taken, taken + count - 1), 0
+      ended = #ids < count
+      if #ids == 0 then break end
+      if haunted == nil then haunted = redis.call('HLEN', KEYS[5]) > 0 end
+      stale = haunted and marked(ids, redis.call('HMGET', KEYS[5], unpack(ids))) or {}
+    end
+    local chunk, last, most = {}, at, next_chunk(1048576 - bytes, read, bytes)
+    while last < #ids and #chunk < most do
+      last = last + 1
+      if not stale[last] then chunk[#chunk + 1] = ids[last] end
+    end
+    local records = #chunk > 0 and redis.call('HMGET', KEYS[2], unpack(chunk))
+    local leases = #chunk > 0 and redis.call('HMGET', KEYS[4], unpack(chunk))
+    local i = 0
+    while at < last and wanted > 0 and bytes < 1048576 do
+      at, taken, looked = at + 1, taken + 1, looked + 1
+      local id, record = ids[at], nil
+      if stale[at] then
+        passed[id] = (passed[id] or 0) + 1
+      else
+        i, read = i + 1, read + 1
+        record = records[i]
+      end
+      if record and not met[id] then
         met[id] = true
-        read, bytes = read + 1, bytes + #record
+        bytes = bytes + #record
         local known, head = parts_of(record)
         if known and head and head.x and tonumber(head.x) <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
@@ -61,9 +75,9 @@ for list = 8, 7 + lists do
             failures, lapses = lease_of(leases[i])
             entry = lease_entry(failures, lapses, head and head.m or allowed, token)
           end
-          given = given + 1
-          local at = given * 4
-          items[at - 3], items[at - 2], items[at - 1], items[at] = id, failures, lapses, record
+          given, wanted = given + 1, wanted - 1
+          local place = given * 4
+          items[place - 3], items[place - 2], items[place - 1], items[place] = id, failures, lapses, record
           members[given * 2 - 1], members[given * 2] = deadline, id
           entries[given * 2 - 1], entries[given * 2] = id, entry
           back[given * 2 - 1], back[given * 2] = KEYS[list], id
@@ -73,12 +87,12 @@ for list = 8, 7 + lists do
       end
     end
   end
-  taken_of[list], drained[list] = taken, asked and taken == #ids and #ids < share
+  taken_of[list], drained[list] = taken, ended and at == #ids
 end
 local held, known_leases
 if given > 0 then held, known_leases = redis.call('ZCARD', KEYS[3]), redis.call('HLEN', KEYS[4]) end
 -- what is not handed out is accounted for before it leaves its list: refused halfway, it is met again
-if #odd > 0 or next(ghosts) then
+if #odd > 0 or next(passed) then
   -- a key of the wrong type fails here, before anything is written
   redis.call('ZCARD', KEYS[6])
   redis.call('HLEN', KEYS[7])
@@ -89,9 +103,7 @@ for i, id in ipairs(odd) do
   redis.call('ZADD', KEYS[6], now_ms, id)
   redis.call('HSET', KEYS[7], id, reasons[i])
 end
-for id, count in pairs(ghosts) do
-  if redis.call('HINCRBY', KEYS[5], id, -count) <= 0 then redis.call('HDEL', KEYS[5], id) end
-end
+forget_passed(KEYS[5])
 for list = 8, 7 + lists do
   if taken_of[list] > 0 then redis.call('LTRIM', KEYS[list], taken_of[list], -1) end
 end
@@ -131,4 +143,4 @@ for i = 1, lists do
   crowds[i] = type(crowd) == 'number' and crowd or 0
 end
 if given > 0 and deadline - now_ms <= STEP_MS then rouse(deadline) end
-return {'ok', lengths, crowds, items}
+return {'ok', lengths, crowds, looked - given, items}

@@ -1,5 +1,5 @@
 -- forward: takes ids from a ready list and appends their payloads to somebody's list on this server.
--- USES: guard, begin, record
+-- USES: guard, begin, record, ghosts
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST
@@ -14,34 +14,50 @@
 -- ARGV 4 right | left: the end of the destination to push to
 -- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
--- COST O(n), at most about 1 MiB of records
-local ids = redis.call('LRANGE', KEYS[3], 0, tonumber(ARGV[3]) - 1)
-if #ids == 0 then return {'ok', 0, 0} end
+-- COST O(n), n the entries met: at most 1,000, and about 1 MiB of records. What is stale or has expired takes nobody's
+--         place: it is dropped, and what is behind it looked at. Something left: call again at once
+local wanted = tonumber(ARGV[3])
 local haunted = redis.call('HLEN', KEYS[4]) > 0
 local aged = redis.call('HLEN', KEYS[5]) > 0
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('LLEN', KEYS[8])
-local payloads, sent, odd, reasons, ghosts, met = {}, {}, {}, {}, {}, {}
-local taken, bytes = 0, 0
-while taken < #ids and bytes < 1048576 do
-  local chunk = {}
-  for i = taken + 1, math.min(#ids, taken + next_chunk(1048576 - bytes, taken, bytes)) do chunk[#chunk + 1] = ids[i] end
-  local records = redis.call('HMGET', KEYS[2], unpack(chunk))
-  local counts = haunted and redis.call('HMGET', KEYS[4], unpack(chunk)) or {}
-  for i, id in ipairs(chunk) do
-    if bytes >= 1048576 then break end
-    local record = records[i]
-    taken = taken + 1
-    if (ghosts[id] or 0) < tonumber(counts[i] or 0) then
-      ghosts[id] = (ghosts[id] or 0) + 1
-    elseif record and not met[id] then
+local payloads, sent, odd, reasons, met = {}, {}, {}, {}, {}
+local ids, stale, at, taken, ended = {}, {}, 0, 0, false
+local read, bytes = 0, 0
+while wanted > 0 and taken < 1000 and bytes < 1048576 do
+  if at == #ids then
+    if ended then break end
+    local count = math.min(1000 - taken, math.max(wanted, 2 * taken))
+    ids, at = redis.call('LRANGE', KEYS[3], taken, taken + count - 1), 0
+    ended = #ids < count
+    if #ids == 0 then break end
+    stale = haunted and marked(ids, redis.call('HMGET', KEYS[4], unpack(ids))) or {}
+  end
+  local chunk, last, most = {}, at, next_chunk(1048576 - bytes, read, bytes)
+  while last < #ids and #chunk < most do
+    last = last + 1
+    if not stale[last] then chunk[#chunk + 1] = ids[last] end
+  end
+  local records = #chunk > 0 and redis.call('HMGET', KEYS[2], unpack(chunk))
+  local i = 0
+  while at < last and wanted > 0 and bytes < 1048576 do
+    at, taken = at + 1, taken + 1
+    local id, record = ids[at], nil
+    if stale[at] then
+      passed[id] = (passed[id] or 0) + 1
+    else
+      i, read = i + 1, read + 1
+      record = records[i]
+    end
+    if record and not met[id] then
       met[id] = true
       bytes = bytes + #record
       local known, head, start = parts_of(record)
       if known and head and head.x and tonumber(head.x) <= now_ms then
         odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
       elseif known then
+        wanted = wanted - 1
         payloads[#payloads + 1] = string.sub(record, start)
         sent[#sent + 1] = id
       else
@@ -50,6 +66,7 @@ while taken < #ids and bytes < 1048576 do
     end
   end
 end
+if taken == 0 then return {'ok', 0, 0} end
 -- removals that remove nothing: a user who may not remove must not hand over either, and a server without memory drains
 begin()
 redis.call('LTRIM', KEYS[3], 0, -1)
@@ -58,9 +75,7 @@ for i, id in ipairs(odd) do
   redis.call('ZADD', KEYS[6], now_ms, id)
   redis.call('HSET', KEYS[7], id, reasons[i])
 end
-for id, count in pairs(ghosts) do
-  if redis.call('HINCRBY', KEYS[4], id, -count) <= 0 then redis.call('HDEL', KEYS[4], id) end
-end
+forget_passed(KEYS[4])
 if #payloads > 0 then
   -- somebody's list: it may refuse
   local refused
@@ -70,7 +85,7 @@ if #payloads > 0 then
     refused = redis.pcall('RPUSH', KEYS[8], unpack(payloads))
   end
   if type(refused) == 'table' then
-    for id, count in pairs(ghosts) do redis.call('HINCRBY', KEYS[4], id, count) end
+    for id, count in pairs(passed) do redis.call('HINCRBY', KEYS[4], id, count) end
     return refused
   end
 end

@@ -175,6 +175,41 @@ TABLE: dict[str, tuple[State, Call[Claim] | Mapping[str, int], int, list[Claimed
         [0],
         {"ready/": None, "dead": dict.fromkeys("vwxy", T), "why": dict.fromkeys("vwxy", "format")},
     ),
+    "what nobody can be given takes nobody's place": (
+        {
+            "ready/": ["g", "x", "z", "b", "a", "b", "c"],
+            "task": {"z": expiring(T), "g": A, "a": A, "b": B, "c": C},
+            "ghost": {"g": "1", "b": "1"},
+        },
+        {"": 2},
+        2,
+        [task("a", A), task("b", B)],
+        [1],
+        {
+            "ready/": ["c"],
+            "ghost": None,
+            "dead": {"z": T},
+            "why": {"z": "expired"},
+            "leased": {"a": T + LEASE, "b": T + LEASE},
+            "lease": {"a": "0:0::tok", "b": "0:0::tok"},
+            "meta": RUNG,
+        },
+    ),
+    "what nobody can be given in front of another list": (
+        {"ready/": ["g", "x"], "ready/mail": ["mail/b", "mail/c"], "ghost": {"g": "1"}, "task": {"mail/b": B}},
+        {"": 1, "mail": 1},
+        1,
+        [task("mail/b", B)],
+        [0, 1],
+        {
+            "ready/": None,
+            "ready/mail": ["mail/c"],
+            "ghost": None,
+            "leased": {"mail/b": T + LEASE},
+            "lease": {"mail/b": "0:0::tok"},
+            "meta": RUNG,
+        },
+    ),
     "one that has expired": (
         {"ready/": ["x", "y"], "task": {"x": expiring(T), "y": expiring(T + 1)}},
         {"": 10},
@@ -287,3 +322,38 @@ def test_records_of_a_mebibyte_one_by_one(shard: Shard, keys: ShardKeys) -> None
     shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": large, "b": large}})
     assert shard.run(claim(keys)).tasks == [task("a", large)]
     assert tasks_of(shard.run(claim(keys))) == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["stale", "expired", "removed"])
+@pytest.mark.parametrize("number", [999, 1000, 3000])
+def test_a_bounded_number_of_entries_that_nobody_can_be_given(
+    shard: Shard, keys: ShardKeys, kind: str, number: int
+) -> None:
+    ids = [f"i{n}" for n in range(number)]
+    before: State = {"meta": meta(), "ready/": [*ids, "a", "b"], "task": {"a": A, "b": B}}
+    if kind == "expired":
+        before["task"] |= dict.fromkeys(ids, expiring(T))
+    if kind == "stale":
+        before["task"] |= dict.fromkeys(ids, A)
+        before["ghost"] = dict.fromkeys(ids, "1")
+    shard.seed(before)
+    left = []
+    while not (answer := shard.run(claim(keys, {"": 1}, max=1))).tasks:
+        # it says that it has to be called again, and has done a thousand
+        assert answer.dropped == 1000
+        left += answer.left
+    assert left == [number + 2 - done for done in range(1000, number + 1, 1000)]
+    assert (tasks_of(answer), answer.left, answer.dropped) == (["a"], [1], number % 1000)
+    state = shard.state()
+    assert state["ready/"] == ["b"]
+    assert "ghost" not in state
+    assert state.get("dead", {}) == (dict.fromkeys(ids, T) if kind == "expired" else {})
+
+
+def test_a_bounded_number_of_bytes_that_nobody_can_be_given(shard: Shard, keys: ShardKeys) -> None:
+    large = expiring(T) + "x" * (600 << 10)
+    ids = [f"l{n}" for n in range(5)]
+    shard.seed({"meta": meta(), "ready/": [*ids, "a"], "task": dict.fromkeys(ids, large) | {"a": A}})
+    answers = [shard.run(claim(keys, {"": 1}, max=1)) for _ in range(3)]
+    told = [(tasks_of(answer), answer.left, answer.dropped) for answer in answers]
+    assert told == [([], [4], 2), ([], [2], 2), (["a"], [0], 1)]

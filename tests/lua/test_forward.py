@@ -67,6 +67,23 @@ TABLE: dict[str, tuple[State, Forwarded, State]] = {
         Forwarded(0, 0),
         {"ready/": None, "ghost": None},
     ),
+    "what can't be sent takes nobody's place": (
+        {
+            "ready/": ["g", "x", "z", *(f"i{n}" for n in range(1002))],
+            "task": {"z": expiring(T), "g": A} | {f"i{n}": A for n in range(1002)},
+            "ghost": {"g": "1"},
+        },
+        Forwarded(997, 5),
+        {
+            "ready/": [f"i{n}" for n in range(997, 1002)],
+            "task": {"z": expiring(T), "g": A} | {f"i{n}": A for n in range(997, 1002)},
+            "ghost": None,
+            "dead": {"z": T},
+            "why": {"z": "expired"},
+            THEIRS: ["a"] * 997,
+            "meta": sent(997),
+        },
+    ),
     "a record of an unknown version, and one that has expired": (
         {"ready/": ["x", "a", "y"], "task": {"x": ODD, "a": A, "y": expiring(T)}},
         Forwarded(1, 0),
@@ -149,3 +166,21 @@ def test_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys, small_ones: in
         steps.append(shard.run(forward(keys)))
     assert steps == [Forwarded(small_ones + 2, 3), Forwarded(2, 1), Forwarded(1, 0)]
     assert [len(payload) for payload in shard.state()[THEIRS]] == [1] * small_ones + [600 << 10] * 5
+
+
+@pytest.mark.parametrize("kind", ["stale", "expired", "removed"])
+def test_a_bounded_number_of_entries_that_can_not_be_sent(shard: Shard, keys: ShardKeys, kind: str) -> None:
+    ids = [f"i{n}" for n in range(2500)]
+    before: State = {"meta": meta(), "ready/": [*ids, "a", "b"], "task": {"a": A, "b": B}}
+    if kind == "expired":
+        before["task"] |= dict.fromkeys(ids, expiring(T))
+    if kind == "stale":
+        before["task"] |= dict.fromkeys(ids, A)
+        before["ghost"] = dict.fromkeys(ids, "1")
+    shard.seed(before)
+    steps = [shard.run(forward(keys, limit=1)) for _ in range(4)]
+    assert steps == [Forwarded(0, 1502), Forwarded(0, 502), Forwarded(1, 1), Forwarded(1, 0)]
+    state = shard.state()
+    assert state[THEIRS] == ["a", "b"]
+    assert "ghost" not in state
+    assert state.get("dead", {}) == (dict.fromkeys(ids, T) if kind == "expired" else {})
