@@ -2,6 +2,10 @@
 
 A list that refuses (something else has its name, or an ACL forbids it) holds back its own topic and no other: said
 once in the log, shown in ``stats()``, tried again until it takes.
+
+A topic is looked at when this poller has moved something of it. Others move tasks too: a process that is just giving
+the shard up, or a dispatch of ours whose answer was lost. So all routes are looked at after every connect, once more
+soon after the first look, and then now and then.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from collections.abc import Callable, Iterable
 from shardq.atlas import Atlas
 from shardq.calls import dispatch
 from shardq.calls.answers import Missing, Stale
+from shardq.dispatcher.pacing import LONGEST_SLEEP_S
 from shardq.drivers.sync import Driver, Line
-from shardq.errors import EngineClosed, ShardqError
+from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.layout.slots import slot_of
 
@@ -23,6 +28,10 @@ log = logging.getLogger("shardq.dispatcher")
 
 RETRY_S = 1.0
 """Before a list that refused is tried again: somebody has to change something first."""
+
+
+SETTLED_S = 1.0
+"""A process that gave the shard up has ended its last dispatch of it by then."""
 
 
 class Forwarding:
@@ -39,7 +48,10 @@ class Forwarding:
         self._keys = keys
         self._relay = relay
         self._timeout = timeout
-        self._epoch = 0
+        self._seen = (0, 0)
+        """The epoch, and the connection of the line, at the last look at all routes."""
+        self._look_at = 0.0
+        """When to look at all of them again."""
         self._open: set[str] = set()
         """Topics whose ready list may hold something."""
         self._refused: dict[str, float] = {}
@@ -51,11 +63,17 @@ class Forwarding:
         ``touched``: topics that may have got something since.
         """
         topology = self._atlas.topology
-        if topology.epoch != self._epoch:
+        now = time.monotonic()
+        if topology.epoch != self._seen[0]:
+            self._refused = {}
+        if (seen := (topology.epoch, self._line.connects)) != self._seen:
             # whatever is ready already goes too, also what another process left there
-            self._open, self._refused, self._epoch = set(topology.open_routes), {}, topology.epoch
+            self._open, self._seen, self._look_at = set(topology.open_routes), seen, now + SETTLED_S
+        elif now >= self._look_at:
+            self._open.update(topology.open_routes)
+            self._look_at = now + LONGEST_SLEEP_S
         self._open.update(topology.open_routes.keys() & set(touched))
-        wait = math.inf
+        wait = self._look_at - now
         for topic in sorted(self._open):
             wait = min(wait, self._serve(topic, limit))
         if not self._refused:
@@ -72,11 +90,11 @@ class Forwarding:
         now = time.monotonic()
         if (wait := self._refused.get(topic, now) - now) > 0:
             return wait
-        call = dispatch.forward(self._keys, self._epoch, topic, to=route.to, side=route.side, limit=limit)
+        call = dispatch.forward(self._keys, self._seen[0], topic, to=route.to, side=route.side, limit=limit)
         try:
             left = self._line.call(call, timeout=self._timeout).left
-        except (Stale, Missing, EngineClosed):
-            raise
+        except (Stale, Missing, EngineClosed, Unavailable, Unanswered):
+            raise  # a node that does not answer is no fault of the list
         except ShardqError as exc:
             if topic not in self._refused:
                 log.error("shard %d can't forward %r to %r, trying on: %s", self._keys.shard, topic, route.to, exc)
