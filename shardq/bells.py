@@ -1,9 +1,14 @@
 """Hearing: one raw connection to each node, subscribed to the channels of the shards there. One ``Bells`` an engine.
 
-A channel is *heard* while its subscription is confirmed. Whatever makes that doubtful (a lost connection, a
-subscription the server ended because the slot moved, a silent server) means the same: the channel is unheard, the slot
-map is learnt again, the channel is placed on the node that serves it now, and once it is confirmed its callback is
-called, because a ring may have been missed. Callbacks are called from the ear's thread and must be quick.
+A channel is *heard* while its subscription is confirmed by the node that serves its slot. Whatever makes that doubtful
+(a lost connection, a subscription the server ended because the slot moved, a silent server) means the same: the channel
+is unheard, the slot map is learnt again, the channel is placed on the node that serves it now, and once it is confirmed
+its callback is called, because a ring may have been missed. Callbacks are called from a thread of this module and must
+be quick.
+
+A master that others have replaced may go on answering us, when it is cut off from them alone, or hang. So where nodes
+can be replaced one more thread, the *keeper*, moves the channels whenever a new slot map was learnt, by whomever, and
+learns one itself now and then.
 """
 
 from __future__ import annotations
@@ -23,6 +28,12 @@ log = logging.getLogger("shardq.bells")
 
 PING_S = 5.0
 """A connection that a firewall has dropped says nothing: ask this often, and expect an answer before the next."""
+
+LOOK_S = 3.0
+"""How often the keeper learns the slot map: as soon as a dispatcher that died is noticed, too."""
+
+DEAF_S = 5.0
+"""Deaf for this long is worth a line in the log: a connection that was lost is mostly back at once."""
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
@@ -58,6 +69,9 @@ class Bells:
         self._channels: dict[str, Channel] = {}
         self._ears: dict[str, _Listener] = {}
         self._closed = False
+        self._new_map = threading.Event()
+        self._unfollow = driver.on_new_map(self._new_map.set)
+        self._keeper: threading.Thread | None = None
 
     def __repr__(self) -> str:
         heard = sum(channel.heard for channel in self._channels.values())
@@ -70,6 +84,7 @@ class Bells:
             if channel is None:
                 channel = self._channels[name] = Channel(name, slot, [ring])
                 self._place(channel)
+                self._keep()
                 return
             # a new list: another thread may be going through the old one
             channel.rings = [*channel.rings, ring]
@@ -80,7 +95,7 @@ class Bells:
     def hears(self, name: str) -> bool:
         """Whether every ring of the channel reaches us now."""
         channel = self._channels.get(name)
-        return channel is not None and channel.heard
+        return channel is not None and channel.heard and channel.node == self._driver.node_of(channel.slot)
 
     def forget(self, name: str, ring: Ring) -> None:
         """Calls ``ring`` no more; the last one to forget a channel ends its subscription."""
@@ -95,13 +110,18 @@ class Bells:
                     self._ears[channel.node].do(("SUNSUBSCRIBE", name))
 
     def close(self) -> None:
+        self._unfollow()
         with self._lock:
             self._closed = True
             ears = list(self._ears.values())
             self._channels.clear()
+            keeper = self._keeper
+        self._new_map.set()
         for ear in ears:
             ear.stop()
-        ended(ear.thread for ear in ears)
+        ended([*(ear.thread for ear in ears), *([keeper] if keeper else [])])
+
+    # ---- where the channels are
 
     def _place(self, channel: Channel) -> None:
         """Gives the channel to the listener of its node. The lock is held."""
@@ -112,12 +132,50 @@ class Bells:
             listener.start()
         self._ears[node].do(("SSUBSCRIBE", channel.name))
 
+    def _keep(self) -> None:
+        """Starts the keeper, where another node may come to serve a slot. The lock is held."""
+        if self._keeper is None and not self._closed and self._driver.settings.kind != "single":
+            self._keeper = threading.Thread(target=self._run_keeper, name="shardq-ear-keeper", daemon=True)
+            self._keeper.start()
+
+    def _run_keeper(self) -> None:
+        while not self._closed:
+            if not self._new_map.wait(LOOK_S):
+                self._learn("")
+            self._new_map.clear()
+            self._follow()
+
+    def _follow(self) -> None:
+        """Moves the channels whose slots are served elsewhere by the present map."""
+        with self._lock:
+            if self._closed:
+                return
+            moved = [c for c in self._channels.values() if self._driver.node_of(c.slot) not in ("", c.node)]
+            for channel in moved:
+                if channel.node in self._ears:
+                    self._ears[channel.node].do(("SUNSUBSCRIBE", channel.name))
+                self._place(channel)
+            left = {ear for node, ear in self._ears.items() if not self._listens_to(node)}
+        for ear in left:
+            ear.leave()
+        for channel in moved:
+            channel.ring(None)
+
+    def _listens_to(self, node: str) -> bool:
+        return any(channel.node == node for channel in self._channels.values())
+
+    def _learn(self, doubted: str) -> None:
+        try:
+            self._driver.refresh(doubted)
+        except ShardqError as exc:
+            log.debug("no fresh slot map: %s", exc)
+
     # ---- for the listeners
 
     def confirmed(self, name: str, node: str) -> None:
         with self._lock:
             channel = self._channels.get(name)
-            if channel is None or channel.node != node:
+            if channel is None or channel.node != node or channel.heard:
                 return
             channel.heard = True
         channel.ring(None)
@@ -135,23 +193,21 @@ class Bells:
                 channel.heard = False
         if not mine:
             return  # forgotten meanwhile
-        try:
-            self._driver.refresh()
-        except ShardqError as exc:
-            log.debug("no fresh slot map: %s", exc)
+        self._learn(doubted=node)
         with self._lock:
             if self._closed:
                 return
             for channel in mine:
-                if self._channels.get(channel.name) is channel:
+                # unless the keeper has moved it meanwhile
+                if self._channels.get(channel.name) is channel and channel.node == node and not channel.heard:
                     self._place(channel)
         for channel in mine:
             channel.ring(None)
 
     def idle(self, listener: _Listener) -> bool:
-        """Whether a listener whose connection ended has nothing left to listen to; then it is dropped."""
+        """Whether a listener has nothing left to listen to; then it is dropped, and must end."""
         with self._lock:
-            if any(channel.node == listener.node for channel in self._channels.values()):
+            if self._listens_to(listener.node):
                 return False
             if self._ears.get(listener.node) is listener:
                 del self._ears[listener.node]
@@ -168,9 +224,13 @@ class _Listener:
         self._lock = threading.Lock()
         self._orders: list[tuple[str, str]] = []
         self._ear: Ear | None = None
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._nudged = threading.Event()
+        """It is to stop, or to see whether it is still needed."""
         self._backoff_s = FIRST_BACKOFF_S
+        self._deaf_since: float | None = None
         self._said = False
+        """The log says that it does not hear."""
         self.thread = threading.Thread(target=self._run, name=f"shardq-ear-{node}", daemon=True)
 
     def start(self) -> None:
@@ -185,21 +245,29 @@ class _Listener:
             ear.wake()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
+        self.leave()
+
+    def leave(self) -> None:
+        """Ends, unless it has got something to listen to again."""
+        self._nudged.set()
         with self._lock:
             ear = self._ear
         if ear is not None:
             ear.wake()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while True:
             try:
                 self._attend()
+                return
             except ShardqError as exc:
-                self._log(exc)
+                self._note(exc)
             except Exception:
                 log.exception("the subscriber of %s met an error it does not know; connecting anew", self.node)
-            if self._stopping.wait(self._backoff_s):
+            self._nudged.wait(self._backoff_s)
+            self._nudged.clear()
+            if self._stopping:
                 return
             self._backoff_s = min(LONGEST_BACKOFF_S, self._backoff_s * 2)
             with self._lock:
@@ -208,21 +276,32 @@ class _Listener:
             if self._bells.idle(self):
                 return
 
-    def _log(self, exc: ShardqError) -> None:
-        # once an outage; pollers fall back to short sleeps meanwhile
-        if not self._said and not self._stopping.is_set():
-            log.warning("not hearing %s for the moment: %s", self.node, exc)
+    def _note(self, exc: ShardqError) -> None:
+        """Said once, and where others have not said that the node fails; pollers look often meanwhile."""
+        now = time.monotonic()
+        if self._deaf_since is None:
+            self._deaf_since = now
+        passing = isinstance(exc, Unavailable) and now - self._deaf_since < DEAF_S
+        if self._said or passing or self._stopping or self._driver.outages.covers(self.node):
+            return
+        log.warning("not hearing %s for the moment: %s", self.node, exc)
         self._said = True
 
     def _attend(self) -> None:
-        """One connection, from its start to its end. Returns only to stop, else raises."""
+        """One connection, from its start to its end. Returns when it is needed no more, else raises."""
+        if not self.node:
+            raise Unavailable("no node of the cluster serves the slot of a channel")
         ear = self._driver.ear(self.node)
         with self._lock:
             self._ear = ear
         try:
             pinged = time.monotonic()
             answered = True
-            while not self._stopping.is_set():
+            while not self._stopping:
+                if self._nudged.is_set():
+                    self._nudged.clear()
+                    if self._bells.idle(self):
+                        return
                 with self._lock:
                     orders, self._orders = self._orders, []
                 for order in orders:
@@ -246,9 +325,9 @@ class _Listener:
         if kind == b"smessage":
             self._bells.rung(_text(message[1]), _text(message[2]))
         elif kind == b"ssubscribe":
-            if self._said:
-                log.warning("hearing %s again", self.node)
-            self._said, self._backoff_s = False, FIRST_BACKOFF_S
+            if self._said and self._deaf_since is not None:
+                log.warning("hearing %s again after %.1f s", self.node, time.monotonic() - self._deaf_since)
+            self._said, self._deaf_since, self._backoff_s = False, None, FIRST_BACKOFF_S
             self._bells.confirmed(_text(message[1]), self.node)
         elif kind == b"sunsubscribe" and message[1] is not None:
             # asked for by forget(), which knows the channel no more; or the slot has moved

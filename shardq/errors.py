@@ -97,6 +97,9 @@ class InvalidUrl(BadInput):
 class ServerFault(ShardqError):
     """The server answered with an error, or did not answer."""
 
+    node: str = ""
+    """The address of the server that was asked last; empty where it was none in particular."""
+
 
 class ServerTooOld(ServerFault):
     """The server is older than 7.0."""

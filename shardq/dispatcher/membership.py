@@ -36,6 +36,9 @@ CALL_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 0.25
 """Signing off is a courtesy: a server that says nothing must not hold up the end of a process."""
 
+WHO = "the heartbeat"
+"""As it is known among those that an outage hits."""
+
 Changed = Callable[[tuple[str, ...]], None]
 
 
@@ -56,6 +59,8 @@ class Membership:
         self._graced: set[str] = set()
         """Members that only an outage of ours keeps alive."""
         self._outage = False
+        self._said = False
+        """The log says that the heartbeat fails, for a reason that is not its node's."""
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="shardq-heartbeat", daemon=True)
 
@@ -98,13 +103,17 @@ class Membership:
                 if self.news.wait(wait) and not self._stopping:
                     time.sleep(NEWS_GAP_S)
         finally:
+            self._driver.outages.left(WHO)
             self._line.close()
 
     def _guarded_beat(self) -> float:
         try:
             wait = self._beat()
         except Exception as exc:
-            if not self._outage and not self._stopping:
+            if self._stopping:
+                return 0.0
+            if not self._driver.outages.failed(WHO, exc) and not self._said:
+                self._said = True
                 log.error(
                     "the heartbeat fails, keeping the present shards: %s",
                     exc,
@@ -113,8 +122,11 @@ class Membership:
             self._outage = True
             return BEAT_S
         if self._outage:
-            log.warning("the heartbeat works again")
             self._outage = False
+            self._driver.outages.over(WHO)
+            if self._said:
+                self._said = False
+                log.warning("the heartbeat works again")
         return wait
 
     def _beat(self, *, timeout: float | None = CALL_TIMEOUT_S) -> float:

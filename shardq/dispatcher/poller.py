@@ -105,6 +105,8 @@ class Poller:
         self._stopping = False
         self._state: PollerState = "starting"
         self._error: str | None = None
+        self._said = False
+        """The log says of this shard that it fails."""
         self._dispatched = 0
         self._late_ms: int | None = None
         self._lateness = Tally()
@@ -149,10 +151,11 @@ class Poller:
                     self._until_us = None
         finally:
             self._state = "stopped"
+            self._driver.outages.left(self.keys.shard)
             self._line.close()
 
     def _guarded_step(self) -> float:
-        """A step, or how long to wait after its failure. Said once in the log, not once a step."""
+        """A step, or how long to wait after its failure. Said once in the log: of the node, or of this shard."""
         try:
             wait = self.step()
         except (Stale, Missing) as fault:
@@ -160,14 +163,18 @@ class Poller:
         except Exception as exc:  # noqa: BLE001  no error ends a poller: what it was is logged, and shown in stats()
             return self._failed(exc)
         if self._state == "failing":
-            log.warning("shard %d is dispatched again", self.keys.shard)
+            self._driver.outages.over(self.keys.shard)
+            if self._said:
+                log.warning("shard %d is dispatched again", self.keys.shard)
+                self._said = False
         self._state, self._error = "running", None
         return wait
 
     def _failed(self, exc: Exception) -> float:
         if self._stopping:
             return 0.0
-        if self._state != "failing":
+        if not self._driver.outages.failed(self.keys.shard, exc) and not self._said:
+            self._said = True
             known = isinstance(exc, ShardqError)
             log.error(
                 "shard %d can't be dispatched, trying on: %s",

@@ -20,7 +20,7 @@ from shardq.atlas import Atlas
 from shardq.calls import consume
 from shardq.calls.request import Call, Command
 from shardq.drivers.sync import Driver
-from shardq.errors import ShardqError
+from shardq.errors import ServerFault, ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.slots import slot_of
 from shardq.layout.topology import Route
@@ -70,7 +70,9 @@ class Relay:
         self._held: dict[str, _Batch] = {}
         """List → the batch it does not take."""
         self._again: dict[str | int, float] = {}
-        """List or shard that failed → when to try it again. Said in the log when it comes in, and when it goes."""
+        """List or shard that failed → when to try it again."""
+        self._said: set[str | int] = set()
+        """Lists and shards of which the log says that they fail."""
         self.thread: threading.Thread | None = None
 
     def rouse(self, shard: int) -> None:
@@ -115,6 +117,7 @@ class Relay:
             if self._atlas.topology.open_routes.get(batch.topic) != batch.route:
                 del self._held[to]
                 self._again.pop(to, None)
+                self._said.discard(to)
                 self._give_back(batch)
             elif self._due(to):
                 self._send(batch)
@@ -141,7 +144,7 @@ class Relay:
             try:
                 batch, left = self._claim(keys, topic, route)
             except ShardqError as exc:
-                self._failed(keys.shard, f"can't relay from shard {keys.shard}, trying on: {exc}")
+                self._failed(keys.shard, f"can't relay from shard {keys.shard}, trying on", exc)
                 return more
             if batch.payloads:
                 self._send(batch)
@@ -174,7 +177,7 @@ class Relay:
             self._driver.call(command, timeout=CALL_TIMEOUT_S)
         except ShardqError as exc:
             self._held[to] = batch
-            self._failed(to, f"the list {to!r} does not take what is forwarded to it, trying on: {exc}")
+            self._failed(to, f"the list {to!r} does not take what is forwarded to it, trying on", exc)
             self._tell(batch, lambda keys, epoch: consume.extend(keys, epoch, batch.acks, lease_ms=int(LEASE_S * 1000)))
             return
         self._held.pop(to, None)
@@ -191,16 +194,21 @@ class Relay:
             self._on(batch.keys, make)
         except ShardqError as exc:
             self._open.add(batch.keys.shard)
-            self._failed(batch.keys.shard, f"can't relay from shard {batch.keys.shard}, trying on: {exc}")
+            self._failed(batch.keys.shard, f"can't relay from shard {batch.keys.shard}, trying on", exc)
 
     def _on(self, keys: ShardKeys, make: Callable[[ShardKeys, int], Call[T]]) -> T:
         return run(self._driver, on_shard(self._atlas, lambda: keys, make), CALL_TIMEOUT_S)
 
-    def _failed(self, what: str | int, said: str) -> None:
-        if what not in self._again and not self._stopping.is_set():
-            log.error("%s", said)
+    def _failed(self, what: str | int, said: str, exc: ShardqError) -> None:
+        """Said once, and not where the log says of the whole node that it fails."""
+        covered = isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node)
+        if what not in self._said and not covered and not self._stopping.is_set():
+            log.error("%s: %s", said, exc)
+            self._said.add(what)
         self._again[what] = time.monotonic() + RETRY_S
 
     def _well(self, what: str | int, said: str) -> None:
-        if self._again.pop(what, None) is not None:
+        self._again.pop(what, None)
+        if what in self._said:
             log.warning("%s", said)
+            self._said.discard(what)

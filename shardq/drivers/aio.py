@@ -193,9 +193,9 @@ class AsyncDriver:
             groups.setdefault(self.node_of(slot), []).append(slot)
         return groups
 
-    async def refresh(self) -> None:
-        """Learn now who serves what. Raises a ServerFault when nobody can tell."""
-        await self._routes.refresh()
+    async def refresh(self, doubted: str = "") -> None:
+        """Learn now who serves what, from the node ``doubted`` last. Raises a ServerFault when nobody can tell."""
+        await self._routes.refresh(doubted)
 
     def connections(self) -> dict[str, Connections]:
         """How many connections are open to each node, and their bound."""

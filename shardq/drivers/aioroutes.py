@@ -97,6 +97,7 @@ class AsyncRoutes:
         self._nodes: dict[str, AsyncNode] = {}
         self._learning = asyncio.Lock()
         self._learned = 0.0
+        self._doubted = ""
 
     # ---- opening and closing
 
@@ -177,18 +178,20 @@ class AsyncRoutes:
         if step.moved is not None and self.map.node(step.moved[0]) != step.moved[1]:
             self.map = self.map.corrected(*step.moved)
 
-    async def refresh(self) -> None:
+    async def refresh(self, doubted: str = "") -> None:
         """Learn the map now, whenever it was learnt last. Raises when nobody can tell."""
         self.check_open()
         async with self._learning:
-            fault = await self._learn()
+            fault = await self._learn(doubted)
         if fault is not None:
             text = explained(fault, self.settings.safe_url, "the slot map was not learnt", ASK_TIMEOUT_S)
             raise fault.error(text) from fault.cause
 
     async def _learn(self, doubted: str = "") -> Fault | None:
         known = self.map.nodes if self._learned else ()
-        found = await self._converse(discover(self.settings, known, doubted=doubted))
+        # a node that hangs, or is cut off from the others, stays in doubt: its map is the old one
+        self._doubted = doubted or self._doubted
+        found = await self._converse(discover(self.settings, known, doubted=self._doubted))
         self._learned = time.monotonic()
         if isinstance(found, Fault):
             return found

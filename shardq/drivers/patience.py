@@ -7,6 +7,7 @@ the ``Step`` says. Patience is bounded by time, never by a count of tries.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardq.calls.request import Call, Command
@@ -15,6 +16,7 @@ from shardq.errors import (
     AccessDenied,
     OutOfMemory,
     ReadOnly,
+    ServerFault,
     ServerTooOld,
     ShardqError,
     Unanswered,
@@ -108,6 +110,14 @@ class Errand(Generic[T]):
         return Step(pause, refresh=True, moved=moved, doubted=node)
 
     def _over(self, fault: Fault, node: str) -> ShardqError:
+        if fault.reaction is Reaction.IN_FULL and not self._in_full:  # its time is over before the script was sent
+            fault = dataclasses.replace(fault, reaction=Reaction.WAIT, error=Unavailable)
+        error = self._told(fault, node)
+        if isinstance(error, ServerFault):
+            error.node = node
+        return error
+
+    def _told(self, fault: Fault, node: str) -> ShardqError:
         verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
         if self.call.in_doubt:
             return Unanswered(

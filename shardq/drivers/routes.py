@@ -13,11 +13,12 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.drivers.outages import Outages
 from shardq.drivers.patience import Errand, Step, explained, pause_s
 from shardq.drivers.pool import Node
 from shardq.drivers.settings import Settings
@@ -59,6 +60,9 @@ class Routes:
         self._changing = threading.Lock()
         self._learning = threading.Lock()
         self._learned = 0.0
+        self._doubted = ""
+        self._followers: tuple[Callable[[], object], ...] = ()
+        self.outages = Outages()
 
     # ---- opening and closing
 
@@ -176,24 +180,45 @@ class Routes:
                 if time.monotonic() - self._learned > REFRESH_EVERY_S:
                     self._learn(step.doubted)
         if step.moved is not None and self.map.node(step.moved[0]) != step.moved[1]:
-            self.map = self.map.corrected(*step.moved)
+            self._adopt(self.map.corrected(*step.moved))
 
-    def refresh(self) -> None:
+    def refresh(self, doubted: str = "") -> None:
         """Learn the map now, whenever it was learnt last. Raises when nobody can tell."""
         self.check_open()
         with self._learning:
-            fault = self._learn()
+            fault = self._learn(doubted)
         if fault is not None:
             text = explained(fault, self.settings.safe_url, "the slot map was not learnt", ASK_TIMEOUT_S)
             raise fault.error(text) from fault.cause
 
+    def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
+        """Call ``follower`` whenever a map was learnt; answers how to stop that.
+
+        It is called by whoever learnt the map, maybe with locks held: it must not block, nor call anything here.
+        """
+        with self._changing:
+            self._followers = (*self._followers, follower)
+
+        def stop() -> None:
+            with self._changing:
+                self._followers = tuple(each for each in self._followers if each != follower)
+
+        return stop
+
+    def _adopt(self, found: SlotMap) -> None:
+        self.map = found
+        for follower in self._followers:
+            follower()
+
     def _learn(self, doubted: str = "") -> Fault | None:
         known = self.map.nodes if self._learned else ()
-        found = self._converse(discover(self.settings, known, doubted=doubted))
+        # a node that hangs, or is cut off from the others, stays in doubt: its map is the old one
+        self._doubted = doubted or self._doubted
+        found = self._converse(discover(self.settings, known, doubted=self._doubted))
         self._learned = time.monotonic()
         if isinstance(found, Fault):
             return found
-        self.map = found
+        self._adopt(found)
         with self._changing:
             gone = [address for address in self._nodes if address not in found.nodes]
             nodes = [self._nodes.pop(address) for address in gone]

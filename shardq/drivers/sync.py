@@ -18,6 +18,7 @@ from shardq.drivers.copies import CONVERSATION_S, Copies
 from shardq.drivers.ear import Ear
 from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
 from shardq.drivers.lanes import Lanes
+from shardq.drivers.outages import Outages
 from shardq.drivers.patience import Errand, Step, explained
 from shardq.drivers.routes import Connections, Routes
 from shardq.drivers.settings import Settings
@@ -63,6 +64,11 @@ class Driver:
     def server_version(self) -> str:
         """Like ``valkey 9.1.2``; empty before ``open()``."""
         return self._routes.version
+
+    @property
+    def outages(self) -> Outages:
+        """What the log says of nodes that fail."""
+        return self._routes.outages
 
     # ---- calls
 
@@ -162,9 +168,13 @@ class Driver:
             groups.setdefault(self.node_of(slot), []).append(slot)
         return groups
 
-    def refresh(self) -> None:
-        """Learn now who serves what. Raises a ServerFault when nobody can tell."""
-        self._routes.refresh()
+    def refresh(self, doubted: str = "") -> None:
+        """Learn now who serves what, from the node ``doubted`` last. Raises a ServerFault when nobody can tell."""
+        self._routes.refresh(doubted)
+
+    def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
+        """Call ``follower``, which must not block, whenever a slot map was learnt; answers how to stop that."""
+        return self._routes.on_new_map(follower)
 
     def connections(self) -> dict[str, Connections]:
         """How many connections are open to each node, and their bound."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from shardq.atlas import Atlas
 from shardq.calls.answers import Stale
 from shardq.drivers.sync import Driver
-from shardq.errors import ShardqError
+from shardq.errors import ServerFault, ShardqError
 from shardq.growth.moves import Numbers, Pace, swept
 from shardq.growth.operations import forgotten, unswept
 from shardq.layout.topology import Topology
@@ -49,7 +49,8 @@ class Mover:
         self._members = members
         self._news = threading.Event()
         self._stopping = threading.Event()
-        self._failing = False
+        self._said = False
+        """The log says that moving is held up."""
         self._moving = False
         """In the present round."""
         self.thread: threading.Thread | None = None
@@ -86,19 +87,25 @@ class Mover:
             except Exception as exc:
                 if self._stopping.is_set():
                     return
-                if not self._failing:
+                if not self._said and not self._covered(exc):
                     log.error("moving is held up, trying on: %s", exc, exc_info=not isinstance(exc, ShardqError))
-                self._failing = True
+                    self._said = True
                 self._moving = False
                 self._guarded_refresh()
             else:
-                self._failing = False
+                if self._said:
+                    log.warning("moving goes on")
+                self._said = False
             if self._atlas.topology != topology:
                 rest = REST_S
             elif not self._moving and topology.pending is None:
                 # what is left to drain can take hours: then looking for it should cost little
                 self._stopping.wait(rest)
                 rest = min(rest * 2, LONGEST_REST_S)
+
+    def _covered(self, exc: Exception) -> bool:
+        """The log says of the whole node that it fails."""
+        return isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node)
 
     def _guarded_refresh(self) -> None:
         try:

@@ -64,6 +64,13 @@ def test_noscript_for_the_full_text_is_an_error() -> None:
         met(under_way, NOSCRIPT)
 
 
+def test_noscript_when_the_time_is_over() -> None:
+    under_way = errand(timeout=1.0)
+    with pytest.raises(Unavailable, match="not done within 1 s: NOSCRIPT") as caught:
+        met(under_way, NOSCRIPT, now=101.0)
+    assert caught.value.node == "a:1"
+
+
 def test_ask_is_for_one_try() -> None:
     under_way = errand()
     assert met(under_way, ASK) == Step()

@@ -1,0 +1,90 @@
+"""What the log says of nodes that fail: one line for a node, however many shards it has, and one when it is over.
+
+Pollers and the heartbeat tell of each failure and of its end; an outage lasts from the first of them to the last.
+Whoever else meets the same fault (subscriber, mover, relay) asks whether it has been said. One ``Outages`` a driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+
+from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, Unanswered, Unavailable
+
+log = logging.getLogger("shardq.outages")
+
+# What hits every shard of a node alike; any other answer is about what was asked.
+_OF_A_NODE = (Unavailable, Unanswered, ReadOnly, OutOfMemory, AccessDenied)
+
+
+@dataclass(slots=True)
+class _Outage:
+    began: float
+    waiting: set[int | str] = field(default_factory=set)
+    """Who was hit and is not well yet."""
+    shards: int = 0
+    """Of those it hit, how many are dispatched again."""
+    answered: bool = False
+    """Somebody is well again, be it no shard."""
+
+
+class Outages:
+    """``who`` is the number of a shard, or the name of something else that goes on trying. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outages: dict[str, _Outage] = {}
+        self._hit_by: dict[int | str, str] = {}
+        """Who → the node whose outage it waits out."""
+
+    def failed(self, who: int | str, exc: Exception) -> bool:
+        """Whether the log says of the whole node what ``who`` has met; if not, the caller must."""
+        if not isinstance(exc, ServerFault) or not isinstance(exc, _OF_A_NODE) or not exc.node:
+            self.over(who)  # the node answers
+            return False
+        with self._lock:
+            node = self._hit_by.setdefault(who, exc.node)
+            outage = self._outages.get(node)
+            begins = outage is None
+            if outage is None:
+                outage = self._outages[node] = _Outage(time.monotonic())
+            outage.waiting.add(who)
+        if begins:
+            log.error("%s fails, its shards are not dispatched meanwhile, trying on: %s", node, exc)
+        return True
+
+    def over(self, who: int | str) -> None:
+        """It is well again. The last one to be so ends the outage."""
+        self._gone(who, well=True)
+
+    def left(self, who: int | str) -> None:
+        """It ends without having become well: another process goes on."""
+        self._gone(who, well=False)
+
+    def covers(self, node: str) -> bool:
+        """Whether the log says that this node fails."""
+        return node in self._outages
+
+    def _gone(self, who: int | str, *, well: bool) -> None:
+        with self._lock:
+            node = self._hit_by.pop(who, None)
+            if node is None:
+                return
+            outage = self._outages[node]
+            outage.waiting.discard(who)
+            outage.shards += well and isinstance(who, int)
+            outage.answered |= well
+            if outage.waiting:
+                return
+            del self._outages[node]
+        if outage.answered:
+            lasted = time.monotonic() - outage.began
+            shards = {0: "", 1: ", 1 shard is dispatched again"}.get(
+                outage.shards, f", {outage.shards} shards are dispatched again"
+            )
+            log.warning("%s: the outage is over after %.1f s%s", node, lasted, shards)
+
+    def __repr__(self) -> str:
+        return f"Outages({', '.join(sorted(self._outages)) or 'none'})"

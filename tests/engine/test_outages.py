@@ -1,0 +1,43 @@
+"""One event, one line in the log, whoever notices it; each shard still says in stats() why it fails."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine
+from tests.support.engines import Engines
+from tests.support.waiting import wait_until
+
+SHARDS = 16
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record for record in caplog.records if record.name.startswith("shardq")]
+    return [record.getMessage() for record in lines if record.levelno >= logging.WARNING]
+
+
+def failing(engine: Engine) -> int:
+    return sum(shard.poller == "failing" and shard.poller_error is not None for shard in engine.stats().shards)
+
+
+def test_a_server_that_is_killed(
+    engines: Engines, own_server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS)
+    engine.start()
+    wait_until(lambda: engine.stats().healthy, "every poller is well")
+    caplog.clear()
+    own_server.kill()
+    wait_until(lambda: failing(engine) == SHARDS, "every poller says why it fails")
+    own_server.start()
+    wait_until(lambda: said(caplog)[-1].endswith(f" s, {SHARDS} shards are dispatched again"), "the end is said")
+    # a machine that stands still may be an outage of its own
+    lines = said(caplog)
+    kinds = ["fails, its shards are not dispatched" in line for line in lines]
+    assert kinds == [n % 2 == 0 for n in range(len(lines))], lines
+    assert all(line.startswith(own_server.address) for line in lines), lines
+    assert sum(f" {SHARDS} shards are dispatched again" in line for line in lines) == 1
+    wait_until(lambda: engine.stats().healthy, "every poller is well again")
