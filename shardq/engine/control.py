@@ -11,7 +11,8 @@ import msgspec
 from shardq.atlas import Atlas
 from shardq.calls import clean, observe
 from shardq.calls.observe import Glance
-from shardq.errors import ShardqError
+from shardq.errors import ShardqError, Unavailable
+from shardq.growth.moves import all_brought
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.operation import (
@@ -26,6 +27,9 @@ from shardq.operation import (
     opened,
     refreshed,
 )
+
+MOST_WALKS = 10
+"""Through all shards, each under another number of them."""
 
 
 def changed(atlas: Atlas, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
@@ -88,20 +92,73 @@ def limited(atlas: Atlas, topic: str, limit: Limit) -> Operation[Topology]:
     return (yield from changed(atlas, edit))
 
 
+class Walk:
+    """Through all shards, so that a task that is moved meanwhile is met in one of them at least: in the order in which
+    tasks move, and after each shard all that is on its way out of it is put where it goes. Another number of shards
+    changes the order, and so the walk begins anew.
+    """
+
+    def __init__(self, atlas: Atlas) -> None:
+        self._atlas = atlas
+        self._walks = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._walks += 1
+        self._since = self._atlas.topology.since
+        self._shards = iter(self._atlas.topology.downstream())
+
+    def following(self, left: ShardKeys | None) -> Operation[ShardKeys | None]:
+        """The next shard after the one that is ``left``; None at the end. Raises Unavailable when the number of shards
+        changes again and again.
+        """
+        if left is not None and (self._atlas.topology.priors or self._atlas.topology.pending):
+            yield from all_brought(self._atlas, left)
+        shard = next(self._shards, None)
+        # A number that is in force is known to every shard before anything is moved by it: as long as each took our
+        # epoch, nothing was.
+        if shard is None and self._atlas.topology.since != self._since:
+            if self._walks >= MOST_WALKS:
+                raise Unavailable(
+                    f"the number of shards changed {self._walks} times meanwhile, so that some tasks may not have been "
+                    "met; repeat it when no change is under way"
+                )
+            self._begin()
+            shard = next(self._shards)
+        return None if shard is None else self._atlas.keys(shard)
+
+
 def purged(atlas: Atlas, topic: str | None) -> Operation[int]:
     """Removes a topic's tasks, or all (None), that nobody holds; answers how many."""
-    glances = yield from everywhere(atlas, lambda keys, epoch: observe.peek(keys, epoch, []))
-    removed = 0
-    for keys, glance in glances:
-        topics = list(glance.dispatched) or [""] if topic is None else [topic]
-        for position, name in enumerate(topics):
-            # the looks through due and dead are for all topics at once
-            go_on = clean.START if topic is not None or position == 0 else clean.Purged(0, 0, "end", "end")
-            removed += yield from _purged_shard(atlas, keys, name, "topic" if topic is not None else "all", go_on)
+    removed, walk = 0, Walk(atlas)
+    keys: ShardKeys | None = None
+    try:
+        while (keys := (yield from walk.following(keys))) is not None:
+            removed += yield from _shard_purged(atlas, keys, topic)
+    except ShardqError as exc:
+        if removed:
+            exc.add_note(f"{removed} tasks were purged before that; repeat it to purge the rest")
+        raise
     return removed
 
 
-def _purged_shard(
+def _shard_purged(atlas: Atlas, keys: ShardKeys, topic: str | None) -> Operation[int]:
+    if topic is not None:
+        return (yield from _list_purged(atlas, keys, topic, "topic", clean.START))
+    # the looks through due and dead are for all topics at once
+    removed, done, go_on = 0, set[str](), clean.START
+    while True:
+        glance = yield from on_shard(atlas, lambda: keys, lambda keys, epoch: observe.peek(keys, epoch, []))
+        topics = [name for name in glance.dispatched if name not in done] or ([] if done else [""])
+        if not topics:
+            return removed
+        for name in topics:
+            removed += yield from _list_purged(atlas, keys, name, "all", go_on)
+            go_on = clean.Purged(0, 0, "end", "end")
+        done.update(topics)
+
+
+def _list_purged(
     atlas: Atlas, keys: ShardKeys, topic: str, scope: Literal["topic", "all"], go_on: clean.Purged
 ) -> Operation[int]:
     removed = 0
@@ -113,9 +170,33 @@ def _purged_shard(
             return removed
 
 
-def dead_page(atlas: Atlas, keys: ShardKeys, after: clean.Corpse | None) -> Operation[list[clean.Corpse]]:
-    """The dead of one shard that follow ``after``; empty at the end."""
-    return (yield from on_shard(atlas, lambda: keys, lambda keys, epoch: clean.dead(keys, epoch, after=after)))
+def _page(atlas: Atlas, keys: ShardKeys, after: clean.Corpse | None) -> Operation[list[clean.Corpse]]:
+    return (yield from on_shard(atlas, lambda: keys, partial(clean.dead, after=after)))
+
+
+class DeadPages:
+    """All dead tasks, page by page, each once."""
+
+    def __init__(self, atlas: Atlas) -> None:
+        self._atlas = atlas
+        self._walk = Walk(atlas)
+        self._keys: ShardKeys | None = None
+        self._last: clean.Corpse | None = None
+        self._seen: set[str] = set()
+
+    def following(self) -> Operation[list[clean.Corpse]]:
+        """The next page; empty at the end."""
+        while True:
+            if self._last is None:
+                self._keys = yield from self._walk.following(self._keys)
+            if self._keys is None:
+                return []
+            page = yield from _page(self._atlas, self._keys, self._last)
+            self._last = page[-1] if page else None
+            new = [corpse for corpse in page if corpse.id not in self._seen]
+            self._seen.update(corpse.id for corpse in new)
+            if new:
+                return new
 
 
 Glances = list[tuple[ShardKeys, Glance | ShardqError]]

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Literal
 
 from shardq import operation
-from shardq.calls.clean import Corpse
 from shardq.calls.control import living
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
@@ -97,17 +96,16 @@ class Orders(Core, ABC):
         operation.run(driver, control.limited(self._map(), topic, limit))
 
     def dead(self, topic: str | None = None) -> Iterator[DeadTask]:
-        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page."""
+        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page. Also
+        while tasks are moved between shards each is met, and once.
+        """
         if topic is not None:
             check_topic(topic)
-        driver, atlas = self._open_driver(), self._map()
-        for keys in atlas.span():
-            last: Corpse | None = None
-            while page := operation.run(driver, control.dead_page(atlas, keys, last)):
-                last = page[-1]
-                for corpse in page:
-                    if topic is None or topic_of(corpse.id) == topic:
-                        yield self._dead_task(corpse)
+        driver, pages = self._open_driver(), control.DeadPages(self._map())
+        while page := operation.run(driver, pages.following()):
+            for corpse in page:
+                if topic is None or topic_of(corpse.id) == topic:
+                    yield self._dead_task(corpse)
 
     def requeue_all(self, topic: str | None = None) -> int:
         """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many."""
@@ -119,7 +117,7 @@ class Orders(Core, ABC):
     def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
 
-        Those that are running finish. What is pushed meanwhile may stay.
+        Those that are running finish. What is pushed meanwhile may stay; what is moved to another shard meanwhile goes.
         """
         check_purge(topic, everything)
         driver = self._open_driver()
@@ -197,17 +195,17 @@ class AsyncOrders(Core, ABC):
         await operation.arun(driver, control.limited(self._map(), topic, limit))
 
     async def dead(self, topic: str | None = None) -> AsyncIterator[DeadTask]:
-        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page."""
+        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page. Also
+        while tasks are moved between shards each is met, and once.
+        """
         if topic is not None:
             check_topic(topic)
-        driver, atlas = await self._open_driver(), self._map()
-        for keys in atlas.span():
-            last: Corpse | None = None
-            while page := await operation.arun(driver, control.dead_page(atlas, keys, last)):
-                last = page[-1]
-                for corpse in page:
-                    if topic is None or topic_of(corpse.id) == topic:
-                        yield self._dead_task(corpse)
+        driver = await self._open_driver()
+        pages = control.DeadPages(self._map())
+        while page := await operation.arun(driver, pages.following()):
+            for corpse in page:
+                if topic is None or topic_of(corpse.id) == topic:
+                    yield self._dead_task(corpse)
 
     async def requeue_all(self, topic: str | None = None) -> int:
         """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many."""
@@ -219,7 +217,7 @@ class AsyncOrders(Core, ABC):
     async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
 
-        Those that are running finish. What is pushed meanwhile may stay.
+        Those that are running finish. What is pushed meanwhile may stay; what is moved to another shard meanwhile goes.
         """
         check_purge(topic, everything)
         driver = await self._open_driver()

@@ -75,8 +75,16 @@ def brought(atlas: Atlas, source: ShardKeys, id: str) -> Operation[None]:
         yield from put(atlas, [parcel])
 
 
+def all_brought(atlas: Atlas, source: ShardKeys) -> Operation[None]:
+    """The same for everything that is on its way out of a shard."""
+    cursor = ""
+    while cursor != "0":
+        cursor, parcels = yield grow.scan_moved(source, cursor or "0", count=grow.SCAN)
+        yield from put(atlas, parcels)
+
+
 def cleared(atlas: Atlas, source: ShardKeys, id: str) -> Operation[None]:
-    """The same with the parcel forgotten, for a look-up that has no other shard to ask."""
+    """``brought``, and the parcel forgotten, for a look-up that has no other shard to ask."""
     parcel = yield grow.parcel_of(source, id)
     if parcel is not None:
         yield from delivered(atlas, source, [parcel])

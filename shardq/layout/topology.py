@@ -90,6 +90,15 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         """All shards that may hold tasks, under the present count, an earlier one or the next."""
         return range(max((self.shards, self.pending or 0, *self.priors)))
 
+    def downstream(self) -> list[int]:
+        """The span in an order in which tasks move: each shard before all those to which its tasks may go.
+
+        A count takes buckets for its new shards only from those before them. So what is in a shard past the present
+        count goes to one within it; and what is in a shard within it stays, or goes to one of a higher number.
+        """
+        span = len(self.span())
+        return [*range(self.shards, span), *range(self.shards)]
+
     def to_fields(self) -> dict[bytes, bytes]:
         """As the fields of the hash."""
         return {
