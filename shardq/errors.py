@@ -28,7 +28,7 @@
     ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
     ├── PayloadNotDecodable              a stored payload that its codec cannot read
     ├── EmbeddedFault                    the embedded server could not be found, started or reached
-    └── EngineClosed                     used after close(), or in a child process after a fork
+    └── EngineClosed                     used after close(), or given out by the engine of a fork's parent
 
 What is a normal answer is a value, not an exception: ``cancel`` of an id that is gone returns ``Outcome.GONE``.
 """
@@ -223,4 +223,4 @@ class EmbeddedFault(ShardqError):
 
 
 class EngineClosed(ShardqError):
-    """The engine was closed, or belongs to the parent of a fork."""
+    """The engine was closed; or the engine of the parent process gave this out, before a fork."""

@@ -61,6 +61,7 @@ class AsyncConsumer:
         check_claim(max, wait)
         if not wait:
             return await self._claimed(max, self._claims.atlas.topology.span())
+        self._driver.check_open()
         room, event, loop = await self._room(), asyncio.Event(), asyncio.get_running_loop()
         self._event = event
         # the ears are threads

@@ -59,6 +59,7 @@ class Consumer:
         check_claim(max, wait)
         if not wait:
             return self._claimed(max, self._claims.atlas.topology.span())
+        self._driver.check_open()
         room, event = self._room(), threading.Event()
         self._event = event
         waiter = Waiter(self._claims.topics, event.set)

@@ -37,24 +37,19 @@ class AsyncDriver:
         self._copies = Copies()
 
     async def open(self) -> None:
-        """Connect, learn who serves what, and check the servers' versions.
+        """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
         """
-        await self._routes.open()
-
-    async def reopen(self) -> None:
-        """Open again after ``close()``."""
         await self._routes.open()
 
     async def close(self) -> None:
         """Close every connection, also those in use: their calls end at once."""
         await self._routes.close()
 
-    @property
-    def is_open(self) -> bool:
-        """False before ``open()``, after ``close()``, and in the child of a fork."""
-        return self._routes.is_open
+    def check_open(self) -> None:
+        """Raise before ``open()``, after ``close()``, and in the child of a fork."""
+        self._routes.check_open()
 
     @property
     def is_cluster(self) -> bool:

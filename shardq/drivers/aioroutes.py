@@ -8,11 +8,12 @@ import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
+from shardq import forks
 from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
 from shardq.drivers.faults import ErrorReply, Fault, dropped, of_reply, unconnected
 from shardq.drivers.patience import Errand, Step, explained, pause_s
 from shardq.drivers.pipe import Pipe, look, open_pipe
-from shardq.drivers.routes import CLOSED, NOT_OPEN, Connections
+from shardq.drivers.routes import CLOSED, FORKED, NOT_OPEN, Connections
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
 from shardq.drivers.wire import pack
@@ -82,6 +83,11 @@ class AsyncNode:
         self._pipes = [pipe for pipe in self._pipes if pipe.open]
         return min(self._pipes, key=lambda pipe: pipe.load, default=None)
 
+    def abandon(self) -> None:
+        """Close the descriptors of every pipe, without its loop."""
+        for pipe in self._pipes:
+            pipe.abandon()
+
     def __repr__(self) -> str:
         return f"AsyncNode({self.address}: {self.open} of {self.bound} open)"
 
@@ -98,6 +104,7 @@ class AsyncRoutes:
         self._learning = asyncio.Lock()
         self._learned = 0.0
         self._doubted = ""
+        forks.watch(self)
 
     # ---- opening and closing
 
@@ -140,6 +147,14 @@ class AsyncRoutes:
         for node in nodes.values():
             await node.close()
 
+    def forked(self) -> None:
+        """Give all descriptors back, and say nothing on what is the parent's."""
+        if self._closed is None:
+            self._closed = FORKED
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            node.abandon()
+
     # ---- where to send
 
     def target(self, errand: Errand[Any]) -> str | None:
@@ -153,10 +168,6 @@ class AsyncRoutes:
             self.check_open()
             node = self._nodes[address] = AsyncNode(address, self.settings)
         return node
-
-    @property
-    def is_open(self) -> bool:
-        return self._closed is None
 
     def check_open(self) -> None:
         """Raise when there is nothing to send through."""

@@ -7,6 +7,7 @@ is cancelled or stops waiting leaves its place in the order behind: its answer i
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from typing import Any, cast
 
@@ -72,6 +73,19 @@ class Pipe(asyncio.Protocol):
         """Give up what is under way, and wait until the socket is closed."""
         self._break(of_exception(ConnectionResetError("the connection was closed here"), sent=True))
         await asyncio.shield(self._closed)
+
+    def abandon(self) -> None:
+        """Close the descriptor where the loop can't be asked to: it has ended, or it is the parent's of a fork.
+
+        The number stays taken, by the null device, for as long as the transport knows it. So whatever is still done to
+        it harms no other file; nor does the parent's selector, which a child shares, lose sight of the connection.
+        """
+        self.open = False
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.dup2(null, self._transport.get_extra_info("socket").fileno(), inheritable=False)
+        finally:
+            os.close(null)
 
     # ---- called by the loop
 

@@ -87,6 +87,10 @@ class Node:
                 return
         self.drop(wire)
 
+    def forked(self) -> None:
+        """In the child of a fork: whoever still holds a wire of the parent's can hand it back."""
+        self._free = threading.Condition(threading.Lock())
+
     def drop(self, wire: Wire) -> None:
         """Close a wire that is out of step, or dead. The idle ones have most likely died with it."""
         wire.close()

@@ -7,7 +7,6 @@ The asyncio twin is ``aioroutes``.
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import threading
 import time
@@ -16,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from shardq import forks
 from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.outages import Outages
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 NOT_OPEN = "the connections are not open: open the engine first"
 CLOSED = "the engine is closed: make a new one, or open it again"
-FORKED = "this process is a fork of the one that opened the connections: call start() again in it"
+FORKED = (
+    "this belongs to the parent process, which made it before a fork: ask the engine for another in this process "
+    "(engine.consumer(), engine.growth(), …); the engine itself works here, too"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Routes:
         self.version = ""
         self._closed: str | None = NOT_OPEN
         self._set_up()
-        _alive.add(self)
+        forks.watch(self)
 
     def _set_up(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -110,12 +113,14 @@ class Routes:
             if wire.open:
                 wire.interrupt()
 
-    def forget(self) -> None:
-        """In the child of a fork: give all descriptors back, and say nothing on what is the parent's."""
+    def forked(self) -> None:
+        """Give all descriptors back, and say nothing on what is the parent's."""
         if self._closed is None:
             self._closed = FORKED
-        wires = list(self._wires)
+        wires, nodes = list(self._wires), list(self._nodes.values())
         self._set_up()
+        for node in nodes:
+            node.forked()
         for wire in wires:
             wire.close()
 
@@ -136,10 +141,6 @@ class Routes:
                     node = Node(address, bound=self.settings.connections, dial=self.dial)
                     self._nodes[address] = node
         return node
-
-    @property
-    def is_open(self) -> bool:
-        return self._closed is None
 
     def check_open(self) -> None:
         """Raise when there is nothing to send through."""
@@ -248,14 +249,3 @@ class Routes:
         finally:
             wire.close()
         return of_reply(answer.text, asked=ask.address) if isinstance(answer, ErrorReply) else answer
-
-
-_alive: weakref.WeakSet[Routes] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for routes in list(_alive):
-        routes.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

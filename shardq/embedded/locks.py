@@ -16,42 +16,73 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shardq import forks
+
 _POLL_S = 0.01
 
-_exclusive: set[int] = set()
-"""The exclusive locks of this process: not for children that another thread happens to fork meanwhile."""
+
+class _Passing:
+    """The descriptors that a thread is just using: not for children that another thread happens to fork meanwhile."""
+
+    def __init__(self) -> None:
+        self._fds: set[int] = set()
+        forks.watch(self)
+
+    def add(self, fd: int) -> None:
+        self._fds.add(fd)
+
+    def discard(self, fd: int) -> None:
+        self._fds.discard(fd)
+
+    def forked(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+_passing = _Passing()
 
 
 def shared(path: Path, *, deadline: float) -> int | None:
-    """The file, opened and locked together with others; None if somebody held it exclusively all the time."""
+    """The file, opened and locked together with others; None if somebody held it exclusively all the time.
+
+    To be followed by ``keep`` or ``drop``.
+    """
     fd = _open(path)
     while not _try(fd, fcntl.LOCK_SH):
         if time.monotonic() > deadline:
-            os.close(fd)
+            drop(fd)
             return None
         time.sleep(_POLL_S)
     return fd
 
 
+def keep(fd: int) -> None:
+    """Somebody has it from now on: children of a fork have it, too."""
+    _passing.discard(fd)
+
+
+def drop(fd: int) -> None:
+    """Close it, not unlock it: a process that inherited it keeps the lock."""
+    _passing.discard(fd)
+    os.close(fd)
+
+
 @contextmanager
 def alone(path: Path, *, deadline: float = 0.0) -> Iterator[int | None]:
-    """Hold the file exclusively: its descriptor, or None if others held it until the deadline.
-
-    At the end our descriptor is closed, not unlocked: a process that inherited it keeps the lock.
-    """
+    """Hold the file exclusively: its descriptor, or None if others held it until the deadline."""
     fd = _open(path)
-    _exclusive.add(fd)
     try:
         while not (held := _try(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         yield fd if held else None
     finally:
-        _exclusive.discard(fd)
-        os.close(fd)
+        drop(fd)
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    _passing.add(fd)
+    return fd
 
 
 def _try(fd: int, how: int) -> bool:
@@ -60,11 +91,3 @@ def _try(fd: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _close_in_child() -> None:
-    while _exclusive:
-        os.close(_exclusive.pop())
-
-
-os.register_at_fork(after_in_child=_close_in_child)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -68,7 +67,7 @@ class Embedded:
         except IndexError:
             return
         atexit.unregister(self.leave)
-        os.close(lock)
+        locks.drop(lock)
         try:
             self._shut_down_if_last()
         except OSError as exc:
@@ -111,10 +110,12 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
         )
     try:
         socket, started = _serving(place, fsync=fsync, deadline=deadline)
+        use = Embedded(place, socket, lock, started=started)
     except BaseException:
-        os.close(lock)
+        locks.drop(lock)
         raise
-    return Embedded(place, socket, lock, started=started)
+    locks.keep(lock)
+    return use
 
 
 def _serving(place: Place, *, fsync: str, deadline: float) -> tuple[Path, bool]:

@@ -98,6 +98,9 @@ class AsyncEngine(AsyncOrders):
                 fsync=fsync,
             )
         )
+
+    def forked(self) -> None:
+        super().forked()
         self._driver: AsyncDriver | None = None
         self._dispatcher: Dispatcher | None = None
         self._thread_driver: Driver | None = None
@@ -129,8 +132,6 @@ class AsyncEngine(AsyncOrders):
                 await asyncio.to_thread(self._leave)
                 raise
             self._driver = driver
-        elif not self._driver.is_open:
-            await self._driver.reopen()
         return self._driver
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shardq import embedded
+from shardq import embedded, forks
 from shardq.atlas import Atlas
 from shardq.calls import clean
 from shardq.calls.observe import Replication
@@ -35,11 +35,18 @@ class Core:
     def __init__(self, options: Options) -> None:
         self.options = options
         self._packer = Packer(options.codec, max_payload=options.max_payload)
-        self._atlas: Atlas | None = None
         self._embedded: embedded.Embedded | None = None
-        self._stocks = Stocks()
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
+        self.forked()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Nothing is open, as at first; the first use opens it. The embedded server's share, if there is one, is the
+        child's too, until it closes the engine or ends.
+        """
+        self._atlas: Atlas | None = None
+        self._stocks = Stocks()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._atlas.topology.shards} shards" if self._atlas else "not open yet"
@@ -64,6 +71,9 @@ class Core:
             raise EngineClosed("the engine is closed: make another, or open() it again")
 
     def _enter(self) -> Settings:
+        if self._embedded is not None:
+            # the child of a fork
+            return self.options.settings(self._embedded.url)
         settings, self._embedded = self.options.enter()
         return settings
 

@@ -47,7 +47,7 @@ class Engine(Orders):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
-    share one.
+    share one. So may processes that are forked: in the child it is as one that was never opened.
 
     >>> with shardq.Engine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     engine.start()
@@ -93,6 +93,9 @@ class Engine(Orders):
                 fsync=fsync,
             )
         )
+
+    def forked(self) -> None:
+        super().forked()
         self._driver: Driver | None = None
         self._dispatcher: Dispatcher | None = None
         self._bells: Bells | None = None
@@ -104,7 +107,7 @@ class Engine(Orders):
     # ---- opening and closing
 
     def open(self) -> Self:
-        """Connects, and creates the name when it is new. Called by every first use; again after close() or a fork."""
+        """Connects, and creates the name when it is new. Called by every first use; again after close()."""
         with self._lock:
             self._closed = False
             if self._driver is None:
@@ -117,10 +120,6 @@ class Engine(Orders):
                     self._leave()
                     raise
                 self._driver = driver
-            elif not self._driver.is_open:
-                # the child of a fork: the parent's threads are not here
-                self._dispatcher = self._bells = self._room = self._lines = None
-                self._driver.reopen()
         return self
 
     def close(self) -> None:
@@ -132,13 +131,13 @@ class Engine(Orders):
             room, self._room = self._room, None
             bells, self._bells = self._bells, None
             lines, self._lines = self._lines, None
-            if driver is not None and driver.is_open:
-                if lines is not None:
-                    lines.close()
-                if room is not None:
-                    room.close()
-                if bells is not None:
-                    bells.close()
+            if lines is not None:
+                lines.close()
+            if room is not None:
+                room.close()
+            if bells is not None:
+                bells.close()
+            if driver is not None:
                 driver.close()
             self._leave()
 
@@ -167,7 +166,7 @@ class Engine(Orders):
         """Ends this process's pollers; other processes take their shards over at once."""
         with self._lock:
             dispatcher, self._dispatcher = self._dispatcher, None
-            if dispatcher is not None and self._driver is not None and self._driver.is_open:
+            if dispatcher is not None:
                 dispatcher.stop()
 
     def _open_driver(self) -> Driver:
@@ -273,9 +272,10 @@ class Engine(Orders):
         that. Close it, or use it in a ``with`` block, to send the rest.
         """
         check_seconds(linger, "linger", most=60)
-        driver = self._open_driver()
+        self._open_driver()
 
         def send(entries: Entries) -> list[Receipt]:
+            driver = self._open_driver()
             return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=BATCH))
 
         return Buffer(self._packed, send, linger=linger)

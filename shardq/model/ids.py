@@ -22,8 +22,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
+
+from shardq import forks
 
 ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 """The 64 characters of base64url in ASCII order."""
@@ -47,7 +48,7 @@ class Ids:
         self._lock = threading.Lock()
         self._second = -1
         self._next = 0
-        _sources.add(self)
+        forks.watch(self)
 
     def one(self, *, topic: str = "") -> str:
         """A new id."""
@@ -83,21 +84,10 @@ class Ids:
         self._second = second
         self._next = int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
 
-    def renew(self) -> None:
-        """Start afresh in the child of a fork: the parent goes on with the numbers, and may hold the lock."""
+    def forked(self) -> None:
+        """The parent goes on with its numbers; the child starts afresh."""
         self._lock = threading.Lock()
         self._start(max(self._second, 0))
-
-
-_sources: weakref.WeakSet[Ids] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for source in list(_sources):
-        source.renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)
 
 
 def new_nonce() -> int:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shardq import forks
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
 from shardq.model.task import Receipt
 from shardq.producer.packing import Entries
@@ -49,6 +50,16 @@ class _Sending:
             return self.error
         # it ended before its answers were looked at: some of it may be stored
         return PushError(ids=self.entries.ids, stored=[], failed={}, unknown=self.entries.ids)
+
+    def left_to_the_parent(self) -> None:
+        """In the child of a fork."""
+        self.done = threading.Event()
+        if self.entries.ids:
+            self.done.set()
+            if not self.receipts and self.error is None:
+                self.error = EngineClosed(
+                    "this push was made before a fork, and the parent process sends it: ask for its result there"
+                )
 
 
 class Pending:
@@ -99,13 +110,17 @@ class Buffer:
         self._pack = pack
         self._send = send
         self._linger = linger
+        self._closed = False
+        self._reset()
+        forks.watch(self)
+
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
         self._open = _Sending()
         self._sent = self._open
         """What was sent last, and perhaps is under way."""
-        self._closed = False
         self._flushing = False
         """Somebody waits for what is in the buffer now: it does not linger."""
         self._failed: deque[tuple[int, _Sending]] = deque()
@@ -114,8 +129,14 @@ class Buffer:
         """Tasks of failed sendings that were too many to keep."""
         self._delivered = self._told = 0
         """Numbers of the last sending that has ended, and of the last one that a flush has told."""
-        self._thread = threading.Thread(target=self._run, name="shardq-buffer", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        """Started by the first push."""
+
+    def forked(self) -> None:
+        """An empty buffer: what was pushed before is the parent's to send."""
+        for sending in (self._open, self._sent):
+            sending.left_to_the_parent()
+        self._reset()
 
     def __repr__(self) -> str:
         return f"<Buffer: {len(self._open.entries.ids)} waiting{', closed' if self._closed else ''}>"
@@ -134,6 +155,9 @@ class Buffer:
                 self._emptied.wait()
             if self._closed:
                 raise EngineClosed("the buffer is closed; make another with engine.buffered()")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="shardq-buffer", daemon=True)
+                self._thread.start()
             sending = self._open
             entries = sending.entries
             position = len(entries.ids)
@@ -166,7 +190,9 @@ class Buffer:
             self._closed = True
             self._filled.notify_all()
             self._emptied.notify_all()
-        self._thread.join()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
         self._tell(told)
 
     def _tell(self, told: int) -> None:

@@ -125,7 +125,7 @@ def test_close_ends_calls_under_way(carriers: Carriers, single: Server, name: st
     assert ended
     with pytest.raises(EngineClosed, match="closed"):
         carrier.call(store(name, "f"))
-    carrier.reopen()
+    carrier.open()
     assert carrier.call(store(name, "f")) == 1
 
 

@@ -172,7 +172,7 @@ def test_files_that_are_renewed(carriers: Carriers, server: Server, files: Path,
     def again() -> None:
         """Every connection anew."""
         carrier.close()
-        carrier.reopen()
+        carrier.open()
         carrier.call(store(name, "f"))
 
     (tmp_path / "client.key").write_text("half of it")  # in the middle of being written

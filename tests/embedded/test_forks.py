@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardq.embedded import enter
+from shardq.embedded import enter, locks
+from shardq.embedded.places import Place
+from tests.support.waiting import wait_until
 
 
 class Child:
@@ -76,3 +79,22 @@ def test_a_child_that_just_ends_leaves_the_server_to_the_next(tmp_path: Path) ->
     with enter(tmp_path / "data") as again:
         assert not again.started
     assert not answers(use.socket)
+
+
+def test_a_child_that_is_forked_while_another_thread_enters_is_no_user(tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+
+    def entered() -> bool:
+        with locks.alone(place.users_lock) as free:
+            return free is None
+
+    with ThreadPoolExecutor(1) as threads:
+        # it waits for a server that another process seems to be starting
+        with locks.alone(place.server_lock):
+            entering = threads.submit(enter, place.folder)
+            wait_until(entered, "the thread counts as a user")
+            child = Child(lambda: None)
+        use = entering.result()
+    use.leave()
+    assert not answers(use.socket)
+    assert child.run() == 0

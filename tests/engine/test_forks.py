@@ -1,10 +1,35 @@
-"""After a fork the child's engine has nothing of the parent's: it says so until it is opened or started again."""
+"""After a fork the child's engine is as one that was never opened; what the parent's gave out is new, or says so."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
 
 from tests.support.workers import Worker
 
 
-def test_a_fork(url: str, name: str) -> None:
-    with Worker("tests.support.forking", url, name) as worker:
+def goes_well(case: str, url: str, name: str) -> None:
+    with Worker("tests.support.forking", case, url, name) as worker:
         assert worker.said() == "OK"
+
+
+def test_an_engine(url: str, name: str) -> None:
+    goes_well("engine", url, name)
+
+
+def test_locks_that_threads_of_the_parent_held(url: str, name: str) -> None:
+    goes_well("locked", url, name)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_buffer(url: str, name: str) -> None:
+    goes_well("buffer", url, name)
+
+
+def test_an_asyncio_engine(url: str, name: str) -> None:
+    goes_well("asyncio", url, name)
+
+
+def test_an_embedded_server(tmp_path: Path, name: str) -> None:
+    goes_well("embedded", f"embedded://{tmp_path / 'data'}", name)

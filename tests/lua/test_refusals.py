@@ -21,7 +21,7 @@ from shardq.calls.consume import Ack
 from shardq.calls.request import Call, Word
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
-from shardq.errors import OutOfMemory
+from shardq.errors import OutOfMemory, Unanswered
 from shardq.layout.keys import ControlKeys, ShardKeys
 from shardq.scripts import script
 from tests.lua.contract import NAMES
@@ -267,7 +267,8 @@ def test_out_of_memory_what_needs_none_goes_on(there: Driver, memory: Memory, ke
     memory.end()
     try:
         if call.script.name in NEED_MEMORY:
-            with pytest.raises(OutOfMemory):
+            # the resend of what may have been executed can't say that it was not
+            with pytest.raises(Unanswered if call.in_doubt else OutOfMemory):
                 shard.run(call)
             assert shard.state() == FULL
         else:

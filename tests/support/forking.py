@@ -1,66 +1,317 @@
-"""An engine that goes through a fork: ``python -m tests.support.forking URL NAME``. Says OK, or what was wrong.
+"""Engines that go through a fork: ``python -m tests.support.forking CASE URL NAME``. Says OK, or what was wrong.
 
 In a process of its own: a fork of a process full of threads is what no test runner should be.
 """
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
+import gc
 import os
+import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from shardq import Engine, EngineClosed
-from tests.support.states import claim, state_of
+import pytest
+
+from shardq import AsyncEngine, Delivery, Engine, EngineClosed, Task, embedded
+from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import say
 
+STUCK_S = 90.0
+"""Who hangs ends; a child shows where, before."""
 
-def child(engine: Engine) -> None:
-    """What must hold in the child."""
-    for order in (lambda: engine.push("x"), lambda: engine.get("one"), engine.stats):
-        said = ""
-        try:
-            order()
-        except EngineClosed as exc:
-            said = str(exc)
-        assert "fork" in said, said
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("shardq")] == []
-    engine.start()
-    wait_until(lambda: len(engine.stats().dispatchers) == 2, "the child is another member")
-    engine.push("of the child", topic="child")
-    (delivery,) = claim(engine.consumer("child"), 1)
-    assert delivery.payload == "of the child"
-    engine.close()
+MANY = 500
 
 
-def parent(engine: Engine) -> None:
-    """The parent goes on as if nothing had happened."""
-    assert state_of(engine, engine.push("x", delay=3600)) == "scheduled"
-    engine.push("of the parent", topic="parent")
-    (delivery,) = claim(engine.consumer("parent"), 1)
-    assert delivery.payload == "of the parent"
-    wait_until(lambda: engine.stats().healthy, "every poller of the parent is well")
+class Child:
+    """A fork of this process that does some work."""
 
-
-def main(url: str, name: str) -> None:
-    engine = Engine(url, name=name, shards=4, timeout=10.0)
-    engine.start()
-    engine.push("x", delay=3600, id="one")
-    pid = os.fork()
-    if pid == 0:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._pid = os.fork()
+        if self._pid:
+            return
         code = 1
         try:
-            child(engine)
+            faulthandler.dump_traceback_later(STUCK_S - 10.0, exit=True)
+            work()
             code = 0
         except BaseException:  # noqa: BLE001  whatever it is, the test shows it, and the child goes no further
             say(traceback.format_exc().replace("\n", " | "))
         os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    parent(engine)
-    engine.close()
-    say("OK" if status == 0 else f"the child ended with {status}")
 
+    def wait(self) -> None:
+        _, status = os.waitpid(self._pid, 0)
+        assert status == 0, f"the child ended with {os.waitstatus_to_exitcode(status)}"
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("shardq")]
+
+
+def the_parents() -> Any:
+    """What is said of things that only the parent may use."""
+    return pytest.raises(EngineClosed, match="before a fork")
+
+
+# ---- an engine, and what it gave out
+
+
+def engine_case(url: str, name: str) -> None:
+    engine = Engine(url, name=name, shards=4, timeout=10.0)
+    engine.start()
+    engine.push("x", delay=FAR_S, id="one")
+    consumer, growth, worker = engine.consumer("parent"), engine.growth(), engine.worker()
+    assert consumer.claim(1, wait=0.01) == []
+    many = [Task(n, delay=FAR_S) for n in range(MANY)]
+
+    @worker.on("worked")
+    def work(delivery: Delivery) -> None:
+        assert delivery.payload == "of the child"
+        worker.stop()
+
+    def child() -> None:
+        assert threads() == []
+        engine.push("x", delay=FAR_S)
+        assert state_of(engine, "one") == "scheduled"
+        assert threads() == [], "no pollers before the child asks for them"
+        engine.push_many(many)
+        for order in (consumer.claim, lambda: consumer.claim(1, wait=1.0), lambda: growth.progress):
+            with the_parents():
+                order()
+        assert threads() == []
+        engine.start()
+        wait_until(lambda: len(engine.stats().dispatchers) == 2, "the child is another member")
+        engine.push("of the child", topic="child")
+        own = engine.consumer("child")
+        (delivery,) = claim(own, 1)
+        assert delivery.payload == "of the child"
+        own.ack(delivery)
+        engine.push("of the child", topic="worked")
+        worker.run()
+        assert engine.expand(6).wait(30.0)
+        assert threads().count("shardq-mover") == 1
+        engine.close()
+        with pytest.raises(EngineClosed, match="closed: make another"):
+            engine.push("x")
+
+    forked = Child(child)
+    engine.push_many(many)
+    forked.wait()
+    # the parent goes on as if nothing had happened
+    engine.push("of the parent", topic="parent")
+    (delivery,) = claim(consumer, 1)
+    assert delivery.payload == "of the parent"
+    wait_until(lambda: engine.stats().healthy, "every poller of the parent is well")
+    assert engine.stats().scheduled == 2 + 2 * MANY
+    assert growth.done
+    engine.close()
+
+
+# ---- locks that other threads of the parent held
+
+
+def locks() -> list[Any]:
+    """Every lock that an object of the library has, those inside of conditions and events too."""
+    found: dict[int, Any] = {}
+    kinds = type(threading.Lock()), type(threading.RLock())
+    for one in gc.get_objects():
+        if type(one).__module__.partition(".")[0] != "shardq":
+            continue
+        referents = gc.get_referents(one)
+        for value in [*referents, *(each for of in referents if type(of) is dict for each in of.values())]:
+            # an event has a condition, and that has a lock
+            condition = getattr(value, "_cond", value)
+            lock = getattr(condition, "_lock", value) if isinstance(condition, threading.Condition) else value
+            if isinstance(lock, kinds):
+                found[id(lock)] = lock
+    return list(found.values())
+
+
+@contextmanager
+def all_held() -> Iterator[None]:
+    """Another thread holds every lock of the library meanwhile."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        while not held.is_set():
+            taken = []
+            for lock in locks():
+                if not lock.acquire(timeout=1.0):
+                    break  # whoever holds it waits for one that we hold
+                taken.append(lock)
+            else:
+                held.set()
+                over.wait()
+            for lock in taken:
+                lock.release()
+
+    thread = threading.Thread(target=hold, name="holder")
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def locked_case(url: str, name: str) -> None:
+    engine = Engine(url, name=name, shards=4, timeout=10.0)
+    engine.start()
+    buffer = engine.buffered(linger=0.01)
+    buffer.push("x", delay=FAR_S).result()
+    consumer = engine.consumer()
+    assert consumer.claim(1, wait=0.01) == []
+    stream: Any = engine.push_iter(Task(n, delay=FAR_S) for n in range(100_000))
+    next(stream)
+    assert len(locks()) > 20
+
+    def child() -> None:
+        engine.push("x", delay=FAR_S)
+        assert buffer.push("x", delay=FAR_S).result(30.0).outcome == "pushed"
+        buffer.close()
+        with the_parents():
+            consumer.claim()
+        stream.close()
+        engine.start()
+        engine.push("of the child", topic="child")
+        (delivery,) = engine.consumer("child").claim(1, wait=30.0)
+        assert delivery.payload == "of the child"
+        engine.close()
+
+    with all_held():
+        forked = Child(child)
+    forked.wait()
+    stream.close()
+    buffer.push("x", delay=FAR_S).result()
+    buffer.close()
+    engine.close()
+
+
+# ---- a buffer
+
+
+def buffer_case(url: str, name: str) -> None:
+    engine = Engine(url, name=name, shards=4, timeout=10.0)
+    buffer = engine.buffered(linger=60.0)
+    pending = buffer.push("of the parent", delay=FAR_S, id="parent")
+
+    def child() -> None:
+        with pytest.raises(EngineClosed, match="the parent process"):
+            pending.result(30.0)
+        buffer.flush()
+        own = buffer.push("of the child", delay=FAR_S, id="child")
+        buffer.close()
+        assert own.result(0.0).outcome == "pushed"
+        assert state_of(engine, "parent") == "gone", "it is the parent's to send"
+        engine.close()
+
+    Child(child).wait()
+    buffer.close()
+    assert pending.result(0.0).outcome == "pushed"
+    assert state_of(engine, "child") == "scheduled"
+    engine.close()
+
+
+# ---- an asyncio engine
+
+
+def asyncio_case(url: str, name: str) -> None:
+    loop = asyncio.new_event_loop()
+    engine = AsyncEngine(url, name=name, shards=4, timeout=10.0)
+
+    async def begin() -> Any:
+        await engine.start()
+        await engine.push("x", delay=FAR_S)
+        consumer = engine.consumer("parent")
+        assert await consumer.claim(1, wait=0.01) == []
+        return consumer
+
+    consumer = loop.run_until_complete(begin())
+
+    async def child() -> None:
+        await engine.push("x", delay=FAR_S)
+        assert threads() == []
+        with the_parents():
+            await consumer.claim()
+        with the_parents():
+            await consumer.claim(1, wait=1.0)
+        await engine.start()
+        assert len((await engine.stats()).dispatchers) == 2
+        await engine.close()
+
+    async def goes_on() -> None:
+        await engine.push("of the parent", topic="parent")
+        (delivery,) = await consumer.claim(1, wait=30.0)
+        assert delivery.payload == "of the parent"
+        assert (await engine.stats()).scheduled == 2
+        await engine.close()
+
+    Child(lambda: asyncio.run(child())).wait()
+    loop.run_until_complete(goes_on())
+    loop.close()
+
+
+# ---- an embedded server
+
+
+def embedded_case(url: str, name: str) -> None:
+    def ended() -> bool:
+        with embedded.enter(Path(urlsplit(url).path)) as use:
+            return use.started
+
+    # the child is the first to leave
+    engine = Engine(url, name=name, shards=2)
+    engine.push("x", delay=FAR_S)
+
+    def child() -> None:
+        engine.push("x", delay=FAR_S)
+        engine.close()
+
+    Child(child).wait()
+    assert engine.stats().scheduled == 2
+    Child(engine.close).wait()
+    assert engine.stats().scheduled == 2
+    engine.close()
+    assert ended()
+
+    # the child is the last one
+    engine.open()
+    reader, writer = os.pipe()
+
+    def outlives() -> None:
+        os.close(writer)
+        os.read(reader, 1)
+        assert engine.stats().scheduled == 2
+        engine.close()
+
+    forked = Child(outlives)
+    engine.close()
+    assert not ended()
+    os.close(writer)
+    forked.wait()
+    os.close(reader)
+    assert ended()
+
+
+CASES = {
+    "engine": engine_case,
+    "locked": locked_case,
+    "buffer": buffer_case,
+    "asyncio": asyncio_case,
+    "embedded": embedded_case,
+}
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    signal.alarm(int(STUCK_S))  # which a child does not inherit
+    CASES[sys.argv[1]](*sys.argv[2:])
+    say("OK")
