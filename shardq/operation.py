@@ -15,6 +15,7 @@ shards, by whoever comes by.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -178,14 +179,25 @@ def opened(
 ) -> Operation[None]:
     """Brings an epoch (the present one) with a copy of its topology to these shards. A newer one there is left.
 
-    ``anew``: they are to be used from now on.
+    Where nothing was, nobody's name is: who waits is told to leave it again. ``anew``: they are to be used from now on.
     """
     known = atlas.topology if topology is None else topology
     text = known.to_text()
-    answers = yield Many([control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards])
-    for _, result in answers:
-        if isinstance(result, ShardqError) and not isinstance(result, Stale):
-            raise result
+    asked = [(keys.shard, control.open_shard(keys, known.epoch, text, anew=anew)) for keys in shards]
+    numbers = {id(request): shard for shard, request in asked}
+    empty: list[int] = []
+    failure: ShardqError | None = None
+    for request, result in (yield Many([request for _, request in asked])):
+        if isinstance(result, ShardqError):
+            failure = failure or (None if isinstance(result, Stale) else result)
+        elif result:
+            empty.append(numbers[id(request)])
+    if empty:
+        # who does not hear it looks by itself after a while
+        with contextlib.suppress(ServerFault):
+            yield control.tell_opened(atlas.control, sorted(empty))
+    if failure is not None:
+        raise failure
 
 
 def refreshed(atlas: Atlas) -> Operation[None]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.calls.answers import nothing
+from shardq.calls.answers import body
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ControlKeys, ShardKeys
 from shardq.scripts import script
 
 Fields = Mapping[bytes, bytes]
+
+OPENED = "opened"
+"""The first word of the news that shards were opened; their numbers follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,35 @@ def read_topology(keys: ControlKeys) -> Command[Fields]:
     )
 
 
-def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False) -> Call[None]:
-    """``anew``: of a shard that is to be used from now on, so that whether it is polled is to be seen again."""
+def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False) -> Call[bool]:
+    """Answers whether there was nothing, as far as is known. ``anew``: of a shard that is to be used from now on, so
+    that whether it is polled is to be seen again."""
+
+    def again() -> Call[bool]:
+        # what it finds may be of the call whose answer was lost
+        call = open_shard(keys, epoch, topology, anew=anew)
+        call.decode, call.resend = lambda answer: body(answer) is not None, None
+        return call
+
     return Call(
         slot=keys.slot,
         words=[epoch, topology, "1" if anew else "0"],
-        decode=nothing,
+        decode=lambda answer: bool(body(answer)[0]),
         script=script("open"),
         keys=(keys.meta,),
+        resend=again,
     )
+
+
+def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
+    """News for those who wait: nobody's name is in these shards."""
+    return Command(slot=keys.slot, words=("SPUBLISH", keys.news, " ".join([OPENED, *map(str, shards)])), decode=int)
+
+
+def opened_by(message: str | None) -> list[int]:
+    """The shards that such a message is about; none, where it is another."""
+    word, *shards = (message or "").split(" ")
+    return [int(shard) for shard in shards] if word == OPENED else []
 
 
 def read_copy(keys: ShardKeys) -> Command[bytes | None]:

@@ -89,7 +89,7 @@ class Desk:
             return self._give(entry)
 
     def missed(self, shard: int) -> None:
-        """Messages of this shard may not have reached us: nobody knows whether our name stands."""
+        """Messages of this shard may not have reached us, or it was lost: nobody knows whether our name stands."""
         with self._lock:
             for entry in [entry for entry in self._turns if entry[0] == shard]:
                 self._forget(entry)

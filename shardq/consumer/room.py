@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from shardq.atlas import Atlas
 from shardq.bells import Bells
 from shardq.calls import consume
+from shardq.calls.control import opened_by
 from shardq.consumer.desk import Desk, List, Waiter
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
@@ -114,6 +115,10 @@ class Room:
 
     def _hear_news(self, message: str | None) -> None:
         if message == "members":
+            return
+        if shards := opened_by(message):
+            for shard in shards:
+                self.desk.missed(shard)
             return
         with self._lock:
             self._news = True

@@ -3,11 +3,11 @@
 -- ARGV 1 epoch
 -- ARGV 2 the topology of that epoch, as text
 -- ARGV 3 '1' for a shard that is to be used from now on: whether it is polled is to be seen anew; else '0'
--- RETURNS {'ok'} | {'stale', epoch}
+-- RETURNS {'ok', 1 when there was no meta, else 0} | {'stale', epoch}
 -- ATOMIC
 -- COST O(1)
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {'stale', epoch} end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2])
 if ARGV[3] == '1' then redis.call('HDEL', KEYS[1], 'wake_at', 'swept') end
-return {'ok'}
+return {'ok', epoch and 0 or 1}

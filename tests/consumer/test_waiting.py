@@ -320,6 +320,27 @@ def test_who_has_lost_its_subscriptions_subscribes_again(
     assert prompt(claim).payload == "x"
 
 
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_after_the_server_has_lost_everything_what_comes_wakes(
+    engines: Engines,
+    own_server: Server,
+    name: str,
+    claims: Callable[..., Claim],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    """The names of those who wait are lost, too; by themselves they do not look again here."""
+    monkeypatch.setattr(desk, "SAFETY_S", 600.0)
+    running, other = others(engines, own_server.url, name, 2)
+    running.start()
+    with Servers(own_server.url) as servers:
+        claim = claims((running if where == "here" else other).consumer())
+        idle(servers, name, 1)
+    own_server.ask("FLUSHALL")
+    running.push("x")
+    assert claim.result(LONG_S)[0].payload == "x"
+
+
 def test_closing_ends_the_wait(
     running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
 ) -> None:

@@ -25,15 +25,30 @@ A = record("a")
 )
 def test_open(shard: Shard, keys: ShardKeys, before: State, after: dict[str, str]) -> None:
     shard.seed({name: value for name, value in before.items() if value})
-    for _ in range(2):
-        assert shard.ask(calls.open_shard(keys, 3, "new")) == ["ok"]
+    for was in (before["meta"], after):
+        assert shard.ask(calls.open_shard(keys, 3, "new")) == ["ok", 0 if was else 1]
         assert shard.state() == {"meta": after}
+
+
+def test_what_was_opened_by_a_call_whose_answer_was_lost_is_told_all_the_same(shard: Shard, keys: ShardKeys) -> None:
+    shard.clear()
+    assert shard.run(calls.open_shard(keys, 3, "new"))
+    assert not shard.run(calls.open_shard(keys, 3, "new"))
+    assert shard.run(calls.open_shard(keys, 3, "new").after_loss())
+
+
+def test_the_news_of_opened_shards(centre: Shard, control: ControlKeys) -> None:
+    with centre.listener(control.news) as news:
+        centre.run(calls.tell_opened(control, [2, 15]))
+        ((_, message),) = news.heard()
+    assert calls.opened_by(message) == [2, 15]
+    assert [calls.opened_by(other) for other in ("topology", "members", "", None)] == [[], [], [], []]
 
 
 def test_open_anew_forgets_what_pollers_and_sweepers_left(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": {"epoch": "2", "wake_at": f"{T}", "swept": "1", "reaped": "5"}})
     for _ in range(2):
-        assert shard.ask(calls.open_shard(keys, 3, "new", anew=True)) == ["ok"]
+        assert shard.ask(calls.open_shard(keys, 3, "new", anew=True)) == ["ok", 0]
         assert shard.state() == {"meta": {"epoch": "3", "topology": "new", "reaped": "5"}}
 
 
