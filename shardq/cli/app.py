@@ -62,7 +62,8 @@ def invoke() -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # who read our output has gone; nothing more may be written there, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return FAILED
     except (ShardqError, OSError) as exc:
         if given.verbose:

@@ -1,4 +1,4 @@
-"""Times as people write them: 90, 1.5, 90s, 5m, 2h, 1d; and instants. Used by the commands and by bulk lines."""
+"""Times as people write them: 90, 1.5, 90s, 5m, 1h30m, 1d; and instants. Used by the commands and by bulk lines."""
 
 from __future__ import annotations
 
@@ -13,22 +13,30 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|m|h|d|w)?", re.ASCII)
+_PART = r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})\s*"
+_DURATION = re.compile(rf"(?:{_PART}(?:ms|[smhdw])\s*)+", re.ASCII)
+_PARTS = re.compile(rf"{_PART}(ms|[smhdw])", re.ASCII)
+_SECONDS = re.compile(_PART, re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?", re.ASCII)
 
 
 def seconds(text: str) -> float:
     """A length of time. Raises ValueError.
 
-    >>> seconds("90"), seconds("1.5"), seconds("5m"), seconds("2h")
-    (90.0, 1.5, 300.0, 7200.0)
+    >>> seconds("90"), seconds("1.5"), seconds("5m"), seconds("1h30m")
+    (90.0, 1.5, 300.0, 5400.0)
     """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    parts = [(float(number), _UNITS[unit]) for number, unit in _PARTS.findall(text)]
+    units = [unit for _, unit in parts]
+    # 5m10m and 30m1h are slips
+    if not _DURATION.fullmatch(text) or units != sorted(set(units), reverse=True):
         raise ValueError(
-            f"{text!r:.80} is not a length of time; write seconds, or a number with ms, s, m, h, d or w: 5m"
+            f"{text!r:.80} is not a length of time; write seconds, or numbers with w, d, h, m, s or ms: 90, 5m, 1h30m"
         )
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    return sum(number * unit for number, unit in parts)
 
 
 def instant(text: str) -> float | dt.datetime:
@@ -48,6 +56,14 @@ def instant(text: str) -> float | dt.datetime:
     return when
 
 
+def expiry(text: str) -> float | dt.datetime:
+    """A length of time from now, or an instant with its date. Raises ValueError."""
+    try:
+        return instant(text) if re.match(r"\s*\d{4}-", text) else seconds(text)
+    except ValueError as exc:
+        raise ValueError(f"{exc}; or write an instant like 2030-01-31T12:00:00Z") from None
+
+
 def read_by(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
     """The callback of an option whose value is read so."""
 
@@ -65,7 +81,7 @@ def read_by(read: Callable[[str], T]) -> Callable[[click.Context, click.Paramete
 def due_options(command: F) -> F:
     """Adds --delay and --at."""
     delay = click.option(
-        "--delay", metavar="TIME", callback=read_by(seconds), help="From now: 90, 1.5, 90s, 5m, 2h, 1d."
+        "--delay", metavar="TIME", callback=read_by(seconds), help="From now: 90, 1.5, 90s, 5m, 1h30m, 1d."
     )
     at = click.option(
         "--at", metavar="INSTANT", callback=read_by(instant), help="2030-01-31T12:00:00Z, or epoch seconds."

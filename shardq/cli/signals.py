@@ -1,45 +1,93 @@
-"""Ending on SIGINT and SIGTERM in good order. Used by the commands that run until they are told to stop."""
+"""Ending on SIGINT, SIGTERM and SIGHUP in good order. Used by the commands that run until they are told to stop, and by
+those that must not stop in the middle of what they are doing.
+"""
 
 from __future__ import annotations
 
-import queue
+import os
+import select
 import signal
-from contextlib import suppress
+import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+SIGNALLED = 128
+"""An exit code above this says which signal ended a command."""
+
+
+def apart(work: Callable[[], T]) -> T:
+    """The result of ``work``, done in a thread: the main one hears signals at once.
+
+    What a signal raises then does not strike in the middle of the work, either. C code need not expect that:
+    ``hiredis.pack_command`` (3.5) crashes the process when the str() of a number in a command is interrupted so.
+    """
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as exc:  # noqa: BLE001  raised again where it is waited for
+            failure.append(exc)
+
+    thread = threading.Thread(target=run, name="shardq-apart", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
 
 
 class Ending:
-    """Set by the first SIGINT or SIGTERM; the second one raises KeyboardInterrupt, unless all is being put in order by
-    then. Those after it change nothing: what it set off cleans up, too. For a ``with`` in the main thread.
+    """Set by the first signal; the second one raises KeyboardInterrupt, unless all is being put in order by then. Those
+    after it change nothing: what it set off cleans up, too. For a ``with`` in the main thread.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._heard_one: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Put into from a signal handler, which may interrupt our own ``wait`` at any point: a threading.Event would
+        self._ears: tuple[int, int] | None = None
+        """A pipe that the handler writes to. It may interrupt our own ``wait`` at any point: a threading.Event would
         stand still if that held its lock then.
         """
         self._finishing = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._ears = os.pipe()
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            numbers.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._heard) for number in numbers}
         return self
 
     def __exit__(self, *exc: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        for end in self._ears or ():
+            os.close(end)
+        self._ears = None
 
     @property
     def asked(self) -> bool:
         return self.signal is not None
 
+    @property
+    def code(self) -> int:
+        """The exit code of a command that was ended so."""
+        return SIGNALLED + (self.signal or 0)
+
+    def fileno(self) -> int:
+        """Readable from the first signal on: to be waited for beside other things."""
+        assert self._ears is not None, "within its with block"
+        return self._ears[0]
+
     def wait(self, seconds: float | None = None) -> bool:
         """Returns as soon as it is asked for; says whether it is."""
         if not self.asked:
-            with suppress(queue.Empty):
-                self._heard_one.get(timeout=seconds)
+            select.select([self], [], [], seconds)
         return self.asked
 
     def finish(self) -> None:
@@ -53,4 +101,5 @@ class Ending:
             self._finishing = True
             raise KeyboardInterrupt
         self.signal = number
-        self._heard_one.put(None)
+        if self._ears is not None:
+            os.write(self._ears[1], b"\0")

@@ -161,7 +161,7 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
     if everything == (topic is not None):
         raise click.UsageError("give --topic TOPIC, or --everything for all topics")
     check_purge(topic, everything)
-    if not yes and not sys.stdin.isatty():
+    if not yes and not (sys.stdin and sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to ask on, whether that is meant: add --yes")
     with opened(given) as engine:
         if not yes and not click.confirm(_question(engine, topic), err=True):

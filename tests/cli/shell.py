@@ -69,7 +69,7 @@ class Shell:
         self.temporary = home / "tmp"
         self.temporary.mkdir(parents=True)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SHARDQ_")}
-        self._environment = inherited | {
+        self.environment = inherited | {
             "HOME": str(home),
             "XDG_DATA_HOME": str(home / "data"),
             "TMPDIR": str(self.temporary),
@@ -86,21 +86,21 @@ class Shell:
             [SCRIPT, *words],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
             capture_output=True,
-            env=self._environment | variables,
+            env=self.environment | variables,
             timeout=LONGEST_S,
             check=False,
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """The command, in the background."""
         process = subprocess.Popen(
             [SCRIPT, *words],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=self._environment,
+            env=self.environment,
         )
         self._started.append(process)
         return process
@@ -113,7 +113,7 @@ class Shell:
         try:
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             process = subprocess.Popen(
-                [SCRIPT, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=self._environment
+                [SCRIPT, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=self.environment
             )
             os.close(theirs)
             if answer:

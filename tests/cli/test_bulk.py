@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cluster.server import Server
 from shardq import Engine
+from tests.cli.ledger import lines, stored
 from tests.cli.shell import Shell
-
-
-def lines(objects: Iterable[Any]) -> str:
-    return "".join(json.dumps(each) + "\n" for each in objects)
-
 
 BAD = [
     ("nope", "it is not JSON"),
@@ -33,6 +29,7 @@ BAD = [
     ('{"payload": 1, "dedup": 5}', "without id="),
     ('{"payload": 1, "on_conflict": "maybe"}', "Invalid enum value 'maybe'"),
     ('{"payload": 1, "headers": {"k": 1}}', "Expected `str`, got `int`"),
+    ('{"payload": 1, "expires": "someday"}', "'someday' is not a length of time"),
     ('{"payload": 1, "max_attempts": 0}', "max_attempts can't be 0"),
     (json.dumps({"payload": "x" * (1 << 20)}), "are allowed"),
     (json.dumps({"payload": "x" * (2 << 20)}), "are allowed"),
@@ -62,21 +59,37 @@ def test_broken_text(shardq: Shell, engine: Engine) -> None:
     assert engine.stats().scheduled == 1, "a last line without an end is a line"
 
 
+def test_a_byte_order_mark(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(lines({"payload": n, "delay": 60} for n in range(3)), encoding="utf-8-sig")
+    assert shardq.run("push", "--file", str(file)).err == "3 pushed\n"
+    file.write_text(lines([{"payload": 1}]), encoding="utf-16")
+    assert shardq.run("push", "--file", str(file)).err.startswith("line 1: it is not UTF-8: ")
+
+
 def test_only_the_first_bad_lines_are_told(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("push", "--file", "-", stdin="bad\n" * 50)
     assert done.code == 1
     told = done.err.splitlines()
-    assert told[19:] == [told[19], "… and 30 more bad lines", "0 pushed, 50 bad lines"]
+    assert told[19:] == [told[19], "... and 30 more bad lines", "0 pushed, 50 bad lines"]
     assert told[19].startswith("line 20: ")
 
 
-def test_strict_stops_before_the_window_of_the_first_bad_line(shardq: Shell, engine: Engine) -> None:
-    source = lines({"payload": n, "delay": 3600} for n in range(5000)) + "bad\n" + lines([{"payload": 1}])
-    done = shardq.run("push", "--file", "-", "--strict", stdin=source)
+def test_strict_stops_before_the_window_of_the_first_bad_line(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    good = lines({"payload": n, "delay": 3600} for n in range(5000))
+    file.write_text(good + "bad\n" + good)
+    done = shardq.run("push", "--file", str(file), "--strict")
     assert done.code == 1
     assert done.err.splitlines()[0].startswith("line 5001: ")
-    assert done.err.splitlines()[1:] == ["4,000 pushed, 1 bad line"]
+    assert done.err.splitlines()[1:] == [
+        "4,000 pushed, 1 bad line",
+        "ended early, 5,001 lines read; to push the rest, go on with --from-line 4001",
+    ]
     assert engine.stats().scheduled == 4000
+    file.write_text(good + good)
+    again = shardq.run("push", "--file", str(file), "--strict", "--from-line", "4001")
+    assert (again.code, again.err) == (0, "6,000 pushed\n")
 
 
 def test_many_over_several_windows(shardq: Shell, engine: Engine) -> None:
@@ -123,23 +136,44 @@ def test_taken_ids_are_told_by_line(shardq: Shell, engine: Engine) -> None:
         (4, "pushed"),
         (5, "bad"),
     ]
-    assert total == {"pushed": 2, "replaced": 0, "kept": 1, "seen": 0, "bad": 2}
+    counts = {"pushed": 2, "replaced": 0, "kept": 1, "seen": 0, "bad": 2}
+    assert total == counts | {"read": 5, "from_line": None, "missing": [], "doubtful": []}
     assert "already scheduled" in each[-1]["error"]
 
 
-def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(shell: Shell, own_server: Server, name: str) -> None:
+def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(
+    shell: Shell, own_server: Server, name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(lines({"payload": f"{n} {'x' * 1000}", "delay": 3600} for n in range(50_000)))
     used = int(own_server.client(decode=True).info("memory")["used_memory"])
     own_server.ask("CONFIG", "SET", "maxmemory", used + (16 << 20))
-    source = lines({"payload": "x" * 1000, "delay": 3600} for _ in range(50_000))
-    done = shell.run("push", "--file", "-", "--url", own_server.url, "--name", name, stdin=source)
+    words = ("push", "--file", str(file), "--url", own_server.url, "--name", name)
+    done = shell.run(*words)
     assert done.code == 1
-    *_, total, error = done.err.splitlines()
+    total, *rest, error = done.err.splitlines()
     assert error.startswith("error: ")
     assert "memory" in error
     pushed = int(total.split()[0].replace(",", ""))
     own_server.ask("CONFIG", "SET", "maxmemory", 0)
     with Engine(own_server.url, name=name) as engine:
         assert engine.stats().scheduled == pushed > 0
+        # the lines it names, and those from where it says: each line once
+        missing = [
+            found[1] for line in rest if (found := re.match("not stored, though lines after them are: (.*)", line))
+        ]
+        numbers = [
+            n
+            for run in ",".join(missing).split(",")
+            if run
+            for a, _, b in [run.partition("-")]
+            for n in range(int(a), int(b or a) + 1)
+        ]
+        texts = file.read_text().splitlines()
+        (first,) = re.findall(r"go on with --from-line (\d+)$", "\n".join(rest), re.MULTILINE)
+        shell.run("push", "--file", "-", *words[3:], stdin="\n".join(texts[n - 1] for n in numbers))
+        assert shell.run(*words, "--from-line", first).code == 0
+        assert stored(engine) == Counter(json.loads(text)["payload"] for text in texts)
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -174,6 +208,8 @@ def test_on_a_terminal_it_shows_how_far_it_is(shardq: Shell, engine: Engine, tmp
         ["--file", "-", "--raw"],
         ["1", "--strict"],
         ["1", "--ids"],
+        ["1", "--from-line", "2"],
+        ["--file", "-", "--from-line", "0"],
         ["1", "--text", "--raw"],
         ["1", "--delay", "5", "--at", "2030-01-01T00:00:00Z"],
     ],

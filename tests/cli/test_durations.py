@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from shardq.cli.durations import instant, seconds
+from shardq.cli.durations import expiry, instant, seconds
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,20 @@ from shardq.cli.durations import instant, seconds
         ("1d", 86400),
         ("1w", 604800),
         (" 1.5 h ", 5400),
+        ("1h30m", 5400),
+        ("1w 2d 3h 4m 5s 6ms", 788645.006),
+        ("1.5h0.5s", 5400.5),
     ],
 )
 def test_seconds(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "s", "-5", "5x", "1h30m", "1e3", "inf", "nan", "٣", "5 m 3", "1" * 30])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-5", "5x", "1h30", "30m1h", "5m5m", "1h-5m", "1e3", "inf", "nan", "٣", "5 m 3", "1" * 30]
+)
 def test_no_seconds(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a length of time; write seconds, or a number with"):
+    with pytest.raises(ValueError, match="is not a length of time; write seconds, or numbers with"):
         seconds(text)
 
 
@@ -46,6 +51,15 @@ def test_instants() -> None:
 def test_no_instants(text: str) -> None:
     with pytest.raises(ValueError, match="is not an instant"):
         instant(text)
+
+
+def test_expiries() -> None:
+    assert expiry("1h30m") == 5400
+    assert expiry("90") == 90
+    assert expiry("2030-01-31T12:00:00Z") == dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC)
+    for wrong in ("soon", "2030-01-31T12:00:00", "", "-5"):
+        with pytest.raises(ValueError, match="write an instant like"):
+            expiry(wrong)
 
 
 def test_an_instant_needs_a_time_zone() -> None:

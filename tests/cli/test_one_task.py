@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from shardq import Engine
 from shardq.layout.slots import slot_of
 from tests.cli.shell import Shell
 from tests.support.servers import Servers
-from tests.support.states import put
+from tests.support.states import put, state_of
 from tests.support.waiting import wait_until
 
 FAR = "2099-01-31T12:00:00Z"
@@ -50,6 +51,36 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "headers": {"k": "v", "e": "a=b"},
         "max_attempts": 5,
     }
+
+
+def test_a_task_that_expires(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    (id,) = shardq.run("push", "1", "--expires", "1ms", "--id", "x").lines
+    wait_until(lambda: engine.consumer().claim(1) == [] and state_of(engine, id) == "dead", "it is buried")
+    task = engine.get(id)
+    assert task is not None
+    assert "expired" in str(task.reason)
+    assert shardq.run("push", "2", "--expires", FAR, "--delay", "1h").code == 0
+    wrong = shardq.run("push", "2", "--expires", "1m", "--delay", "1h")
+    assert wrong.code == 2
+    assert "is not after the task's due time" in wrong.err
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_push_that_waits_for_copies(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    # the server has no replica
+    done = shardq.run("push", "1", "--durability", "replicated", "--delay", "1h")
+    assert done.code == 1
+    assert "are not replicated: 0 confirmed it in time" in done.err
+    assert state_of(engine, done.out.strip()) == "scheduled"
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"payload": 2, "delay": 3600}\n' * 2)
+    many = shardq.run("push", "--file", str(file), "--durability", "replicated")
+    assert many.code == 1
+    first, last, error = many.err.splitlines()
+    assert (first, last) == ("2 pushed", "ended early, 2 lines read; to push the rest, go on with --from-line 3")
+    assert "2 task(s) are stored, but are not replicated" in error
+    assert engine.stats().scheduled == 3
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,6 @@ TIMEOUT_S = 10.0
 OWN_TIMEOUT_S = 60.0
 """A server of its own is there; but where the disk is slow, it may stand still for seconds."""
 
-SIGNALLED = 128
-"""An exit code above this says which signal ended a command."""
-
 
 @click.command(
     short_help="100,000 delayed tasks, live and accounted for.",
@@ -92,7 +89,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
             raise trial.failure
         if ending.signal is not None:
             complain("stopped before its end; everything it made is removed")
-            return SIGNALLED + ending.signal
+            return ending.code
         return _judge(given, trial.verdict(seen), seen, elapsed_s=time.monotonic() - began)
 
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
-from shardq.cli.durations import due_options, read_by, seconds
+from shardq.cli.durations import due_options, expiry, read_by, seconds
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.push.bulk import Bulk
-from shardq.cli.push.lines import Numbered, numbered, raw_json
+from shardq.cli.push.bulk import Bulk, ranges
+from shardq.cli.push.feed import Feed
+from shardq.cli.push.lines import longest, numbered, raw_json
 from shardq.cli.session import opened
-from shardq.engine import Engine
+from shardq.cli.signals import Ending
+from shardq.errors import NotReplicated, ShardqError
 from shardq.model.task import OnConflict, Receipt, Task
+from shardq.producer.durable import Durability
 from shardq.producer.packing import Packer
 
 SHOWN = 20
@@ -42,13 +46,23 @@ example:
   shardq push '{"order": 42}' --topic email --id order-42 --dedup 1h
   shardq push 'plain text' --text --at 2030-01-31T12:00:00Z
   shardq push --file tasks.jsonl
+  shardq push --file tasks.jsonl --from-line 36001
   zcat tasks.jsonl.gz | shardq push --file - --topic email
+  tail -f tasks.jsonl | shardq push --file -      (each line as it comes)
 \b
 lines:
   {"payload": {"order": 42}, "delay": "30m"}
   {"payload": "text", "at": "2030-01-31T12:00:00Z", "topic": "email",
    "id": "x", "on_conflict": "keep", "dedup": 60, "headers": {"k": "v"},
-   "max_attempts": 5}          (on one line; all but payload may be left out)""",
+   "max_attempts": 5, "expires": "2h"}
+                               (on one line; all but payload may be left out)
+\b
+exit codes:
+  0         everything is stored
+  1         bad lines, or the server refused
+  130, 143  with --file, after Ctrl-C or SIGTERM: the lines under way were
+            stored, and it says with which line to go on; a second Ctrl-C
+            does not wait for them""",
 )
 @click.argument("payload", required=False)
 @click.option("--file", "path", metavar="PATH", help="Push each line of a file of JSON objects; - is stdin.")
@@ -69,8 +83,25 @@ lines:
 )
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=_headers, help="May be repeated.")
 @click.option("--max-attempts", type=int, metavar="N", help="Before the task is dead.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    callback=read_by(expiry),
+    help="Bury the task instead of running it when nobody has taken it by then: a time from now, or an instant.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["replicated", "fsynced"]),
+    help="Wait until all replicas, or the disk, have it; exit 1 when they have not in time.",
+)
 @click.option("--strict", is_flag=True, help="With --file: stop at the first bad line, pushing nothing more.")
 @click.option("--ids", is_flag=True, help="With --file: print the id of each task.")
+@click.option(
+    "--from-line",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --file: leave out the lines before; a push that was interrupted says where to go on.",
+)
 @shared
 @pass_given
 def push(
@@ -87,8 +118,11 @@ def push(
     dedup: float | None,
     headers: dict[str, str] | None,
     max_attempts: int | None,
+    expires: float | dt.datetime | None,
+    durability: Durability | None,
     strict: bool,
     ids: bool,
+    from_line: int | None,
 ) -> int:
     """Push a task with the JSON PAYLOAD, or one for each line of a file, to which the other options then apply."""
     if payload == "-" and path is None and not (text or raw):
@@ -107,21 +141,22 @@ def push(
         dedup=dedup,
         headers=headers,
         max_attempts=max_attempts,
+        expires=expires,
     )
     if path is not None:
         for name, wrong in (("--id", id is not None), ("--text", text), ("--raw", raw)):
             if wrong:
                 raise click.UsageError(f"{name} is for one PAYLOAD, not for --file")
-        return _many(given, path, task, strict=strict, ids=ids)
-    for name, wrong in (("--strict", strict), ("--ids", ids)):
+        return _many(given, path, task, durability, strict=strict, ids=ids, first=from_line or 1)
+    for name, wrong in (("--strict", strict), ("--ids", ids), ("--from-line", from_line is not None)):
         if wrong:
             raise click.UsageError(f"{name} goes with --file")
     if text and raw:
         raise click.UsageError("--text and --raw exclude each other")
-    return _one(given, str(payload), task, text=text, raw=raw)
+    return _one(given, str(payload), task, durability, text=text, raw=raw)
 
 
-def _one(given: Given, payload: str, task: Task, *, text: bool, raw: bool) -> int:
+def _one(given: Given, payload: str, task: Task, durability: Durability | None, *, text: bool, raw: bool) -> int:
     content: Any
     if raw:
         content = os.fsencode(payload)
@@ -134,11 +169,15 @@ def _one(given: Given, payload: str, task: Task, *, text: bool, raw: bool) -> in
             raise click.UsageError(str(exc)) from None
     options = {name: getattr(task, name) for name in task.__struct_fields__ if name != "payload"}
     with opened(given, create=True, codec="raw" if raw else "json") as engine:
-        receipt = engine.push(content, **options)
+        try:
+            receipt = engine.push(content, **options, durability=durability)
+        except NotReplicated as exc:
+            # it is stored: whoever is to push it again, or to cancel it, needs its id
+            _tell_one(given, Receipt(exc.ids[0]))
+            raise
+    _tell_one(given, receipt)
     if given.json:
-        tell({"id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
         return 0
-    say(receipt)
     if receipt.outcome == "kept":
         complain(f"kept: the id is taken by a task that is {receipt.state}")
     elif receipt.outcome == "seen":
@@ -146,71 +185,103 @@ def _one(given: Given, payload: str, task: Task, *, text: bool, raw: bool) -> in
     return 0
 
 
-def _many(given: Given, path: str, defaults: Task, *, strict: bool, ids: bool) -> int:
-    told = 0
+def _tell_one(given: Given, receipt: Receipt) -> None:
+    if given.json:
+        tell({"id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
+    else:
+        say(receipt)
 
-    def stored(number: int, receipt: Receipt) -> None:
-        if given.json:
-            tell({"line": number, "id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
-        elif ids:
-            say(receipt)
 
-    def bad(number: int, reason: str) -> None:
-        nonlocal told
-        told += 1
-        if given.json:
-            tell({"line": number, "error": reason})
-        elif told <= SHOWN:
-            complain(f"line {number}: {reason}")
-
-    with _source(path) as (source, size), opened(given, create=True) as engine:
-        bulk = Bulk(engine, stored, bad, strict=strict)
+def _many(
+    given: Given, path: str, defaults: Task, durability: Durability | None, *, strict: bool, ids: bool, first: int
+) -> int:
+    with _source(path) as source, opened(given, create=True) as engine, Ending() as ending:
+        told = _Told(given, ids=ids)
+        bulk = Bulk(engine, told, strict=strict, durability=durability, read=first - 1, settled=first - 1)
+        max_payload = engine.options.max_payload
+        check = Packer(engine.options.codec, max_payload=max_payload).one
+        whole = False
         try:
-            with _progress(size) as advance:
-                bulk.run(_advancing(_lines(engine, source, defaults), advance))
+            with _progress(_size(source)) as advance:
+                feed = Feed(source, limit=longest(max_payload), ending=ending, advance=advance)
+                bulk.run(numbered(feed, first=first, defaults=defaults, check=check, max_payload=max_payload))
+            whole = feed.exhausted and not (strict and bulk.bad_lines)
+        except KeyboardInterrupt:
+            pass  # by the second signal: what is under way is not waited for
         finally:
-            if told > SHOWN and not given.json:
-                complain(f"… and {told - SHOWN:,} more bad lines")
-            _sum_up(given, bulk)
+            ending.finish()
+            _sum_up(given, bulk, told, ending, whole=whole)
+    if ending.asked and not whole:
+        return ending.code
     return 1 if bulk.bad_lines else 0
 
 
-def _lines(engine: Engine, source: BinaryIO, defaults: Task) -> Iterator[Numbered]:
-    options = engine.options
-    check = Packer(options.codec, max_payload=options.max_payload).one
-    return numbered(source, defaults=defaults, check=check, max_payload=options.max_payload)
+class _Told:
+    """Prints what became of lines."""
+
+    def __init__(self, given: Given, *, ids: bool) -> None:
+        self._given = given
+        self._ids = ids
+        self.bad_lines = 0
+
+    def stored(self, lines: Sequence[tuple[int, Receipt]]) -> None:
+        if self._given.json:
+            for number, receipt in lines:
+                tell({"line": number, "id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
+        elif self._ids and lines:
+            say("\n".join(receipt for _, receipt in lines))
+
+    def bad(self, number: int, reason: str) -> None:
+        self.bad_lines += 1
+        if self._given.json:
+            tell({"line": number, "error": reason})
+        elif self.bad_lines <= SHOWN:
+            complain(f"line {number}: {reason}")
 
 
-def _sum_up(given: Given, bulk: Bulk) -> None:
+def _sum_up(given: Given, bulk: Bulk, told: _Told, ending: Ending, *, whole: bool) -> None:
+    """The books, and how to push the rest, if there may be one: each line once."""
     counts = {outcome: bulk.outcomes[outcome] for outcome in ("pushed", "replaced", "kept", "seen")}
+    go_on = None if whole else bulk.settled + 1
     if given.json:
-        tell(counts | {"bad": bulk.bad_lines})
-        return
+        lines = {"read": bulk.read, "from_line": go_on, "missing": bulk.missing, "doubtful": bulk.doubtful}
+        try:
+            tell(counts | {"bad": bulk.bad_lines} | lines)
+            return
+        except BrokenPipeError:
+            pass  # who reads stdout has gone: then for whoever reads stderr
+    if told.bad_lines > SHOWN:
+        complain(f"... and {told.bad_lines - SHOWN:,} more bad lines")
     parts = [f"{count:,} {outcome}" for outcome, count in counts.items() if count or outcome == "pushed"]
     if bulk.bad_lines:
         parts.append(f"{bulk.bad_lines:,} bad {'line' if bulk.bad_lines == 1 else 'lines'}")
     complain(", ".join(parts))
+    if go_on is None:
+        return
+    if bulk.missing:
+        complain(f"not stored, though lines after them are: {ranges(bulk.missing)}")
+    if bulk.doubtful:
+        complain(f"stored or not, nobody knows: lines {ranges(bulk.doubtful)}")
+    why = f"ended by {signal.Signals(ending.signal).name}" if ending.signal else "ended early"
+    complain(f"{why}, {bulk.read:,} lines read; to push the rest, go on with --from-line {go_on}")
 
 
 @contextmanager
-def _source(path: str) -> Iterator[tuple[BinaryIO, int | None]]:
-    """The lines, and how many bytes they are, where that can be known."""
+def _source(path: str) -> Iterator[int]:
+    """The descriptor to read lines from."""
     if path == "-":
-        yield sys.stdin.buffer, _size(sys.stdin.fileno())
+        if sys.stdin is None:
+            raise ShardqError("there are no lines to read: stdin is closed")
+        yield sys.stdin.fileno()
         return
-    with open(path, "rb") as source:  # noqa: PTH123  what is wrong with the path is said as the user wrote it
-        yield source, _size(source.fileno())
+    with open(path, "rb", buffering=0) as source:  # noqa: PTH123  what is wrong with the path is said as the user wrote it
+        yield source.fileno()
 
 
 def _size(descriptor: int) -> int | None:
+    """In bytes, where that can be known."""
     status = os.fstat(descriptor)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _advancing(lines: Iterator[Numbered], advance: Callable[[int], None]) -> Iterator[Numbered]:
-    for line in lines:
-        advance(line.size)
-        yield line
 
 
 @contextmanager

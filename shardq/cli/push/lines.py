@@ -5,14 +5,15 @@ The payload of a line is stored byte for byte as it stands there.
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from shardq.cli.durations import instant, seconds
+from shardq.cli.durations import expiry, instant, seconds
 from shardq.errors import BadInput
 from shardq.model.task import OnConflict, Task
 
@@ -32,6 +33,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True):
     dedup: float | str | None = None
     headers: dict[str, str] | None = None
     max_attempts: int | None = None
+    expires: float | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,29 @@ class Numbered:
 
 
 def numbered(
-    source: BinaryIO, *, defaults: Task, check: Callable[[Task], object], max_payload: int
-) -> Iterator[Numbered]:
-    """The lines that are not blank. ``defaults``: the options of tasks that don't give their own; ``check`` raises the
-    BadInput that a task deserves.
+    feed: Iterable[tuple[bytes, int] | None],
+    *,
+    first: int,
+    defaults: Task,
+    check: Callable[[Task], object],
+    max_payload: int,
+) -> Iterator[Numbered | None]:
+    """The lines that are not blank, from the ``first`` on; None where the feed has nothing more for now.
+
+    ``defaults``: the options of tasks that don't give their own; ``check`` raises the BadInput that a task deserves.
     """
-    limit = max_payload + ROOM_FOR_OPTIONS
+    limit = longest(max_payload)
     decode = msgspec.json.Decoder(Line).decode
-    for number, (text, size) in enumerate(_bounded(source, limit), start=1):
-        if not text.strip():
+    number = 0
+    for each in feed:
+        if each is None:
+            yield None
+            continue
+        number += 1
+        text, size = each
+        if number == 1:
+            text = text.removeprefix(codecs.BOM_UTF8)
+        if number < first or not text.strip():
             continue
         try:
             if size > limit:
@@ -67,15 +83,9 @@ def numbered(
             yield Numbered(number, size, task)
 
 
-def _bounded(source: BinaryIO, limit: int) -> Iterator[tuple[bytes, int]]:
-    """Each line, or as much of it as is allowed and a little more, and its size."""
-    while text := source.readline(limit + 2):
-        size = len(text)
-        while not text.endswith(b"\n") and (more := source.readline(limit)):
-            size += len(more)
-            if more.endswith(b"\n"):
-                break
-        yield text, size
+def longest(max_payload: int) -> int:
+    """Bytes that a line may have."""
+    return max_payload + ROOM_FOR_OPTIONS
 
 
 def _task(line: Line, defaults: Task) -> Task:
@@ -90,6 +100,7 @@ def _task(line: Line, defaults: Task) -> Task:
         dedup=defaults.dedup if line.dedup is None else _seconds(line.dedup),
         headers=defaults.headers if line.headers is None else line.headers,
         max_attempts=defaults.max_attempts if line.max_attempts is None else line.max_attempts,
+        expires=defaults.expires if line.expires is None else _expiry(line.expires),
     )
 
 
@@ -99,6 +110,10 @@ def _seconds(given: float | str | None) -> float | None:
 
 def _instant(given: float | str | None) -> float | dt.datetime | None:
     return instant(given) if isinstance(given, str) else given
+
+
+def _expiry(given: float | str) -> float | dt.datetime:
+    return expiry(given) if isinstance(given, str) else given
 
 
 def _reason(exc: Exception) -> str:

@@ -1,0 +1,28 @@
+"""Lines to push, and what of them the server has."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from shardq import Engine
+from shardq.layout.keys import shard_keys
+from shardq.model.record import codec_named, decode_record
+from tests.support.servers import Servers
+
+
+def lines(objects: Iterable[Any]) -> str:
+    return "".join(json.dumps(each) + "\n" for each in objects)
+
+
+def stored(engine: Engine) -> Counter[Any]:
+    """The payloads of all tasks, and how often each is there."""
+    found = Counter[Any]()
+    with Servers(str(engine.options.url)) as servers:
+        for shard in engine.stats().shards:
+            keys = shard_keys(engine.name, shard.shard)
+            records = servers.ask(keys.slot, "HVALS", keys.task)
+            found.update(decode_record(record, own=codec_named("json")).payload for record in records)
+    return found
