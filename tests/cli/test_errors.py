@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,28 @@ def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"error: the shardq command needs {missing}: pip install 'shardq[cli]'\n"
+
+
+def test_ctrl_c_while_it_is_loading() -> None:
+    (script,) = entry_points(group="console_scripts", name="shardq")
+    code = f"""
+import sys
+
+class Interrupted:
+    def find_spec(self, name, *rest):
+        if name == "{{}}":
+            raise KeyboardInterrupt
+
+from {script.module} import {script.attr}
+assert "shardq" not in sys.modules
+sys.meta_path.insert(0, Interrupted())
+sys.exit({script.attr}())
+"""
+    for module in ("shardq", "redis", "click", "shardq.cli.push.command"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(module)], capture_output=True, text=True, timeout=LONGEST_S, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", ""), module
 
 
 @pytest.mark.parametrize(
