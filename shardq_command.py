@@ -1,5 +1,5 @@
-"""The ``shardq`` console script. It stands outside the package, so that Ctrl-C while that is still loading is heard here
-and not told as a traceback: whatever is imported from a package loads all of it first.
+"""The ``shardq`` console script. It stands outside the package, so that Ctrl-C while that is still loading is heard
+here: whatever is imported from a package loads all of it first.
 """
 
 from __future__ import annotations

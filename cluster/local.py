@@ -6,7 +6,6 @@ name *and* the time it was started, so that one which got the id of a dead node 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import shutil
@@ -15,18 +14,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 import redis
 
-from cluster import servers
+from cluster import processes, servers
 from cluster.cluster import Cluster
 from cluster.ports import HOST
+from cluster.server import Server, ServerFailed
 from cluster.view import View, parse
 
 FOLDER = Path(".cluster")
 _ANSWER_S = 2.0
 _KILL_S = 10.0
-_CLOCK_SET_S = 5.0  # start times are reckoned from the system's clock, which may have been set since
 
 
 class Busy(Exception):
@@ -39,16 +37,12 @@ class Process:
 
     port: int
     pid: int
-    started: float
+    started: str
 
-    def find(self) -> psutil.Process | None:
-        """The process, if it still is that one."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < _CLOCK_SET_S and "server" in process.name()
-            if same and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        return None
+    def find(self) -> bool:
+        """True while it runs, and still is that one."""
+        found = processes.living(self.pid)
+        return found is not None and found.started == self.started and "server" in found.name
 
 
 @dataclass(frozen=True)
@@ -95,8 +89,7 @@ def up(binary: Path, *, masters: int, replicas: int, folder: Path = FOLDER) -> R
     cluster = Cluster(binary, masters=masters, replicas=replicas, folder=folder.absolute())
     try:
         cluster.start()
-        processes = [Process(node.port, node.pid, psutil.Process(node.pid).create_time()) for node in cluster.nodes]
-        record = Record(cluster.url, servers.version(binary), processes)
+        record = Record(cluster.url, servers.version(binary), [_process(node) for node in cluster.nodes])
         _file(folder).write_text(json.dumps(asdict(record), indent=2))
         cluster.let_go()
     except BaseException:
@@ -106,13 +99,17 @@ def up(binary: Path, *, masters: int, replicas: int, folder: Path = FOLDER) -> R
     return record
 
 
+def _process(node: Server) -> Process:
+    found = processes.living(node.pid)
+    if found is None:
+        raise ServerFailed(f"the node at port {node.port} ended right after its start")
+    return Process(node.port, node.pid, found.started)
+
+
 def down(record: Record, *, folder: Path = FOLDER) -> int:
     """Kill its processes and remove its files; how many still ran."""
-    found = [process for each in record.processes if (process := each.find())]
-    for process in found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(found, timeout=_KILL_S)
+    found = record.alive()
+    processes.kill((process.pid for process in found), timeout=_KILL_S)
     _remove_files(folder)
     return len(found)
 

@@ -1,5 +1,5 @@
-"""The ``shardq`` command. ``main`` is called by the console script, ``shardq_command``; it is all that works without click
-and rich.
+"""The ``shardq`` command. ``main``, which the console script ``shardq_command`` calls, is all of it that works without
+click and rich.
 
 Reading order: ``app`` (the commands, and what becomes of their errors), ``options`` (what every command takes),
 ``session`` (from options to an open engine), then the commands: ``push``, ``orders``, ``forward``, ``stats``, ``run``,

@@ -145,6 +145,18 @@ def test_status_after_a_crash_and_up_again(shell: Shell) -> None:
     assert shell.pids() != [pid]
 
 
+def test_it_needs_nothing_but_what_shardq_needs(shell: Shell) -> None:
+    # a new user has what `pip install '.[embedded,cli]'` brings
+    blocker = shell.folder.parent / "blocker"
+    blocker.mkdir()
+    for module in ("psutil", "pytest", "mypy", "hypothesis"):
+        (blocker / f"{module}.py").write_text(f"raise ImportError('{module} is not there')")
+    shell.environment["PYTHONPATH"] = f"{blocker}{os.pathsep}{_ROOT}"
+    code, _, error = shell.run("up", "--masters", "1", "--replicas", "0")
+    assert (code, error) == (0, "")
+    assert "Stopped 1 processes" in shell.run("down")[1]
+
+
 def test_down_spares_a_process_that_only_has_the_id_of_a_node(shell: Shell) -> None:
     shell.run("up", "--masters", "1", "--replicas", "0")
     (pid,) = shell.pids()
