@@ -85,6 +85,8 @@ class Strands:
             await job.handler.run(job.delivery)
         except BaseException as exc:  # noqa: BLE001  whatever it was, a cancellation too: the task is settled
             failure = exc
+        if job.stage == "done" and isinstance(failure, asyncio.CancelledError):
+            return  # by us: why was said when its verdict was given
         if self._table.judge(job, verdict_of(job, failure)):
             if failure is None:
                 self._hooks.after(job.delivery)

@@ -172,7 +172,7 @@ def test_a_handler_that_decides_nonsense_has_failed(engines: Engines, running: E
     assert str(dead(running, ids[1])).endswith("bytes of a ? name")
 
 
-def test_a_timeout(engines: Engines, running: Engine, flavour: Flavour) -> None:
+def test_a_timeout(engines: Engines, running: Engine, flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:
     """A coroutine is cancelled; a function's thread goes on, and what it says then counts no more."""
     gate, handled = Gate(flavour), list[str]()
     worker = running.worker(concurrency=1, max_attempts=1)
@@ -187,6 +187,8 @@ def test_a_timeout(engines: Engines, running: Engine, flavour: Flavour) -> None:
         wait_until(lambda: gate.ended, "the handler has ended")
     assert gate.ended == ["open" if flavour == "function" else "cancelled"]
     assert dead(running, id) == "timed out after 0.2 s"
+    assert caplog.text.count(f"task {id} ") == caplog.text.count(f"task {id} has timed out after 0.2 s") == 1
+    assert "CancelledError" not in caplog.text
 
 
 class Notes:
