@@ -8,6 +8,13 @@ local function parts_of(record)
   if not low then return false end
   local length = high * 256 + low
   if #record < 3 + length then return false end
+  if length == 8 then
+    -- mostly the nonce alone, in four bytes: read without the unpacker, which takes longer than all the rest
+    local map, name, letter, kind, n1, n2, n3, n4 = string.byte(record, 4, 11)
+    if map == 129 and name == 161 and letter == 110 and kind == 206 then
+      return true, { n = ((n1 * 256 + n2) * 256 + n3) * 256 + n4 }, 12
+    end
+  end
   local fine, head = pcall(cmsgpack.unpack, string.sub(record, 4, 3 + length))
   if not fine or type(head) ~= 'table' then return false end
   return true, head, 4 + length
