@@ -22,6 +22,7 @@ from shardq.dispatcher.pacing import LONGEST_SLEEP_S, Lead, Pace, sleep
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import Topology
 from shardq.operation import mended, run
 
 log = logging.getLogger("shardq.dispatcher")
@@ -43,10 +44,14 @@ PollerState = Literal["starting", "running", "failing", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How long dead tasks are kept, and how many in a shard."""
+    """How long dead tasks are kept, and how many in all shards."""
 
     age_ms: int
     count: int
+
+    def in_a_shard(self, topology: Topology) -> int:
+        """Its part; while tasks are moved that of the fewest shards: those of many may be in few, coming or going."""
+        return -(-self.count // min((topology.shards, *topology.priors)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +223,9 @@ class Poller:
             self._dispatched += result.moved
             self._late_ms = result.newest_ms
             self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+        trimming = False
         if self._stepped >= self._trim_at:
-            self._trim(topology.epoch)
+            trimming = self._trim(topology)
         touched = self._topics if result.moved or result.reaped else ()
         if result.lacking:
             # newest first, so that the topics not met for longest fall out
@@ -227,11 +233,16 @@ class Poller:
         wait, self._until_us = sleep(result, lead, hears=self._hears())
         if topology.routes and (sooner := self._forwarding.serve(touched, limit=self._pace.limit)) < wait:
             wait, self._until_us = sooner, None
+        if trimming:
+            wait, self._until_us = 0.0, None
         # since the answer: it may have taken a while
         return wait - (time.monotonic() - self._stepped) if wait > 0 else 0.0
 
-    def _trim(self, epoch: int) -> None:
-        """Removes the oldest dead tasks past what is to be kept; goes on at the next step while there are more."""
-        call = clean.trim(self.keys, epoch, age_ms=self._keep.age_ms, keep=self._keep.count)
-        if self._line.call(call, timeout=CALL_TIMEOUT_S) < clean.CHUNK:
-            self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)
+    def _trim(self, topology: Topology) -> bool:
+        """Removes the oldest dead tasks past what is to be kept; says whether there may be more of them."""
+        keep = self._keep.in_a_shard(topology)
+        call = clean.trim(self.keys, topology.epoch, age_ms=self._keep.age_ms, keep=keep)
+        if self._line.call(call, timeout=CALL_TIMEOUT_S) == clean.CHUNK:
+            return True
+        self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)
+        return False

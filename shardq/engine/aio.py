@@ -180,7 +180,7 @@ class AsyncEngine(AsyncOrders):
             self._map(),
             bells,
             max_attempts=self.options.max_attempts,
-            keep=self.options.keep(self.topology.shards),
+            keep=self.options.keep(),
         )
         dispatcher.start()
         return dispatcher

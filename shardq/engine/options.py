@@ -136,9 +136,9 @@ class Options:
         )
         return self.settings(server.url), server
 
-    def keep(self, shards: int) -> Keep:
-        """What each shard's dispatcher keeps of its dead."""
-        return Keep(age_ms=duration_ms(self.dead_age, "dead_age"), count=-(-self.dead_count // shards))
+    def keep(self) -> Keep:
+        """What dispatchers keep of the dead."""
+        return Keep(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
 
     def compare(self, topology: Topology) -> None:
         """Says so when the stored number of shards is not the one asked for."""

@@ -157,7 +157,7 @@ class Engine(Orders):
                     self._map(),
                     self._open_bells(),
                     max_attempts=self.options.max_attempts,
-                    keep=self.options.keep(self.topology.shards),
+                    keep=self.options.keep(),
                 )
                 dispatcher.start()
                 self._dispatcher = dispatcher

@@ -165,6 +165,41 @@ def test_pollers_forget_what_is_too_much(
     assert all(shard.dead <= 5 for shard in counted(engine).shards)
 
 
+def test_how_many_are_kept_in_a_shard_follows_the_number_of_shards(
+    engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.05)
+    engine = engines.opened(url, name=name, shards=4, dead_count=200)
+    engine.start()
+    bury(engine, 100)  # of 50 that each shard keeps
+    kept = counted(engine).dead
+    assert kept > 50
+    assert engines.done(engine.shrink(1).wait(30))
+    for _ in range(5):
+        bury(engine, 1)  # something was due: the poller stepped
+    assert counted(engine).dead == kept + 5
+    bury(engine, 300)
+
+    def trimmed() -> bool:
+        engine.push("x")
+        return counted(engine).dead == 200
+
+    wait_until(trimmed, "as many are left as may be in all shards")
+
+
+def test_dead_tasks_are_trimmed_to_the_end(
+    engines: Engines, url: str, name: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing falls due: 500 a step, and a poller with nothing to do steps every 20 s."""
+    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.0)
+    engine = engines.opened(url, name=name, shards=1, dead_count=10)
+    (keys,) = keys_of(name, 1)
+    now = servers.now_ms(keys.slot)
+    servers.ask(keys.slot, "ZADD", keys.dead, *(word for n in range(20_000) for word in (now, f"d{n}")))
+    engine.start()
+    wait_until(lambda: servers.ask(keys.slot, "ZCARD", keys.dead) == 10, "ten are left")
+
+
 def test_purging_a_topic(running: Engine) -> None:
     mail = {state: put(running, state, topic="mail") for state in ("scheduled", "leased", "dead", "ready")}
     sms = {state: put(running, state, topic="sms") for state in ("scheduled", "leased", "dead", "ready")}
