@@ -20,7 +20,8 @@
     │   ├── Unanswered                   sent, but no answer in time: it may or may not have happened
     │   ├── OutOfMemory                  maxmemory reached; nothing was written
     │   ├── ReadOnly                     a replica that stayed one, or a disk that is full
-    │   └── AccessDenied                 wrong password, or an ACL that forbids a command
+    │   ├── AccessDenied                 wrong password, or an ACL that forbids a command
+    │   └── DurabilityUnavailable        nothing there that could confirm what durability= asks for; nothing was written
     ├── PushError                        a bulk push that did not store all: .stored .failed .unknown
     ├── NotReplicated                    stored, but not as durably as the push asked for: .ids .reached
     ├── Conflict                         the id is taken and on_conflict="reject"
@@ -123,6 +124,12 @@ class ReadOnly(ServerFault):
 
 class AccessDenied(ServerFault):
     """The server refused the user, the password, or the permission."""
+
+
+class DurabilityUnavailable(ServerFault):
+    """The server has no replica, no append-only file, or no WAITAOF, so that it could never confirm what durability=
+    asks for. Nothing was written.
+    """
 
 
 class PushError(ShardqError):

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shardq.atlas import Atlas
-from shardq.calls import control, grow
+from shardq.calls import control, copies, grow
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.grow import Parcel
 from shardq.calls.request import Call, Command
@@ -307,7 +307,7 @@ class Barrier:
     def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
         """Those shards of which it can't be said, among them all that are asked about for the first time."""
         asked, epoch = list(shards), self._atlas.topology.epoch
-        histories: Histories = yield Confirm([grow.seal(keys, epoch) for keys in asked])
+        histories: Histories = yield Confirm([copies.seal(keys.meta, keys.slot, epoch) for keys in asked])
         behind = set()
         for keys in asked:
             history = histories[keys.slot]

@@ -20,7 +20,7 @@ from bench.figures import percentiles
 from bench.monitor import Monitor
 from bench.nodes.timeline import Arrival
 from cluster.server import Server
-from shardq import Engine, LeaseLost, NotReplicated, Task
+from shardq import DurabilityUnavailable, Engine, LeaseLost, NotReplicated, Task
 from shardq.producer.durable import Durability
 
 LEAD_S = 2.0
@@ -50,7 +50,7 @@ class Pushes:
 
     acknowledged: int
     not_confirmed: int
-    """Raised NotReplicated: stored, but the caller knows that it may not last."""
+    """Raised NotReplicated, stored, but the caller knows that it may not last; or DurabilityUnavailable, not stored."""
     lost: int
     """Acknowledged, and neither given out nor still in the engine."""
     p50_ms: float
@@ -151,7 +151,7 @@ class Flow:
             try:
                 delay = random.uniform(0, SOON_S)
                 record.ids.append(self._engine.push(0, delay=delay, durability=record.durability))
-            except NotReplicated:
+            except (NotReplicated, DurabilityUnavailable):
                 record.not_confirmed += 1
             record.took_ms.append((time.perf_counter() - began) * 1000)
 

@@ -119,11 +119,6 @@ def clear(keys: ShardKeys, epoch: int, parcels: Sequence[Parcel], *, now_us: str
     return Call(slot=keys.slot, words=words, decode=nothing, script=script("clear"), keys=(keys.meta, keys.moved))
 
 
-def seal(keys: ShardKeys, epoch: int, *, now_us: str = "") -> Call[None]:
-    """Something to WAIT for: the replicas that have it have everything that was written on the node before it."""
-    return Call(slot=keys.slot, words=[epoch, now_us], decode=nothing, script=script("seal"), keys=(keys.meta,))
-
-
 def swept(keys: ShardKeys, epoch: int, since: int, *, now_us: str = "") -> Call[None]:
     return Call(slot=keys.slot, words=[epoch, now_us, since], decode=nothing, script=script("swept"), keys=(keys.meta,))
 

@@ -59,6 +59,8 @@ class Routes:
 
     def _set_up(self) -> None:
         self._nodes: dict[str, Node] = {}
+        self.loans = threading.BoundedSemaphore(max(1, self.settings.connections // 2))
+        """Who has one keeps a connection to each node it asks."""
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
         self._changing = threading.Lock()
         self._learning = threading.Lock()

@@ -1,8 +1,8 @@
 """The driver for threads: carries calls to the node that serves their slot, whatever that takes.
 
-``Driver`` is what engines, producers and consumers use; ``Line`` is a poller's own connection. Deciding is
-done by ``patience``, learning the map by ``routes``; here things are sent and waited for. The asyncio twin is
-``aio``.
+``Driver`` is what engines, producers and consumers use; ``Line`` is a poller's own connection, and a ``Loan`` some of
+the shared ones for several calls in a row. Deciding is done by ``patience``, learning the map by ``routes``; here
+things are sent and waited for. The asyncio twin is ``aio``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
@@ -20,6 +22,7 @@ from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
 from shardq.drivers.lanes import Lanes
 from shardq.drivers.outages import Outages
 from shardq.drivers.patience import Errand, Step, explained
+from shardq.drivers.pool import Node
 from shardq.drivers.routes import Connections, Routes
 from shardq.drivers.settings import Settings
 from shardq.drivers.wire import HEAR_OUT_S, Wire
@@ -94,6 +97,27 @@ class Driver:
     def line(self, slot: int) -> Line:
         """A connection of the caller's own to the master of this slot, wherever it moves."""
         return Line(self._routes, slot)
+
+    @contextmanager
+    def loan(self) -> Iterator[Loan]:
+        """Shared connections for several calls in a row, at most one to each node.
+
+        At most half of those to a node are on loan at a time: who has one may wait for another, and always finds it.
+        Raises Unavailable when others keep theirs for longer than the driver's timeout.
+        """
+        self._routes.check_open()
+        loans = self._routes.loans
+        if not loans.acquire(timeout=self.settings.timeout):
+            raise Unavailable(
+                f"half of the {self.settings.connections} shared connections to a node are on loan, and none came back "
+                f"within {self.settings.timeout:g} s; push durably from fewer threads at a time"
+            )
+        loan = Loan(self._routes)
+        try:
+            yield loan
+        finally:
+            loan.close()
+            loans.release()
 
     def ear(self, node: str) -> Ear:
         """A connection of the caller's own, for a subscriber. Raises a ServerFault when it fails."""
@@ -247,6 +271,60 @@ class Line:
     def __repr__(self) -> str:
         wire = self._wire
         return f"Line(slot {self.slot}, {wire.address if wire is not None and wire.open else 'not connected'})"
+
+
+class Loan:
+    """One user's connections for several calls in a row, for one thread. Made by ``Driver.loan``."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._wires: dict[str, tuple[Node, Wire]] = {}
+        self.connects: Counter[str] = Counter()
+        """How many connections to each node it has had. The same after two calls: they went over one."""
+        self.address = ""
+        """The node that answered the last call."""
+
+    def call(self, call: Command[T], timeout: float | None = None) -> T:
+        """As ``Driver.call``, always on the same connection to a node while that is open."""
+        self._routes.check_open()
+        return carry(call, self._routes, self._trip, time.sleep, timeout)
+
+    def close(self) -> None:
+        """Gives all of them back."""
+        wires, self._wires = self._wires, {}
+        for node, wire in wires.values():
+            node.give(wire)
+
+    def _trip(self, errand: Errand[Any], address: str) -> Any:
+        wire = self._wire(address, errand.deadline)
+        if isinstance(wire, Fault):
+            return wire
+        try:
+            answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+        except BaseException:
+            self._drop(address)
+            raise
+        if isinstance(answer, Fault):
+            self._drop(address)
+        self.address = address
+        return answer
+
+    def _wire(self, address: str, deadline: float) -> Wire | Fault:
+        if address in self._wires:
+            wire = self._wires[address][1]
+            if not wire.dead(time.monotonic()):
+                return wire
+            self._drop(address)
+        node = self._routes.node(address)
+        taken = node.take(deadline)
+        if isinstance(taken, Wire):
+            self._wires[address] = node, taken
+            self.connects[address] += 1
+        return taken
+
+    def _drop(self, address: str) -> None:
+        node, wire = self._wires.pop(address)
+        node.drop(wire)
 
 
 def carry(

@@ -40,7 +40,7 @@ from shardq.model.checks import MAX_PAYLOAD, due_spec
 from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.producer import operations
-from shardq.producer.durable import Confirming, Durability, Lines, check_durability
+from shardq.producer.durable import Durability, check_durability, push_durably
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
 from shardq.worker import AsyncWorker, Backoff
@@ -106,7 +106,6 @@ class AsyncEngine(AsyncOrders):
         self._thread_driver: Driver | None = None
         self._bells: Bells | None = None
         self._room: Room | None = None
-        self._lines: Lines | None = None
         self._endings = Endings()
         self._lock = asyncio.Lock()
         """Held while opening, starting, stopping and closing."""
@@ -150,9 +149,6 @@ class AsyncEngine(AsyncOrders):
         room, self._room = self._room, None
         bells, self._bells = self._bells, None
         driver, self._thread_driver = self._thread_driver, None
-        lines, self._lines = self._lines, None
-        if lines is not None:
-            lines.close()
         if room is not None:
             room.close()
         if bells is not None:
@@ -226,7 +222,7 @@ class AsyncEngine(AsyncOrders):
         the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
         remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
         buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
-        have it, else raise NotReplicated.
+        have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
         """
         entries = self._packer.one(
             Task(
@@ -253,9 +249,9 @@ class AsyncEngine(AsyncOrders):
         await self._open_driver()
         async with self._lock:
             driver, _ = await asyncio.to_thread(self._threads)
-            lines = self._lines = self._lines or Lines(driver)
-        steps = operations.pushed(self._map(), self._packer, entries, most=batch)
-        return await asyncio.to_thread(Confirming(driver, lines, durability).push, steps)
+        atlas = self._map()
+        steps = operations.pushed(atlas, self._packer, entries, most=batch)
+        return await asyncio.to_thread(push_durably, driver, atlas, entries.ids, steps, durability)
 
     async def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None

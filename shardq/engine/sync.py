@@ -35,7 +35,7 @@ from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.producer import operations
 from shardq.producer.buffer import Buffer
-from shardq.producer.durable import Confirming, Durability, Lines, check_durability
+from shardq.producer.durable import Durability, check_durability, push_durably
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
 from shardq.worker import Backoff, Worker
@@ -100,7 +100,6 @@ class Engine(Orders):
         self._dispatcher: Dispatcher | None = None
         self._bells: Bells | None = None
         self._room: Room | None = None
-        self._lines: Lines | None = None
         self._lock = threading.RLock()
         """Held while opening, starting, stopping and closing."""
 
@@ -130,9 +129,6 @@ class Engine(Orders):
             driver, self._driver = self._driver, None
             room, self._room = self._room, None
             bells, self._bells = self._bells, None
-            lines, self._lines = self._lines, None
-            if lines is not None:
-                lines.close()
             if room is not None:
                 room.close()
             if bells is not None:
@@ -201,7 +197,7 @@ class Engine(Orders):
         the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
         remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
         buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
-        have it, else raise NotReplicated.
+        have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
         """
         entries = self._packer.one(
             Task(
@@ -224,12 +220,9 @@ class Engine(Orders):
 
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
-        driver = self._open_driver()
-        with self._lock:
-            if self._lines is None:
-                self._lines = Lines(driver)
-        steps = operations.pushed(self._map(), self._packer, entries, most=batch)
-        return Confirming(driver, self._lines, durability).push(steps)
+        driver, atlas = self._open_driver(), self._map()
+        steps = operations.pushed(atlas, self._packer, entries, most=batch)
+        return push_durably(driver, atlas, entries.ids, steps, durability)
 
     def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None

@@ -1,18 +1,23 @@
 """Pushes that wait until copies have confirmed them: WAIT or WAITAOF, on the connection that carried the push.
 
-On any other connection the answer would be about other writes. So each push here goes over a line of its own, and one
-that had to be connected anew between the two counts as unconfirmed.
+On any other connection the answer would be about other writes. And on that one it is about the last write, while a push
+may have written nothing: its task was stored before, by an earlier send or by somebody else. So each node that took a
+push gets one more write before the WAIT. Replication is a stream, and so is the append-only file: what confirms a later
+write confirms all before it. A connection that was lost between the push and the WAIT may have been to another server
+than is there now, and confirms nothing.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from shardq.atlas import Atlas
+from shardq.calls import copies
+from shardq.calls.answers import Stale
 from shardq.calls.request import Call, Command
-from shardq.drivers.sync import Driver, Line
-from shardq.errors import InvalidOption, NotReplicated, ServerFault, ShardqError
+from shardq.drivers.sync import Driver, Loan
+from shardq.errors import DurabilityUnavailable, InvalidOption, NotReplicated, ServerFault, ShardqError
 from shardq.model.task import Receipt
 from shardq.operation import Operation, run
 
@@ -31,39 +36,71 @@ def check_durability(durability: str | None) -> None:
         raise InvalidOption(f"durability={durability!r} is not possible; use 'replicated', 'fsynced', or None")
 
 
+def push_durably(
+    driver: Driver, atlas: Atlas, ids: list[str], operation: Operation[list[Receipt]], durability: Durability
+) -> list[Receipt]:
+    """Carries a push out. Raises NotReplicated when its tasks are stored and too few copies have confirmed it, and
+    DurabilityUnavailable, with nothing stored, when none ever could.
+    """
+    with driver.loan() as loan:
+        confirming = Confirming(driver, loan, durability)
+        topology = atlas.topology
+        shards = topology.span() if topology.priors else topology.shards_of(ids)
+        slots = {atlas.keys(shard).slot for shard in shards}
+        for some in driver.slot_groups(sorted(slots)).values():
+            confirming.check(some[0])
+        receipts = run(confirming, operation)
+        confirming.wait_for_copies(receipts)
+    return receipts
+
+
 class Confirming:
-    """Carries the calls of one push, in the place of a driver. Lines are kept for the next one."""
+    """Carries the calls of one push, in the place of a driver, and has them confirmed."""
 
-    def __init__(self, driver: Driver, lines: Lines, durability: Durability) -> None:
+    def __init__(self, driver: Driver, loan: Loan, durability: Durability) -> None:
         self._driver = driver
-        self._lines = lines
+        self._loan = loan
         self._durability = durability
-        self._reached: int | None = None
-        """The fewest copies that confirmed a write of this push; None: all that were asked."""
-        self._cause: ServerFault | None = None
+        self._wanted: dict[str, int] = {}
+        """How many copies each node has."""
+        self._pushed: dict[str, tuple[int, Call[object]]] = {}
+        """By node: which connection took its first push, and the last push."""
 
-    def push(self, operation: Operation[list[Receipt]]) -> list[Receipt]:
-        """Raises NotReplicated when the tasks are stored and too few copies have confirmed it."""
-        receipts = run(self, operation)
-        if self._reached is not None:
-            raise NotReplicated(receipts, self._reached, self._durability) from self._cause
-        return receipts
+    def check(self, slot: int) -> None:
+        """Asks the slot's master what there is to confirm a push. Raises DurabilityUnavailable when nothing is."""
+        if self._durability == "replicated":
+            replicas = self._loan.call(copies.replicas(slot))
+            if not replicas:
+                raise self._unavailable("has no replica", "add one, or push without durability=")
+            self._wanted[self._loan.address] = replicas
+            return
+        try:
+            self._loan.call(copies.wait_aof(slot, timeout_ms=1))
+        except ServerFault as exc:
+            if "appendonly" in str(exc):
+                raise self._unavailable(
+                    "has no append-only file", "set appendonly yes, or use durability='replicated'"
+                ) from exc
+            if "unknown command" in str(exc):
+                raise self._unavailable(
+                    "does not know WAITAOF", "use Redis 7.2 or newer, or Valkey, or durability='replicated'"
+                ) from exc
+            raise
+        self._wanted[self._loan.address] = 1
+
+    def _unavailable(self, why: str, advice: str) -> DurabilityUnavailable:
+        return DurabilityUnavailable(
+            f"{self._loan.address} {why}, so durability={self._durability!r} is not possible there, and nothing was "
+            f"stored; {advice}"
+        )
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
         if not isinstance(call, Call) or call.script.name not in PUSHES:
             return self._driver.call(call, timeout)
-        line = self._lines.take(call.slot)
-        try:
-            result: T = line.call(call, timeout)
-            try:
-                self._confirm(line, call.slot)
-            except ServerFault as exc:
-                # it is stored; only that it is also elsewhere can't be said
-                self._reached, self._cause = 0, exc
-        except BaseException:
-            line.close()
-            raise
-        self._lines.give(line)
+        result: T = self._loan.call(call, timeout)
+        address = self._loan.address
+        connection, _ = self._pushed.get(address, (self._loan.connects[address], call))
+        self._pushed[address] = connection, call
         return result
 
     def call_all(
@@ -78,57 +115,33 @@ class Confirming:
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
         return self._driver.confirm(seals)
 
-    def _confirm(self, line: Line, slot: int) -> None:
-        connects = line.connects
+    def wait_for_copies(self, receipts: list[Receipt]) -> None:
+        """Waits for the copies of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""
+        missing: int | None = None
+        cause: ServerFault | None = None
+        for address, (connection, call) in self._pushed.items():
+            wanted = self._wanted.get(address, 1)
+            try:
+                reached = self._reached(call, wanted)
+            except ServerFault as exc:
+                # it is stored; only that it is also elsewhere can't be said
+                reached, cause = 0, exc
+            if (self._loan.address, self._loan.connects[address]) != (address, connection):
+                reached = 0
+            if reached < wanted:
+                missing = reached if missing is None else min(reached, missing)
+        if missing is not None:
+            raise NotReplicated(receipts, missing, self._durability) from cause
+
+    def _reached(self, push: Call[object], wanted: int) -> int:
+        slot, epoch = push.slot, int(push.words[0])
+        while True:
+            try:
+                self._loan.call(copies.seal(push.keys[0], slot, epoch))
+                break
+            except Stale as exc:
+                # where the tasks are now does not matter: only what this server wrote
+                epoch = exc.epoch
         if self._durability == "replicated":
-            wanted = max(1, line.call(_replicas(slot)))
-            reached = line.call(_command(slot, "WAIT", wanted, WAIT_MS))
-        else:
-            wanted = 1
-            reached = line.call(_command(slot, "WAITAOF", 1, 0, WAIT_MS))[0]
-        if line.connects != connects:
-            reached = 0
-        if reached < wanted:
-            self._reached = reached if self._reached is None else min(reached, self._reached)
-
-
-class Lines:
-    """Lines for durable pushes, by slot. Thread-safe."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._lock = threading.Lock()
-        self._idle: dict[int, list[Line]] = {}
-
-    def take(self, slot: int) -> Line:
-        with self._lock:
-            idle = self._idle.get(slot)
-            if idle:
-                return idle.pop()
-        return self._driver.line(slot)
-
-    def give(self, line: Line) -> None:
-        with self._lock:
-            self._idle.setdefault(line.slot, []).append(line)
-
-    def close(self) -> None:
-        with self._lock:
-            lines = [line for idle in self._idle.values() for line in idle]
-            self._idle.clear()
-        for line in lines:
-            line.close()
-
-
-def _replicas(slot: int) -> Command[int]:
-    def decode(text: bytes) -> int:
-        for row in text.splitlines():
-            name, _, value = row.partition(b":")
-            if name == b"connected_slaves":
-                return int(value)
-        raise ServerFault("INFO replication does not say how many replicas are connected")
-
-    return Command(slot=slot, words=("INFO", "replication"), decode=decode)
-
-
-def _command(slot: int, *words: str | int) -> Command[Any]:
-    return Command(slot=slot, words=words, decode=lambda answer: answer)
+            return self._loan.call(copies.wait(slot, wanted, timeout_ms=WAIT_MS))
+        return self._loan.call(copies.wait_aof(slot, timeout_ms=WAIT_MS))

@@ -7,7 +7,7 @@ import inspect
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 
-THREADS_ONLY = {"line", "ear", "outages", "on_new_map"}
+THREADS_ONLY = {"line", "loan", "ear", "outages", "on_new_map"}
 
 
 def public(of: type) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardq.calls import clean, consume, control, dispatch, grow, limits, observe, orders, produce
+from shardq.calls import clean, consume, control, copies, dispatch, grow, limits, observe, orders, produce
 from shardq.calls.consume import Ack, Back, Bury, Retry
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
@@ -101,7 +101,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         grow.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
         grow.unmark(keys, epoch, now_us=NOW),
         grow.swept(keys, epoch, 2, now_us=NOW),
-        grow.seal(keys, epoch, now_us=NOW),
+        copies.seal(keys.meta, keys.slot, epoch, now_us=NOW),
     ]
 
 

@@ -1,0 +1,32 @@
+"""Whether replicas, or the disk, have what was written: seal, and the questions that follow it on its connection."""
+
+from __future__ import annotations
+
+from shardq.calls.answers import nothing
+from shardq.calls.request import Call, Command
+from shardq.scripts import script
+
+
+def seal(meta: str, slot: int, epoch: int, *, now_us: str = "") -> Call[None]:
+    """Something to wait for: the replicas that have it have everything that was written on the node before it."""
+    return Call(slot=slot, words=[epoch, now_us], decode=nothing, script=script("seal"), keys=(meta,))
+
+
+def replicas(slot: int) -> Command[int]:
+    """How many are connected to the master of a slot."""
+
+    def decode(text: bytes) -> int:
+        fields = dict(row.partition(b":")[::2] for row in text.splitlines())
+        return int(fields[b"connected_slaves"])
+
+    return Command(slot=slot, words=("INFO", "replication"), decode=decode)
+
+
+def wait(slot: int, replicas: int, *, timeout_ms: int) -> Command[int]:
+    """How many replicas have what this connection wrote."""
+    return Command(slot=slot, words=("WAIT", replicas, timeout_ms), decode=int)
+
+
+def wait_aof(slot: int, *, timeout_ms: int) -> Command[int]:
+    """1 when what this connection wrote is on the master's disk. An error where that is never known."""
+    return Command(slot=slot, words=("WAITAOF", 1, 0, timeout_ms), decode=lambda answer: int(answer[0]))

@@ -1,0 +1,117 @@
+"""durability=: what is confirmed is where it was said to be, also when the push itself wrote nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cluster.server import Server
+from shardq import DurabilityUnavailable, Engine, NotReplicated, Task
+from shardq.producer.durable import Durability
+from tests.engine.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.states import FAR_S
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def replica(own_server: Server) -> Iterator[Server]:
+    """Of ``own_server``, and in step with it."""
+    own_server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    with Server(own_server.binary, options={"replicaof": own_server.address.replace(":", " ")}) as replica:
+        wait_until(lambda: online(own_server) == 1, "the replica is in step", timeout=30)
+        yield replica
+
+
+def online(master: Server) -> int:
+    """Replicas that get the writes as they are made."""
+    return sum("online" in str(value) for key, value in master.ask("INFO", "replication").items() if "slave" in key)
+
+
+@pytest.mark.parametrize("outcome", ["pushed", "kept", "replaced"])
+def test_no_push_is_confirmed_that_no_replica_has(
+    engines: Engines, own_server: Server, replica: Server, name: str, outcome: str
+) -> None:
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS)
+    if outcome != "pushed":
+        engine.push("x", id="a", delay=FAR_S)
+    replica.pause()
+    for _ in range(2):
+        # again, as the error says: it is kept, and still nowhere else
+        with pytest.raises(NotReplicated) as caught:
+            engine.push(
+                "x",
+                id="a",
+                delay=FAR_S,
+                durability="replicated",
+                on_conflict="replace" if outcome == "replaced" else "keep",
+            )
+        assert (caught.value.ids, caught.value.reached) == (["a"], 0)
+    replica.resume()
+    wait_until(lambda: confirmed(engine), "it is confirmed when the replica is back")
+    assert engine.push_many([Task(n, delay=FAR_S) for n in range(99)], durability="replicated")
+
+
+def confirmed(engine: Engine) -> bool:
+    try:
+        return engine.push("x", id="a", delay=FAR_S, durability="replicated").outcome == "kept"
+    except NotReplicated:
+        return False
+
+
+def stored(engine: Engine) -> int:
+    stats = engine.stats()
+    return stats.scheduled + stats.ready
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["push", "push_many"])
+@pytest.mark.parametrize("durability", ["replicated", "fsynced"])
+def test_where_nothing_could_confirm_it_nothing_is_stored(
+    engines: Engines, server_binary: Path, name: str, durability: Durability, many: bool
+) -> None:
+    with Server(server_binary, options={"appendonly": "no"}) as server:
+        engine = engines.opened(server.url, name=name, shards=SHARDS)
+        why = "no replica"
+        if durability == "fsynced":
+            why = "no append-only file" if has_waitaof(server) else "does not know WAITAOF"
+        tasks = [Task(n) for n in range(9)]
+        with pytest.raises(DurabilityUnavailable, match=f"{why}.*nothing was stored"):
+            _ = engine.push_many(tasks, durability=durability) if many else engine.push("x", durability=durability)
+        assert stored(engine) == 0
+
+
+def has_waitaof(server: Server) -> bool:
+    major, minor, *_ = server.ask("INFO", "server")["redis_version"].split(".")
+    return (int(major), int(minor)) >= (7, 2)
+
+
+def test_fsynced(engines: Engines, own_server: Server, name: str) -> None:
+    own_server.ask("CONFIG", "SET", "appendfsync", "always")
+    engine = engines.opened(own_server.url, name=name, shards=SHARDS)
+    if not has_waitaof(own_server):
+        with pytest.raises(DurabilityUnavailable, match="WAITAOF"):
+            engine.push("x", id="a", durability="fsynced")
+        return
+    assert engine.push("x", id="a", delay=FAR_S, durability="fsynced").outcome == "pushed"
+    assert engine.push("x", id="a", delay=FAR_S, durability="fsynced").outcome == "kept"
+    own_server.ask("CONFIG", "SET", "appendonly", "no")
+    with pytest.raises(DurabilityUnavailable, match="no append-only file"):
+        engine.push("x", id="a", delay=FAR_S, durability="fsynced")
+
+
+def test_the_connections_are_bounded(engines: Engines, own_server: Server, replica: Server, name: str) -> None:
+    """Those to one node are shared, over all threads and shards."""
+    engine = engines.opened(own_server.url, name=name, shards=16)
+    before = int(own_server.ask("INFO", "clients")["connected_clients"])
+    with ThreadPoolExecutor(48) as threads:
+        pushes = [
+            threads.submit(engine.push_many, [Task(n, delay=FAR_S) for n in range(64)], durability="replicated")
+            for _ in range(96)
+        ]
+        assert sum(len(push.result()) for push in pushes) == 96 * 64
+    # those that were open at once are kept for the next
+    assert int(own_server.ask("INFO", "clients")["connected_clients"]) - before <= 64
+    assert stored(engine) == 96 * 64
