@@ -133,8 +133,9 @@ if next_trim <= now_ms then
   window = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')
   next_trim = tonumber(window[2] or 'never') or math.huge
 end
--- trimming is never urgent (push_unique reads the window's end itself): at most once a second
-if next_trim < now_ms + 1000 then next_trim = now_ms + 1000 end
+-- 500 a call, and at once again while there are more: fewer than end would pile up. What ends later is not urgent
+-- (push_unique reads the window's end itself): at most once a second
+if next_trim <= now_ms then next_trim = now_ms elseif next_trim < now_ms + 1000 then next_trim = now_ms + 1000 end
 
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local next_due = tonumber(head[2] or 'never') or math.huge

@@ -54,6 +54,17 @@ def wake_at(servers: Servers, name: str, shard: int) -> float:
     return float(servers.ask(keys.slot, "HGET", keys.meta, "wake_at") or 0)
 
 
+def test_windows_that_end_together_are_forgotten_together(engine: Engine, servers: Servers, name: str) -> None:
+    """They are trimmed 500 at a time, and no faster than they end if that were once a second."""
+    keys = shard_keys(name, 0)
+    ended = servers.now_ms(keys.slot) - 60_000
+    for first in range(0, 60_000, 20_000):
+        words = [word for n in range(first, first + 20_000) for word in (ended + n / 1000, f"w{n}")]
+        servers.ask(keys.slot, "ZADD", keys.seen, *words)
+    started(engine)
+    wait_until(lambda: servers.ask(keys.slot, "ZCARD", keys.seen) == 0, "all windows that have ended are forgotten")
+
+
 def test_an_earlier_task_is_dispatched_at_once(engine: Engine, servers: Servers, name: str) -> None:
     started(engine)
     engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
