@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from shardq.atlas import Atlas
 from shardq.calls import control, copies, grow
 from shardq.calls.answers import Missing, Stale
@@ -340,7 +342,8 @@ def _mended(atlas: Atlas, keys: ShardKeys, fault: Stale | Missing, round: int) -
     if round >= ROUNDS:
         raise Unavailable(
             f"the stored topology of {atlas.name!r} and its shard {keys.shard} do not agree: {fault}. "
-            "A failover or a restore may have lost writes; start a dispatcher (`shardq run`) to repair it"
+            "A failover or a restore may have lost writes, and no repair of it has lasted: see that the server keeps "
+            "what is written, and try again"
         ) from fault
     yield from refreshed(atlas)
     if isinstance(fault, Missing):
@@ -350,17 +353,33 @@ def _mended(atlas: Atlas, keys: ShardKeys, fault: Stale | Missing, round: int) -
         # the change is just being published; after a while it is taken for interrupted, or lost by a failover
         yield Pause(min(0.1, 0.002 * 2.0**round))
         if round >= REPAIR_ROUND:
-            yield from _repaired(atlas, keys)
+            yield from _repaired(atlas, keys, fault.epoch)
 
 
-def _repaired(atlas: Atlas, keys: ShardKeys) -> Operation[None]:
-    """The control slot lacks what a shard has seen: it is completed, or restored from the shard's copy."""
-    if atlas.topology.pending is not None:
+def _repaired(atlas: Atlas, keys: ShardKeys, epoch: int) -> Operation[None]:
+    """The control slot lacks what a shard has seen, a topology of this epoch: it is completed, or restored from a copy:
+    the shard's or another's. A topology that nobody has a copy of is lost, and the present one takes its place."""
+    known = atlas.topology
+    if known.pending is not None:
         yield from come_in_force(atlas)
         return
-    text = yield control.read_copy(keys)
-    if text and (copy := Topology.from_text(text)).epoch > atlas.topology.epoch:
-        yield from declared(atlas, atlas.topology.epoch, copy)
+    copies = [(yield control.read_copy(keys))]
+    if not (newest := _newest(copies, known)):
+        answers = yield Many([control.read_copy(other) for other in atlas.span()])
+        newest = _newest([copy for _, copy in answers if isinstance(copy, bytes)], known)
+    if newest:
+        yield from declared(atlas, known.epoch, newest)
+        return
+    # past the one that was lost, and the one that comes in force after it: whoever knows them must learn this one
+    following = msgspec.structs.replace(known, epoch=epoch + 2)
+    if (yield from declared(atlas, known.epoch, following)):
+        yield from opened(atlas, atlas.span())
+
+
+def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
+    """The newest of some copies, if it is newer than the one that is known."""
+    newest = max((Topology.from_text(copy) for copy in copies if copy), key=lambda copy: copy.epoch, default=known)
+    return newest if newest.epoch > known.epoch else None
 
 
 Make = Callable[[ShardKeys, int], Call[T]]

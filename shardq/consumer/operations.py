@@ -72,6 +72,8 @@ class Claims:
         self.permits = Permits(atlas, lease_ms)
         self.trouble: dict[int, float] = {}
         """Shards that could not be reached, to the (monotonic) instant at which to ask them again."""
+        self.mends = 0
+        """Trips in a row in which a shard refused the topology: with each, mending takes more time, and more steps."""
         self._calls = 0
 
     def cut_off(self) -> bool:
@@ -162,7 +164,7 @@ def _claimed(
             few = round == 0 and room is None
             asks = claims.hints.split(wanted, among, topics, caps, time.monotonic(), few=few)
             unasked.difference_update(ask.shard for ask in asks)
-            found, stale = yield from _asked(claims, taken, asks, round, room, patience_s=patience_s)
+            found, stale = yield from _asked(claims, taken, asks, room, patience_s=patience_s)
         except ShardqError as exc:
             if not deliveries:
                 raise
@@ -183,7 +185,7 @@ def _claimed(
 
 
 def _asked(
-    claims: Claims, taken: Taken, asks: Sequence[Ask], round: int, room: Room | None, *, patience_s: float | None
+    claims: Claims, taken: Taken, asks: Sequence[Ask], room: Room | None, *, patience_s: float | None
 ) -> Operation[tuple[list[Delivery], bool]]:
     """What these shards give now, and whether one of them has met only entries that nobody can be given."""
     atlas = claims.atlas
@@ -238,12 +240,14 @@ def _asked(
                 broken.append((keys, Bury(task.id, token, f"can't be decoded: {exc}")))
     if room:
         room.desk.named(before, named, crowd)
+    round, claims.mends = claims.mends, claims.mends + 1 if faults else 0
     chores = [settled(claims, {keys.shard: ([], [bury])}) for keys, bury in broken]
     for chore in (*chores, *(mended(atlas, keys, fault, round) for keys, fault in faults)):
         try:
             yield from chore
         except ShardqError as exc:
             if not deliveries:
+                claims.mends = 0
                 raise
             # what was claimed elsewhere is worth more than the error, which the next claim meets again
             log.warning("not all could be claimed: %s", exc)

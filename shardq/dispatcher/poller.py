@@ -112,6 +112,8 @@ class Poller:
         self._error: str | None = None
         self._said = False
         """The log says of this shard that it fails."""
+        self._mends = 0
+        """Steps in a row that the shard refused: with each, mending takes more time, and more steps."""
         self._dispatched = 0
         self._late_ms: int | None = None
         self._lateness = Tally()
@@ -173,6 +175,7 @@ class Poller:
                 log.warning("shard %d is dispatched again", self.keys.shard)
                 self._said = False
         self._state, self._error = "running", None
+        self._mends = 0
         return wait
 
     def _failed(self, exc: Exception) -> float:
@@ -191,9 +194,11 @@ class Poller:
         return self._pace.failed()
 
     def _mend(self, fault: ShardqError) -> float:
+        round, self._mends = self._mends, self._mends + 1
         try:
-            run(self._driver, mended(self._atlas, self.keys, fault, 0), CALL_TIMEOUT_S)
+            run(self._driver, mended(self._atlas, self.keys, fault, round), CALL_TIMEOUT_S)
         except Exception as exc:  # noqa: BLE001  as above
+            self._mends = 0
             return self._failed(exc)
         # nothing was done yet under the newer topology; a short pause when it is the same keeps this from spinning
         return 0.01

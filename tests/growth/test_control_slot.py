@@ -10,7 +10,7 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.layout.keys import control_keys
 from tests.growth.conftest import SHARDS
-from tests.support.servers import Servers
+from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 
@@ -31,6 +31,10 @@ class Control:
         if before:
             words = [word for pair in before.items() for word in pair]
             self._servers.ask(self._keys.slot, "HSET", self._keys.topology, *words)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._servers.ask(self._keys.slot, "HGET", self._keys.topology, "epoch") or 0)
 
     @property
     def shards(self) -> int:
@@ -85,6 +89,83 @@ def test_the_announcement_is_lost(engine: Engine, control: Control, ids: list[st
     with Engine(engine.options.url, name=engine.name, timeout=10.0) as other:
         assert [id for id in ids[::10] if not other.cancel(id)] == []
     assert control.shards == 8
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
+@pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
+def test_whoever_comes_by_repairs_it(
+    engine: Engine, control: Control, ids: list[str], url: str, name: str, everything: bool, who: str
+) -> None:
+    """Without a push, or another order that would do it."""
+    before = control.read()
+    engine.start()
+    assert engine.expand(8).wait(30)
+    engine.close()
+    control.lose(None if everything else before)
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
+        if who == "a dispatcher":
+            other.start()
+            wait_until(lambda: control.shards == 8, "it is restored")
+            wait_until(lambda: other.stats().healthy, "every poller is well")
+        else:
+            consumer = other.consumer()
+            wait_until(lambda: not consumer.claim(1, wait=0.5) and control.shards == 8, "it is restored")
+        assert [id for id in ids if not other.cancel(id)] == []
+
+
+@pytest.mark.parametrize("who", ["a dispatcher", "a consumer", "a producer"])
+def test_a_topology_that_nobody_has_a_copy_of(
+    engine: Engine, control: Control, servers: Servers, ids: list[str], url: str, name: str, who: str
+) -> None:
+    """The last edit is lost, and no more than that."""
+    before = control.read()
+    engine.pause("mail")
+    epoch = engine.topology.epoch
+    engine.close()
+    control.lose(before)
+    for keys in keys_of(name, SHARDS):
+        servers.ask(keys.slot, "HDEL", keys.meta, "topology")
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
+        if who == "a dispatcher":
+            other.start()
+        elif who == "a producer":
+            other.push("x", delay=FAR_S)
+        consumer = other.consumer()
+
+        def restored() -> bool:
+            if who == "a consumer":
+                consumer.claim(1)
+            return control.epoch > epoch
+
+        wait_until(restored, "there is a topology that is newer than the lost one")
+        assert other.topology.paused == ()
+        assert [id for id in ids if not other.cancel(id)] == []
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
+def test_nobody_spins_until_it_is_repaired(
+    engine: Engine, control: Control, servers: Servers, url: str, name: str, who: str
+) -> None:
+    """Whoever published the topology may be about to tell it: that is waited for, longer from one look to the next."""
+    keys = keys_of(name, SHARDS)[0]
+    lost = 1_000_000
+    with Engine(url, name=name, timeout=10.0) as other:
+        servers.ask(keys.slot, "HSET", keys.meta, "epoch", lost)
+        before = calls(servers)
+        if who == "a dispatcher":
+            other.start()
+            wait_until(lambda: control.epoch > lost, "it is repaired")
+        else:
+            consumer = other.consumer()
+            wait_until(lambda: not consumer.claim(1, wait=0.2) and control.epoch > lost, "it is repaired")
+        assert calls(servers) - before < 100
+
+
+def calls(servers: Servers) -> int:
+    """How often the topology was read until now."""
+    (stats,) = servers.ask_all("INFO", "commandstats")
+    return int(stats.get("cmdstat_hgetall", {"calls": 0})["calls"])
 
 
 @pytest.fixture
