@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 from shardq.atlas import Atlas
@@ -293,19 +292,35 @@ OTHERS_PER_CALL = 200
 
 
 def settled(claims: Claims, by_shard: Settlement) -> Operation[dict[str, Verdict]]:
-    """Settles items of any number of shards; answers what was not simply done, by id."""
+    """Settles items of any number of shards; answers what was not simply done, by id.
+
+    Where some shards fail, the rest is settled, and its permits go back all the same.
+    """
+    done: list[Ack | Other] = []
 
     def settle(acks: Sequence[Ack], others: Sequence[Other]) -> Callable[[ShardKeys, int], Call[Verdicts]]:
-        return lambda keys, epoch: consume.settle(keys, epoch, acks, others)
+        def noted(verdicts: Verdicts) -> Verdicts:
+            done.extend((*acks, *others))
+            return verdicts
+
+        def make(keys: ShardKeys, epoch: int) -> Call[Verdicts]:
+            call = consume.settle(keys, epoch, acks, others)
+            return told(call, noted) if claims.permits.any_held else call
+
+        return make
 
     parts: list[Part[Verdicts]] = []
     for shard, (acks, others) in by_shard.items():
         keys = claims.atlas.keys(shard)
         parts += [(keys, settle(some, ())) for some in _slices(acks, consume.MAX_CLAIM)]
         parts += [(keys, settle((), some)) for some in _slices(others, OTHERS_PER_CALL)]
-    verdicts = _verdicts((yield from each(claims.atlas, parts)))
-    yield from claims.permits.settled(chain.from_iterable((*acks, *others) for acks, others in by_shard.values()))
-    return verdicts
+    try:
+        answers = yield from each(claims.atlas, parts)
+    except ShardqError:
+        yield from claims.permits.settled(done)
+        raise
+    yield from claims.permits.settled(done)
+    return _verdicts(answers)
 
 
 def extended(claims: Claims, by_shard: Mapping[int, Sequence[Ack]], lease_ms: int) -> Operation[dict[str, Verdict]]:
@@ -320,7 +335,11 @@ def extended(claims: Claims, by_shard: Mapping[int, Sequence[Ack]], lease_ms: in
         for some in _slices(held, consume.MAX_CLAIM)
     ]
     verdicts = _verdicts((yield from each(claims.atlas, parts)))
-    yield from claims.permits.extended(chain.from_iterable(by_shard.values()), lease_ms)
+    if claims.permits.any_held:
+        items = [item for held in by_shard.values() for item in held]
+        yield from claims.permits.extended([item for item in items if item.id not in verdicts], lease_ms)
+        # whoever has these now has permits of their own
+        yield from claims.permits.settled([item for item in items if item.id in verdicts])
     return verdicts
 
 

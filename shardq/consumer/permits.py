@@ -36,6 +36,11 @@ class Permits:
     _held: dict[Lease, tuple[str, str]] = field(default_factory=dict)
     """Delivery → topic and name of its permit."""
 
+    @property
+    def any_held(self) -> bool:
+        """True while there are permits to give back or to extend: most topics have no limits, and pay nothing."""
+        return bool(self._held)
+
     def limited(self, topics: Collection[str]) -> Mapping[str, Limit]:
         """Those of these topics that have limits now."""
         known = self.atlas.topology.limits
@@ -88,9 +93,7 @@ class Permits:
         )
 
     def settled(self, items: Iterable[Ack | Other]) -> Operation[None]:
-        """These deliveries are settled: their permits go back. An error is no matter: permits lapse."""
-        if not self._held:
-            return
+        """These deliveries are settled, or lost: their permits go back. An error is no matter: permits lapse."""
         by_topic: dict[str, list[str]] = {}
         for item in items:
             held = self._held.pop((item.id, item.token), None)
@@ -100,8 +103,6 @@ class Permits:
 
     def extended(self, items: Iterable[Ack], lease_ms: int) -> Operation[None]:
         """These leases were extended, and with them their permits."""
-        if not self._held:
-            return
         by_topic: dict[str, list[str]] = {}
         for item in items:
             held = self._held.get((item.id, item.token))

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, Task
+from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, ServerFault, Task
+from shardq.layout.keys import control_keys, shard_keys
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import claim
+from tests.support.states import FAR_S, claim
 from tests.support.traffic import waiting
 from tests.support.waiting import wait_until
 
@@ -214,6 +215,45 @@ def test_extending_extends_the_permit(running: Engine, other: Engine) -> None:
     assert other.consumer("mail").claim(1, wait=2 * lease_s) == []
     holder.ack(delivery)
     assert len(claim(other.consumer("mail"), 1)) == 1
+
+
+def permits(engine: Engine, servers: Servers) -> dict[str, float]:
+    """The permits of mail that are held, to the instants at which they lapse."""
+    keys = control_keys(engine.name)
+    return {name.decode(): until for name, until in servers.master(keys.slot).zscan_iter(keys.permits("mail"))}
+
+
+def test_the_permit_of_a_task_that_is_no_longer_held_is_not_extended(running: Engine, servers: Servers) -> None:
+    running.limit("mail", concurrency=2)
+    for n in range(2):
+        running.push(n, topic="mail", id=f"i{n}")
+    consumer = running.consumer("mail", lease=600)
+    deliveries = claim(consumer, 2)
+    # its lease is revoked
+    running.push("new", topic="mail", id="i0", on_conflict="replace", delay=FAR_S)
+    with pytest.raises(LeaseLost):
+        consumer.extend(deliveries, 3000)
+    (until,) = permits(running, servers).values()
+    assert until > servers.now_ms(control_keys(running.name).slot) + 1_000_000, "and that of the other is"
+
+
+def test_permits_of_what_was_settled_go_back_though_a_shard_fails(running: Engine, servers: Servers) -> None:
+    running.limit("mail", concurrency=100)
+    ready(running, "mail", 40)
+    consumer = running.consumer("mail", lease=600)
+    deliveries = claim(consumer, 40)
+    (broken, *_) = {delivery.shard for delivery in deliveries}
+    keys = shard_keys(running.name, broken)
+    running.stop()
+    servers.ask(keys.slot, "SET", keys.why, "what is not ours")
+    with pytest.raises(ServerFault, match="WRONGTYPE"):
+        consumer.ack(deliveries)
+    rest = [delivery for delivery in deliveries if delivery.shard == broken]
+    assert 0 < len(rest) < 40
+    assert len(permits(running, servers)) == len(rest)
+    servers.ask(keys.slot, "DEL", keys.why)
+    consumer.ack(rest)
+    assert permits(running, servers) == {}
 
 
 @pytest.mark.parametrize("order", ["ack", "retry", "bury"])
