@@ -9,10 +9,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
+from shardq.calls.consume import Verdict
 from shardq.consumer.desk import Waiter
 from shardq.consumer.endings import Endings
 from shardq.consumer.operations import (
     Claims,
+    Settlement,
     acks_by_shard,
     check_held,
     claimed,
@@ -130,10 +132,15 @@ class AsyncConsumer:
             # another consumer has it: no reason to end the loop
             log.warning("%s", exc)
 
+    async def _settled(self, by_shard: Settlement) -> dict[str, Verdict]:
+        """Where permits go back behind it, it is finished also when the caller is cancelled."""
+        steps = arun(self._driver, settled(self._claims, by_shard))
+        return await (self._endings.finish(steps) if self._claims.permits.any_held else steps)
+
     async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
         """Done: the tasks are removed. Raises LeaseLost for those given to another meanwhile; the rest are done."""
-        by_shard = {shard: (acks, ()) for shard, acks in acks_by_shard(one_or_many(deliveries)).items()}
-        check_held(await arun(self._driver, settled(self._claims, by_shard)), replaced_is_fine=True)
+        by_shard: Settlement = {s: (acks, ()) for s, acks in acks_by_shard(one_or_many(deliveries)).items()}
+        check_held(await self._settled(by_shard), replaced_is_fine=True)
 
     async def retry(
         self,
@@ -144,12 +151,12 @@ class AsyncConsumer:
     ) -> None:
         """Again after ``delay``; a failed attempt. With none left the task is dead, for ``reason``."""
         by_shard = retries(one_or_many(deliveries), delay, reason, self._claims.max_attempts)
-        check_held(await arun(self._driver, settled(self._claims, by_shard)), replaced_is_fine=False)
+        check_held(await self._settled(by_shard), replaced_is_fine=False)
 
     async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
         """Dead, for ``reason``; ``engine.requeue(id)`` brings it back."""
         by_shard = burials(one_or_many(deliveries), reason)
-        check_held(await arun(self._driver, settled(self._claims, by_shard)), replaced_is_fine=False)
+        check_held(await self._settled(by_shard), replaced_is_fine=False)
 
     async def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
         """The lease now ends ``seconds`` from now. Raises LeaseLost for those no longer held."""

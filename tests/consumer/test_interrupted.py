@@ -226,3 +226,37 @@ def test_a_claim_that_fails_gives_its_permits_back(filled: Engine, servers: Serv
         with pytest.raises(ServerFault, match="WRONGTYPE"):
             consumer.claim(TASKS)
         assert permits(servers, filled.name) == 0
+
+
+@pytest.mark.parametrize("order", ["ack", "retry", "bury", "leave the loop"])
+def test_a_settling_that_is_cancelled_is_finished(
+    filled: Engine, own_server: Server, servers: Servers, order: str
+) -> None:
+    """With the permits that go back behind it."""
+
+    async def loop(consumer: AsyncConsumer, begun: asyncio.Event) -> None:
+        async for _ in consumer:
+            begun.set()
+            await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        async with claiming(filled, "limited", own_server) as consumer:
+            if order == "leave the loop":
+                begun = asyncio.Event()
+                task = asyncio.ensure_future(loop(consumer, begun))
+                await begun.wait()
+                with unanswered(servers) as asked:
+                    await cancelled(task, asked)
+                return
+            deliveries = await consumer.claim(TASKS)
+            with unanswered(servers) as asked:
+                match order:
+                    case "ack":
+                        await cancelled(consumer.ack(deliveries), asked)
+                    case "retry":
+                        await cancelled(consumer.retry(deliveries), asked)
+                    case _:
+                        await cancelled(consumer.bury(deliveries, "why"), asked)
+
+    asyncio.run(run())
+    assert held(filled, servers) == 0
