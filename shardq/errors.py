@@ -21,7 +21,8 @@
     │   ├── OutOfMemory                  maxmemory reached; nothing was written
     │   ├── ReadOnly                     a replica that stayed one, or a disk that is full
     │   ├── AccessDenied                 wrong password, or an ACL that forbids a command
-    │   └── DurabilityUnavailable        nothing there that could confirm what durability= asks for; nothing was written
+    │   ├── DurabilityUnavailable        nothing there that could confirm what durability= asks for; nothing was written
+    │   └── SettleError                  some of many could not be settled: .settled .lost .failed .unknown
     ├── PushError                        a bulk push that did not store all: .stored .failed .unknown
     ├── NotReplicated                    stored, but not as durably as the push asked for: .ids .reached
     ├── Conflict                         the id is taken and on_conflict="reject"
@@ -130,6 +131,33 @@ class DurabilityUnavailable(ServerFault):
     """The server has no replica, no append-only file, or no WAITAOF, so that it could never confirm what durability=
     asks for. Nothing was written.
     """
+
+
+class SettleError(ServerFault):
+    """Of deliveries that were settled together, those of some shards could not be.
+
+    ``settled`` are the ids of those that were, ``lost`` of those whose lease was lost before; ``failed`` maps an id to
+    its reason, and nothing was changed for it. ``unknown`` means that the answer was lost. Settle the last two again;
+    those of them that were done answer as lost.
+    """
+
+    def __init__(
+        self,
+        *,
+        settled: Sequence[str],
+        lost: Sequence[str],
+        failed: Mapping[str, ShardqError],
+        unknown: Sequence[str],
+        first: ShardqError,
+    ) -> None:
+        self.settled = list(settled)
+        self.lost = list(lost)
+        self.failed = dict(failed)
+        self.unknown = list(unknown)
+        super().__init__(
+            f"{len(self.settled)} of the deliveries are settled, {len(self.failed)} are not, {len(self.unknown)} have "
+            f"an unknown fate; settle those in .failed and .unknown again; the first failure: {first}"
+        )
 
 
 class PushError(ShardqError):

@@ -409,37 +409,47 @@ def on_shard(atlas: Atlas, shard: Callable[[], ShardKeys], make: Make[T]) -> Ope
 Part = tuple[ShardKeys, Make[T]]
 
 
-def each(atlas: Atlas, parts: Sequence[Part[T]]) -> Operation[list[T]]:
+def each(
+    atlas: Atlas, parts: Sequence[Part[T]], *, broken: list[tuple[Part[T], ShardqError]] | None = None
+) -> Operation[list[T]]:
     """Calls on given shards, whatever the topology, in no order. Those refused by the guard, before anything was
-    written, are sent again; of other errors the first is raised when all the rest are done.
+    written, are sent again. With ``broken`` the parts that fail are noted there; without, the first of their errors is
+    raised when all the rest are done.
     """
     done: list[T] = []
-    failure: ShardqError | None = None
+    failures: list[tuple[Part[T], ShardqError]] = []
+    waiting: list[tuple[Part[T], Make[T]]] = [(part, part[1]) for part in parts]
+    """Parts as given, and how their calls are made now."""
     round = 0
-    while parts:
+    while waiting:
         epoch = atlas.topology.epoch
-        sent = {id(call): (keys, make, call) for keys, make in parts for call in [make(keys, epoch)]}
-        again: list[Part[T]] = []
+        sent = {id(call): (part, make, call) for part, make in waiting for call in [make(part[0], epoch)]}
+        waiting = []
         faults: dict[int, tuple[ShardKeys, ShardqError]] = {}
         doubted: set[int] = set()
         for answered, result in (yield Many([call for _, _, call in sent.values()])):
-            keys, make, call = sent[id(answered)]
+            part, make, call = sent[id(answered)]
             if isinstance(result, (Stale, Missing)):
-                faults[keys.shard] = keys, result
+                faults[part[0].shard] = part[0], result
                 if call.in_doubt:
-                    doubted.add(keys.shard)
+                    doubted.add(part[0].shard)
                     make = resending(make)
-                again.append((keys, make))
+                waiting.append((part, make))
             elif isinstance(result, ShardqError):
-                failure = failure or result
+                failures.append((part, result))
             else:
                 done.append(result)
         for keys, fault in faults.values():
-            yield from mended(atlas, keys, fault, round, in_doubt=keys.shard in doubted)
-        parts = again
+            try:
+                yield from mended(atlas, keys, fault, round, in_doubt=keys.shard in doubted)
+            except ShardqError as exc:
+                failures += [(part, exc) for part, _ in waiting if part[0].shard == keys.shard]
+                waiting = [(part, make) for part, make in waiting if part[0].shard != keys.shard]
         round += 1
-    if failure is not None:
-        raise failure
+    if broken is not None:
+        broken += failures
+    elif failures:
+        raise failures[0][1]
     return done
 
 

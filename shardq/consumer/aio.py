@@ -138,7 +138,9 @@ class AsyncConsumer:
         return await (self._endings.finish(steps) if self._claims.permits.any_held else steps)
 
     async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
-        """Done: the tasks are removed. Raises LeaseLost for those given to another meanwhile; the rest are done."""
+        """Done: the tasks are removed. Raises LeaseLost for those given to another meanwhile, and SettleError when some
+        shards could not be told; the rest are done.
+        """
         by_shard: Settlement = {s: (acks, ()) for s, acks in acks_by_shard(one_or_many(deliveries)).items()}
         check_held(await self._settled(by_shard), replaced_is_fine=True)
 

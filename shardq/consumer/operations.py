@@ -17,7 +17,15 @@ from shardq.consumer.hints import Ask, Hints, Stocks
 from shardq.consumer.permits import Permits
 from shardq.consumer.room import Room
 from shardq.consumer.taken import Taken, told
-from shardq.errors import InvalidOption, LeaseLost, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
+from shardq.errors import (
+    InvalidOption,
+    LeaseLost,
+    PayloadNotDecodable,
+    SettleError,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
@@ -294,33 +302,36 @@ OTHERS_PER_CALL = 200
 def settled(claims: Claims, by_shard: Settlement) -> Operation[dict[str, Verdict]]:
     """Settles items of any number of shards; answers what was not simply done, by id.
 
-    Where some shards fail, the rest is settled, and its permits go back all the same.
+    Where some shards fail, the rest is settled: raises SettleError, or the shards' own error where nothing is done.
     """
-    done: list[Ack | Other] = []
 
     def settle(acks: Sequence[Ack], others: Sequence[Other]) -> Callable[[ShardKeys, int], Call[Verdicts]]:
-        def noted(verdicts: Verdicts) -> Verdicts:
-            done.extend((*acks, *others))
-            return verdicts
+        return lambda keys, epoch: consume.settle(keys, epoch, acks, others)
 
-        def make(keys: ShardKeys, epoch: int) -> Call[Verdicts]:
-            call = consume.settle(keys, epoch, acks, others)
-            return told(call, noted) if claims.permits.any_held else call
-
-        return make
-
-    parts: list[Part[Verdicts]] = []
+    parts: list[tuple[Part[Verdicts], Sequence[Ack | Other]]] = []
     for shard, (acks, others) in by_shard.items():
         keys = claims.atlas.keys(shard)
-        parts += [(keys, settle(some, ())) for some in _slices(acks, consume.MAX_CLAIM)]
-        parts += [(keys, settle((), some)) for some in _slices(others, OTHERS_PER_CALL)]
-    try:
-        answers = yield from each(claims.atlas, parts)
-    except ShardqError:
-        yield from claims.permits.settled(done)
-        raise
+        parts += [((keys, settle(some, ())), some) for some in _slices(acks, consume.MAX_CLAIM)]
+        parts += [((keys, settle((), some)), some) for some in _slices(others, OTHERS_PER_CALL)]
+    broken: list[tuple[Part[Verdicts], ShardqError]] = []
+    answers = yield from each(claims.atlas, [part for part, _ in parts], broken=broken)
+    verdicts = _verdicts(answers)
+    errors = {id(part): error for part, error in broken}
+    done = [item for part, some in parts if id(part) not in errors for item in some]
     yield from claims.permits.settled(done)
-    return _verdicts(answers)
+    if broken:
+        first = broken[0][1]
+        if not done:
+            raise first
+        reasons = {item.id: errors[id(part)] for part, some in parts if id(part) in errors for item in some}
+        raise SettleError(
+            settled=[item.id for item in done if verdicts.get(item.id, "dead") == "dead"],
+            lost=[item.id for item in done if verdicts.get(item.id, "dead") != "dead"],
+            failed={id: error for id, error in reasons.items() if not isinstance(error, Unanswered)},
+            unknown=[id for id, error in reasons.items() if isinstance(error, Unanswered)],
+            first=first,
+        ) from first
+    return verdicts
 
 
 def extended(claims: Claims, by_shard: Mapping[int, Sequence[Ack]], lease_ms: int) -> Operation[dict[str, Verdict]]:

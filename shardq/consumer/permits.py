@@ -94,6 +94,8 @@ class Permits:
 
     def settled(self, items: Iterable[Ack | Other]) -> Operation[None]:
         """These deliveries are settled, or lost: their permits go back. An error is no matter: permits lapse."""
+        if not self._held:
+            return
         by_topic: dict[str, list[str]] = {}
         for item in items:
             held = self._held.pop((item.id, item.token), None)

@@ -125,7 +125,9 @@ class Consumer:
             log.warning("%s", exc)
 
     def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
-        """Done: the tasks are removed. Raises LeaseLost for those given to another meanwhile; the rest are done."""
+        """Done: the tasks are removed. Raises LeaseLost for those given to another meanwhile, and SettleError when some
+        shards could not be told; the rest are done.
+        """
         by_shard = {shard: (acks, ()) for shard, acks in acks_by_shard(one_or_many(deliveries)).items()}
         check_held(run(self._driver, settled(self._claims, by_shard)), replaced_is_fine=True)
 

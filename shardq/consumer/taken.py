@@ -70,6 +70,4 @@ def told(call: Call[T], note: Callable[[T], T]) -> Call[T]:
         return note(decode(answer))
 
     call.decode, call.hear_out = noted, True
-    if resend := call.resend:
-        call.resend = lambda: told(resend(), note)
     return call

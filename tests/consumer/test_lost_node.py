@@ -14,11 +14,11 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.node import Node
-from shardq import AsyncEngine, Engine, Task, Unavailable
+from shardq import AsyncEngine, Engine, ServerFault, SettleError, Task, Unanswered, Unavailable
 from shardq.layout.keys import shard_keys
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S
+from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 
 SHARDS = 12
@@ -156,6 +156,31 @@ def test_what_the_others_gave_to_a_claim_that_is_cancelled_goes_back(cluster: Cl
             asyncio.run(run())
         finally:
             victim.resume()
+
+
+def test_settling_many_tells_which_are_done(engines: Engines, cluster: Cluster, name: str) -> None:
+    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=3.0)
+    engine.start()
+    engine.push_many([Task(n, id=id) for shard in range(SHARDS) for n, id in enumerate(ids_of(engine, shard, 3))])
+    wait_until(lambda: engine.stats().ready == 3 * SHARDS, "all are ready")
+    consumer = engine.consumer(lease=600)
+    deliveries = claim(consumer, 3 * SHARDS)
+    engine.stop()
+    keys = [shard_keys(name, shard) for shard in range(SHARDS)]
+    victim = cluster.node_of_slot(keys[0].slot)
+    lost = {d.id for d in deliveries if cluster.node_of_slot(keys[d.shard].slot) is victim}
+    held = [d for d in deliveries if d.id not in lost]
+    consumer.ack(held[0])
+    victim.kill()
+    with pytest.raises(SettleError) as caught:
+        consumer.ack(deliveries)
+    assert set(caught.value.settled) == {d.id for d in held[1:]}
+    assert caught.value.lost == [held[0].id]
+    assert {*caught.value.failed, *caught.value.unknown} == lost
+    # where nothing is done there is nothing to tell apart
+    with pytest.raises(ServerFault) as simple:
+        consumer.ack([d for d in deliveries if d.id in lost])
+    assert type(simple.value) in (Unavailable, Unanswered)
 
 
 def test_when_none_is_left_it_says_so(engines: Engines, cluster: Cluster, name: str) -> None:

@@ -215,5 +215,5 @@ def test_a_full_buffer_bounds_its_callers(own_server: Server, name: str) -> None
 
 @pytest.mark.parametrize("linger", [-1.0, 61.0, float("nan")])
 def test_an_impossible_linger(engine: Engine, linger: float) -> None:
-    with pytest.raises(InvalidOption, match="linger can.t be .*; give seconds as a number, from 0 to 60"):
+    with pytest.raises(InvalidOption, match="give seconds as a number, from 0 to 60"):
         engine.buffered(linger=linger)
