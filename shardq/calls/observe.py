@@ -1,4 +1,4 @@
-"""peek: how full a shard is; and how far the replicas of its node are. Used by stats()."""
+"""peek: how full a shard is; how far the replicas of its node are, and what that does with its keys. For stats()."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def replication(slot: int) -> Command[Replication]:
     """Of the master of a slot."""
 
     def decode(text: bytes) -> Replication:
-        fields = dict(row.partition(b":")[::2] for row in text.splitlines())
+        fields = _fields(text)
         # slave0:ip=10.0.0.2,port=6379,state=online,offset=1234,lag=0
         rows = [value for name, value in fields.items() if name.startswith(b"slave") and b"state=online" in value]
         offsets = [int(row.partition(b"offset=")[2].partition(b",")[0]) for row in rows]
@@ -87,3 +87,47 @@ def replication(slot: int) -> Command[Replication]:
         return Replication(len(offsets), max(0, written - max(offsets)) if offsets else None)
 
     return Command(slot=slot, words=("INFO", "replication"), decode=decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Nature:
+    """What a server does with its keys."""
+
+    server: str
+    """Its run id: another with each start."""
+    maxmemory: int
+    """In bytes; 0: as much as there is."""
+    policy: str
+    """What it does when that is used up."""
+    appends: bool
+    """It keeps an append-only file."""
+
+
+def nature(slot: int) -> Command[Nature]:
+    """Of the master of a slot."""
+
+    def decode(text: bytes) -> Nature:
+        fields = _fields(text)
+        return Nature(
+            server=fields.get(b"run_id", b"").decode(),
+            maxmemory=int(fields.get(b"maxmemory", b"0")),
+            policy=fields.get(b"maxmemory_policy", b"").decode(),
+            # where it does not say, there is nothing to complain about
+            appends=fields.get(b"aof_enabled") != b"0",
+        )
+
+    return Command(slot=slot, words=("INFO", "server", "memory", "persistence"), decode=decode)
+
+
+def saves(slot: int) -> Command[bool]:
+    """Whether the master of a slot writes snapshots by itself."""
+
+    def decode(answer: list[bytes] | dict[bytes, bytes]) -> bool:
+        words = [*answer, *answer.values()] if isinstance(answer, dict) else answer
+        return words != [b"save", b""]
+
+    return Command(slot=slot, words=("CONFIG", "GET", "save"), decode=decode)
+
+
+def _fields(text: bytes) -> dict[bytes, bytes]:
+    return dict(row.partition(b":")[::2] for row in text.splitlines())

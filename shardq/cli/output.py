@@ -81,6 +81,8 @@ def set_up_logging(*, verbose: bool) -> None:
     """The engine's log goes to stderr: warnings, with ``verbose`` all that it says."""
     log = logging.getLogger("shardq")
     log.setLevel(logging.INFO if verbose else logging.WARNING)
+    # `shardq stats` tells it, and a script that pushes each minute need not hear it each minute
+    logging.getLogger("shardq.advice").setLevel(logging.INFO if verbose else logging.ERROR)
     log.addHandler(_Stderr())
     log.propagate = False
 

@@ -81,8 +81,8 @@ def _show(given: Given, seen: Stats) -> None:
 
     board.print_table(board.Board(*_columns(seen), rates=False), seen)
     say(_where(seen) + _unconfirmed(seen))
-    for problem in seen.problems:
-        complain(problem)
+    for said in (*seen.warnings, *seen.problems):
+        complain(said)
 
 
 def _unconfirmed(seen: Stats) -> str:

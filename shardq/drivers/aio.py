@@ -181,6 +181,11 @@ class AsyncDriver:
         """The addresses of all masters, as last learnt."""
         return list(self._routes.map.nodes)
 
+    @property
+    def unserved(self) -> int:
+        """How many slots nobody serves, as last learnt."""
+        return self._routes.map.unserved
+
     def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
         """The slots by the node that serves them, in the order given."""
         groups: dict[str, list[int]] = {}

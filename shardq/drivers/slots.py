@@ -32,6 +32,11 @@ class SlotMap:
         owner = self._owners[slot]
         return None if owner == _NOBODY else self.nodes[owner]
 
+    @property
+    def unserved(self) -> int:
+        """How many slots nobody serves."""
+        return self._owners.count(_NOBODY)
+
     def corrected(self, slot: int, address: str) -> SlotMap:
         """The same but for one slot, as a MOVED told."""
         nodes = self.nodes if address in self.nodes else (*self.nodes, address)
@@ -40,8 +45,7 @@ class SlotMap:
         return SlotMap(nodes, owners)
 
     def __repr__(self) -> str:
-        unserved = self._owners.count(_NOBODY)
-        return f"SlotMap({', '.join(self.nodes)}{f'; {unserved} slots unserved' if unserved else ''})"
+        return f"SlotMap({', '.join(self.nodes)}{f'; {self.unserved} slots unserved' if self.unserved else ''})"
 
 
 def from_cluster_slots(answer: list[Any], *, asked: str) -> SlotMap:

@@ -19,7 +19,7 @@ from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 from shardq.embedded import Fsync
-from shardq.engine import control
+from shardq.engine import advice, control
 from shardq.engine.core import check_batch, checked_id, moved_due
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
@@ -126,6 +126,7 @@ class AsyncEngine(AsyncOrders):
             try:
                 await driver.open()
                 self._learn(await operation.arun(driver, operation.created(self.name, self.options.shards)))
+                advice.say(await operation.arun(driver, self._advice(driver), advice.TIMEOUT_S))
             except BaseException:
                 await driver.close()
                 await asyncio.to_thread(self._leave)
@@ -338,6 +339,7 @@ class AsyncEngine(AsyncOrders):
             nodes,
             self._dispatcher,
             replication=await operation.arun(driver, control.replicated(glances, nodes), timeout),
+            advised=await operation.arun(driver, self._advice(driver, glances), timeout),
             server=driver.server_version,
             connections=driver.connections(),
         )

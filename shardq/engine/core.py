@@ -15,17 +15,30 @@ from shardq.calls.observe import Replication
 from shardq.consumer.hints import Stocks
 from shardq.consumer.operations import Claims
 from shardq.dispatcher import Dispatcher
+from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.routes import Connections
 from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.engine import advice
+from shardq.engine.advice import Advice
 from shardq.engine.control import Glances
 from shardq.engine.options import Options, lease_ms
 from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
-from shardq.errors import EngineClosed, InvalidDelay, InvalidId, InvalidOption, InvalidShardCount, PayloadNotDecodable
+from shardq.errors import (
+    EngineClosed,
+    InvalidDelay,
+    InvalidId,
+    InvalidOption,
+    InvalidShardCount,
+    PayloadNotDecodable,
+    ShardqError,
+)
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.model.checks import check_id, check_name, check_shards, check_topic, due_spec
 from shardq.model.ids import topic_of
 from shardq.model.record import Decoded, decode_record
 from shardq.model.task import DeadTask, Task
+from shardq.operation import Operation
 from shardq.producer.packing import MAX_BATCH, Entries, Packer
 
 
@@ -81,6 +94,15 @@ class Core:
         server, self._embedded = self._embedded, None
         if server is not None:
             server.leave()
+
+    def _advice(self, driver: Driver | AsyncDriver, glances: Glances | None = None) -> Operation[list[Advice]]:
+        """What to change at the servers of this engine, or at those where a shard was seen."""
+        atlas = self._map()
+        if glances is None:
+            slots = [atlas.control.slot, *(keys.slot for keys in atlas.span())]
+        else:
+            slots = [keys.slot for keys, seen in glances if not isinstance(seen, ShardqError)]
+        return advice.given({node: slot for slot in slots if (node := driver.node_of(slot))}, driver.unserved)
 
     def _learn(self, topology: Topology) -> None:
         self.options.compare(topology)
@@ -156,6 +178,7 @@ class Core:
         dispatcher: Dispatcher | None,
         *,
         replication: dict[str, Replication],
+        advised: list[Advice],
         server: str,
         connections: dict[str, Connections],
     ) -> Stats:
@@ -167,6 +190,7 @@ class Core:
             self._map(),
             shards,
             replication=replication,
+            warnings=tuple(each.text for each in advised),
             server=server,
             reports=reports.values(),
             dispatchers=dispatcher.members if dispatcher else (),

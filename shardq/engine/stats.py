@@ -86,6 +86,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """A sentence each: shards that could not be seen, pollers of this process that fail or stand still, and shards with
     tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
+    warnings: tuple[str, ...]
+    """What in the settings of the servers can lose tasks, a sentence each; they do not count for ``healthy``."""
     connections: Mapping[str, Connections]
     """Of this engine, by node: how many of how many."""
     replication: Mapping[str, Replication]
@@ -124,6 +126,7 @@ def stats_of(
     shards: list[ShardStats],
     *,
     replication: Mapping[str, Replication],
+    warnings: tuple[str, ...],
     server: str,
     reports: Iterable[PollerReport],
     dispatchers: tuple[str, ...],
@@ -135,6 +138,7 @@ def stats_of(
         name=atlas.name,
         epoch=topology.epoch,
         server=server,
+        warnings=warnings,
         scheduled=sum(s.scheduled for s in shards),
         ready=sum(s.ready for s in shards),
         leased=sum(s.leased for s in shards),

@@ -14,7 +14,7 @@ from shardq.consumer.room import Room
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.sync import Driver
 from shardq.embedded import Fsync
-from shardq.engine import control
+from shardq.engine import advice, control
 from shardq.engine.core import check_batch, checked_id, moved_due
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
@@ -114,6 +114,7 @@ class Engine(Orders):
                 try:
                     driver.open()
                     self._learn(operation.run(driver, operation.created(self.name, self.options.shards)))
+                    advice.say(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
                 except BaseException:
                     driver.close()
                     self._leave()
@@ -324,6 +325,7 @@ class Engine(Orders):
             nodes,
             self._dispatcher,
             replication=operation.run(driver, control.replicated(glances, nodes), timeout),
+            advised=operation.run(driver, self._advice(driver, glances), timeout),
             server=driver.server_version,
             connections=driver.connections(),
         )
