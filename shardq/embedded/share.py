@@ -16,7 +16,7 @@ from typing import Literal, Self, get_args
 from urllib.parse import quote
 
 from shardq.embedded import locks
-from shardq.embedded.launch import launch
+from shardq.embedded.launch import launch, misfit
 from shardq.embedded.places import Place, default_path
 from shardq.embedded.probe import Answer, ping, shut_down
 from shardq.errors import EmbeddedFault, InvalidOption
@@ -131,7 +131,8 @@ def _serving(place: Place, *, fsync: str, deadline: float) -> tuple[Path, bool]:
             if free is not None:
                 if started:
                     raise EmbeddedFault(
-                        f"the embedded server in {place.folder} ended at its start; {place.last_words()}"
+                        misfit(place)
+                        or f"the embedded server in {place.folder} ended at its start; {place.last_words()}"
                     )
                 launch(place, fsync=fsync, lock=free)
                 started = True

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from cluster import servers
 from shardq.embedded import default_path, enter
 from shardq.errors import EmbeddedFault, InvalidOption
 
@@ -102,6 +103,31 @@ def test_a_server_that_cannot_read_its_data_tells_what_its_log_says(tmp_path: Pa
     manifest.write_text("nonsense\n")
     with pytest.raises(EmbeddedFault, match=r"(?s)ended at its start; the end of .*server\.log.*manifest"):
         enter(folder)
+
+
+@pytest.mark.parametrize(("kind", "file"), [("valkey8", "valkey-server"), ("redis8", "redis-server")])
+def test_data_of_a_newer_server_is_said_in_words(
+    kind: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    newer = servers.version(servers.binary("valkey9"))
+    with enter(folder) as use, redis.Redis.from_url(use.url) as connection:
+        connection.set("a", "1")
+    older = servers.version(servers.binary(kind))
+    (tmp_path / file).symlink_to(servers.binary(kind))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with monkeypatch.context() as without_wheels:
+        without_wheels.setattr("sys.path", [str(tmp_path)])
+        with pytest.raises(EmbeddedFault) as caught:
+            enter(folder)
+    assert str(caught.value) == (
+        f"the data in {folder} was written by {newer}, and {tmp_path / file} is {older}, which can't read it: "
+        f"pip install --upgrade 'shardq[embedded]', or have {newer} or later on the PATH; "
+        f"what the server said is in {folder / 'server.log'}"
+    )
+    # nothing is lost by having tried
+    with enter(folder) as use, redis.Redis.from_url(use.url) as connection:
+        assert connection.get("a") == b"1"
 
 
 def test_a_server_that_says_nothing_is_reported_and_not_doubled(tmp_path: Path) -> None:
