@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 
+from cluster.server import Server
 from shardq import Engine
 from shardq.engine.stats import OVERDUE_S
 from shardq.layout.keys import shard_keys
@@ -140,3 +142,13 @@ def test_a_name_that_is_not_there_is_not_made_by_looking(shardq: Shell, name: st
         assert done.err.startswith(f"error: there is no engine named '{name}' at redis://")
     assert shardq.run("push", "1").code == 0
     assert wait_until(lambda: shardq.run("stats").code == 0, "the push has made it")
+
+
+def test_what_can_lose_tasks_is_for_stats_to_say(shell: Shell, server_binary: Path, name: str) -> None:
+    with Server(server_binary) as server:  # it keeps nothing on its disk
+        given = ("--url", server.url, "--name", name)
+        assert shell.run("push", "1", *given).err == ""
+        assert "keeps nothing on its disk" in shell.run("push", "1", *given, "--verbose").err
+        assert "keeps nothing on its disk" in shell.run("stats", *given).err
+        (text,) = shell.run("stats", "--json", *given).object["warnings"]
+        assert text.startswith(server.address)
