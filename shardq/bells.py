@@ -124,7 +124,7 @@ class Bells:
     # ---- where the channels are
 
     def _place(self, channel: Channel) -> None:
-        """Gives the channel to the listener of its node. The lock is held."""
+        """Gives the channel to the listener of its node, or of no node while none serves it. The lock is held."""
         node = self._driver.node_of(channel.slot)
         channel.node, channel.heard = node, False
         if node not in self._ears:
@@ -284,7 +284,7 @@ class _Listener:
         passing = isinstance(exc, Unavailable) and now - self._deaf_since < DEAF_S
         if self._said or passing or self._stopping or self._driver.outages.covers(self.node):
             return
-        log.warning("not hearing %s for the moment: %s", self.node, exc)
+        log.warning("not hearing %s for the moment: %s", self.node or "the cluster", exc)
         self._said = True
 
     def _attend(self) -> None:

@@ -99,3 +99,25 @@ def test_the_listener_of_a_node_without_slots_ends(cluster: Cluster, bells: Bell
     wait_until(lambda: bells.hears(name), "it is heard")
     take_over(cluster, victim)
     wait_until(lambda: "heard on 1 nodes" in repr(bells), "one connection is enough")
+
+
+def test_a_slot_that_no_node_serves_is_waited_for(
+    server_binary: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot = slot_of(name)
+    with Cluster(server_binary, masters=2, replicas=0, node_timeout_ms=120_000) as cluster:
+        owner = cluster.node_of_slot(slot)
+        for node in cluster.nodes:
+            node.ask("CLUSTER", "DELSLOTS", slot)
+        driver = Driver(Settings.from_url(cluster.url))
+        driver.open()
+        bells = Bells(driver)
+        assert driver.node_of(slot) == ""
+        bells.listen(name, slot, lambda _: None)
+        assert not bells.hears(name)
+        owner.ask("CLUSTER", "ADDSLOTS", slot)
+        wait_until(lambda: bells.hears(name), "it is heard")
+        assert listeners(owner, name) == 1
+        bells.close()
+        driver.close()
+    assert not [record for record in caplog.records if record.exc_info]
