@@ -101,6 +101,8 @@ class ServerFault(ShardqError):
 
     node: str = ""
     """The address of the server that was asked last; empty where it was none in particular."""
+    tried_s: float = 0.0
+    """How long it was tried, in seconds."""
 
 
 class ServerTooOld(ServerFault):

@@ -22,6 +22,7 @@ _OF_A_NODE = (Unavailable, Unanswered, ReadOnly, OutOfMemory, AccessDenied)
 @dataclass(slots=True)
 class _Outage:
     began: float
+    """When the call was made that failed first."""
     waiting: set[int | str] = field(default_factory=set)
     """Who was hit and is not well yet."""
     shards: int = 0
@@ -49,7 +50,7 @@ class Outages:
             outage = self._outages.get(node)
             begins = outage is None
             if outage is None:
-                outage = self._outages[node] = _Outage(time.monotonic())
+                outage = self._outages[node] = _Outage(time.monotonic() - exc.tried_s)
             outage.waiting.add(who)
         if begins:
             log.error("%s fails, its shards are not dispatched meanwhile, trying on: %s", node, exc)

@@ -102,19 +102,20 @@ class Errand(Generic[T]):
         pause = pause_s(paused, chance)
         # No try begins past the deadline: its answer could not be waited for.
         if fault.reaction in (Reaction.END, Reaction.IN_FULL) or now + pause >= self._again_until:
-            raise self._over(fault, node) from fault.cause
+            raise self._over(fault, now, node) from fault.cause
         if fault.reaction is Reaction.ASK:
             self.address = fault.address
             return Step(pause)
         moved = (fault.slot, fault.address) if fault.reaction is Reaction.MOVED else None
         return Step(pause, refresh=True, moved=moved, doubted=node)
 
-    def _over(self, fault: Fault, node: str) -> ShardqError:
+    def _over(self, fault: Fault, now: float, node: str) -> ShardqError:
         if fault.reaction is Reaction.IN_FULL and not self._in_full:  # its time is over before the script was sent
             fault = dataclasses.replace(fault, reaction=Reaction.WAIT, error=Unavailable)
         error = self._told(fault, node)
         if isinstance(error, ServerFault):
             error.node = node
+            error.tried_s = now - (self._again_until - self._patience_s)
         return error
 
     def _told(self, fault: Fault, node: str) -> ShardqError:

@@ -16,6 +16,15 @@ def fault(node: str, kind: type[ServerFault] = Unavailable) -> ServerFault:
     return exc
 
 
+def test_it_began_when_the_first_call_was_made(caplog: pytest.LogCaptureFixture) -> None:
+    outages = Outages()
+    exc = fault("a:1")
+    exc.tried_s = 7200.0
+    outages.failed(1, exc)
+    outages.over(1)
+    assert " over after 7200." in said(caplog)[-1]
+
+
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [record for record in caplog.records if record.name == "shardq.outages"]
     return [f"{record.levelname} {record.getMessage()}" for record in lines]

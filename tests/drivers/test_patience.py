@@ -68,7 +68,7 @@ def test_noscript_when_the_time_is_over() -> None:
     under_way = errand(timeout=1.0)
     with pytest.raises(Unavailable, match="not done within 1 s: NOSCRIPT") as caught:
         met(under_way, NOSCRIPT, now=101.0)
-    assert caught.value.node == "a:1"
+    assert (caught.value.node, caught.value.tried_s) == ("a:1", 1.0)
 
 
 def test_ask_is_for_one_try() -> None:
