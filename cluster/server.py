@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -266,6 +267,8 @@ class Server:
         return {**network, **self.options}
 
     def _answers(self) -> bool:
+        if self.socket and not _listens(self.socket):  # redis-py before 6 would leave the socket open
+            return False
         try:
             self.ask("PING", timeout=1.0)
             # If the port was taken, it is another server that answers while ours is just about to end.
@@ -303,3 +306,8 @@ class Server:
 
     def _note(self, *, pid: int | None) -> None:
         warden.note(self._key, pid=pid, folder=self.folder if self._own_folder else None)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
