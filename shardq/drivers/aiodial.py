@@ -24,6 +24,18 @@ async def dial_async(settings: Settings, address: str, factory: Callable[[], P],
     """
     loop = asyncio.get_running_loop()
     context = context_of(settings.tls) if settings.tls is not None else None
+    sock = await connect_async(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return sock
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await _transport(loop, factory, sock, context, address)
+    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
+        return of_connecting(exc) if context is None and isinstance(exc, OSError) else of_tls(exc)
+
+
+async def connect_async(address: str, *, deadline: float) -> socket.socket | Fault:
+    """A connected socket on which nothing was said."""
     try:
         async with asyncio.timeout_at(deadline):
             addresses = known(address)
@@ -32,14 +44,9 @@ async def dial_async(settings: Settings, address: str, factory: Callable[[], P],
     except OSError as exc:
         return of_resolving(exc, address)
     try:
-        sock = await _connected(addresses, deadline)
+        return await _connected(addresses, deadline)
     except OSError as exc:
         return of_connecting(exc)
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await _transport(loop, factory, sock, context, address)
-    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
-        return of_tls(exc)
 
 
 async def _transport(

@@ -35,14 +35,9 @@ def reader() -> hiredis.Reader:
 def dial(settings: Settings, address: str, *, deadline: float) -> socket.socket | Fault:
     """A connected socket, with TLS where the URL says so; the caller owns it. Raises InvalidUrl for TLS files only."""
     context = context_of(settings.tls) if settings.tls is not None else None
-    try:
-        addresses = known(address) or look_up(address).result(_left(deadline))
-    except OSError as exc:
-        return of_resolving(exc, address)
-    try:
-        sock = _connected(addresses, deadline)
-    except OSError as exc:
-        return of_connecting(exc)
+    sock = connect(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return sock
     if context is None:
         return sock
     try:
@@ -54,6 +49,18 @@ def dial(settings: Settings, address: str, *, deadline: float) -> socket.socket 
     except BaseException:
         sock.close()
         raise
+
+
+def connect(address: str, *, deadline: float) -> socket.socket | Fault:
+    """A connected socket on which nothing was said."""
+    try:
+        addresses = known(address) or look_up(address).result(_left(deadline))
+    except OSError as exc:
+        return of_resolving(exc, address)
+    try:
+        return _connected(addresses, deadline)
+    except OSError as exc:
+        return of_connecting(exc)
 
 
 def unconnected(family: socket.AddressFamily) -> socket.socket:

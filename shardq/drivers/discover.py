@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from shardq.drivers.faults import Fault, Reaction, of_reply
-from shardq.drivers.settings import Settings
+from shardq.drivers.settings import Settings, bracketed
 from shardq.drivers.slots import SlotMap, from_cluster_slots, located
 from shardq.errors import InvalidUrl, ServerFault, ServerTooOld, Unavailable
 
@@ -83,13 +83,17 @@ def _of_cluster(settings: Settings, known: Sequence[str], doubted: str) -> Conve
 
 
 def _no_node(fault: Fault) -> Fault:
-    for sign, advice in (
-        ("cluster support disabled", "for a single server write redis://host:port"),
-        ("unknown command 'CLUSTER'", "for a sentinel write redis+sentinel://host:port/service"),
-    ):
-        if sign in fault.text:
-            return Fault(Reaction.END, InvalidUrl, "it is no node of a Redis Cluster", advice=advice)
-    return fault
+    if "cluster support disabled" in fault.text:
+        advice = "for a single server write redis://host:port"
+    elif _knows_not("CLUSTER", fault):
+        advice = "for a sentinel write redis+sentinel://host:port/service"
+    else:
+        return fault
+    return Fault(Reaction.END, InvalidUrl, "it is no node of a Redis Cluster", advice=advice)
+
+
+def _knows_not(command: str, fault: Fault) -> bool:
+    return "unknown command" in fault.text and command in fault.text
 
 
 def _of_sentinels(settings: Settings) -> Conversation:
@@ -118,7 +122,7 @@ def _of_sentinels(settings: Settings) -> Conversation:
 
 
 def _no_sentinel(fault: Fault) -> Fault:
-    if "unknown command 'SENTINEL'" not in fault.text:
+    if not _knows_not("SENTINEL", fault):
         return fault
     advice = "for a single server write redis://host:port, for a cluster redis+cluster://host:port"
     return Fault(Reaction.END, InvalidUrl, "it is no sentinel", advice=advice)
@@ -203,9 +207,9 @@ def check_version(settings: Settings, address: str, info: Mapping[str, str]) -> 
         raise ServerTooOld(f"{address} is Redis {version}; shardq needs Redis 7.0 or newer, or Valkey")
     mode = info.get("server_mode") or info.get("redis_mode")
     if settings.kind != "cluster" and mode == "cluster":
-        raise InvalidUrl(f"{address} is a node of a Redis Cluster; write redis+cluster://{address}")
+        raise InvalidUrl(f"{address} is a node of a Redis Cluster; write redis+cluster://{bracketed(address)}")
     if settings.kind == "single" and mode == "sentinel":
-        where = f"redis+sentinel://{address}/service"
+        where = f"redis+sentinel://{bracketed(address)}/service"
         raise InvalidUrl(f"{address} is a sentinel; write {where}, with the name of the service it watches")
     valkey = info.get("valkey_version")
     return f"valkey {valkey}" if valkey else f"redis {version}"

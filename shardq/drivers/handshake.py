@@ -15,7 +15,7 @@ from hiredis import ProtocolError
 
 from shardq.calls.request import Command
 from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_reply
-from shardq.drivers.settings import Credentials, Settings
+from shardq.drivers.settings import Credentials, Settings, bracketed
 from shardq.errors import AccessDenied, ServerFault, ServerTooOld, Unavailable
 
 # So that CLIENT LIST shows whose a connection is. A user that may not say it is no error.
@@ -109,7 +109,7 @@ def _stranger(kind: str, cause: BaseException | None = None) -> Fault:
 def _denied(text: str, settings: Settings, login: Credentials, *, sentinel: bool) -> Fault | None:
     """Refusals of who we are."""
     if text.startswith("NOAUTH"):
-        where = settings.addresses[0] if settings.kind == "single" else "host:port"
+        where = bracketed(settings.addresses[0]) if settings.kind == "single" else "host:port"
         return _no_entry(
             f"it asks for a password, and the URL has no {'sentinel_password' if sentinel else 'password'}",
             "write ?sentinel_password= at its end (and sentinel_user= for one of its users)"

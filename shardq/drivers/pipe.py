@@ -13,12 +13,11 @@ from typing import Any, cast
 
 from hiredis import HiredisError, ProtocolError
 
-from shardq.drivers.aiodial import dial_async
+from shardq.drivers.aiodial import connect_async, dial_async
 from shardq.drivers.dial import INCOMPLETE, reader
 from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
 from shardq.drivers.handshake import handshake
 from shardq.drivers.settings import Settings
-from shardq.drivers.slots import host_of, port_of
 from shardq.drivers.wire import CHUNK, READ_TIMEOUT_S
 
 
@@ -180,14 +179,15 @@ async def open_pipe(settings: Settings, address: str, *, within: float, sentinel
 
 async def look(address: str, data: bytes, *, within: float) -> bytes:
     """What is answered first to some bytes on a bare connection; nothing, if nothing is in time."""
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(within):
-            reading, writer = await asyncio.open_connection(host_of(address), port_of(address))
-            writer.write(data)
-            return await reading.read(CHUNK)
-    except OSError:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    sock = await connect_async(address, deadline=deadline)
+    if isinstance(sock, Fault):
         return b""
-    finally:
-        if writer is not None:
-            writer.transport.abort()
+    with sock:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await loop.sock_sendall(sock, data)
+                return await loop.sock_recv(sock, CHUNK)
+        except OSError:
+            return b""

@@ -127,7 +127,7 @@ class Settings:
             hosts, _, path = where.partition("/")
             addresses = _hosts(scheme, hosts, port, many=kind != "single")
             service, db = _service_and_db(scheme, kind, path)
-            shown_where = ",".join(map(_bracketed, addresses))
+            shown_where = ",".join(map(bracketed, addresses))
             shown_where += f"/{quote(service)}" if service else ""
             shown_where += f"/{db}" if db else ""
         shown_query = "&".join(
@@ -217,7 +217,8 @@ def _hosts(scheme: str, hosts: str, default_port: int, *, many: bool) -> tuple[s
     return tuple(addresses)
 
 
-def _bracketed(address: str) -> str:
+def bracketed(address: str) -> str:
+    """As a URL has it: ``[::1]:6379``."""
     host, _, port = address.rpartition(":")
     return f"[{host}]:{port}" if ":" in host else address
 

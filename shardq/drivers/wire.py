@@ -17,11 +17,10 @@ from typing import Any
 from hiredis import HiredisError
 
 from shardq.calls.request import Command
-from shardq.drivers.dial import INCOMPLETE, dial, reader
+from shardq.drivers.dial import INCOMPLETE, connect, dial, reader
 from shardq.drivers.faults import Fault, of_exception, timed_out
 from shardq.drivers.handshake import handshake
 from shardq.drivers.settings import Settings
-from shardq.drivers.slots import host_of, port_of
 
 # A server that says nothing for this long is taken for dead, and the call is sent again. No script of ours
 # works for more than some milliseconds; a slow disk or a big MIGRATE can stop a server for a second.
@@ -161,10 +160,14 @@ def readable(sock: socket.socket, timeout: float) -> bool:
 
 def look(address: str, data: bytes, *, timeout: float) -> bytes:
     """What is answered first to some bytes on a bare connection; nothing, if nothing is in time."""
-    host, port = host_of(address), port_of(address)
-    try:
-        with socket.create_connection((host, port), timeout) as sock:
+    deadline = time.monotonic() + timeout
+    sock = connect(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return b""
+    with sock:
+        try:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock.sendall(data)
             return sock.recv(CHUNK)
-    except OSError:
-        return b""
+        except OSError:
+            return b""
