@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -123,6 +123,29 @@ def test_a_server_that_loads_for_too_long(carriers: Carriers, slow_loader: Serve
     carrier = carriers.make(slow_loader.url, connect_timeout=30.0, timeout=0.3)
     with pytest.raises(Unavailable, match=r"could not connect within 0\.3 s: LOADING"):
         carrier.open()
+
+
+def test_a_full_server_is_waited_for(carriers: Carriers, own_server: Server, name: str) -> None:
+    held = own_server.client()
+    command_of: Callable[..., object] = held.execute_command
+    try:
+        command_of("CONFIG", "SET", "maxclients", "1")
+        full = carriers.make(own_server.url, connect_timeout=0.2)
+
+        def refusal() -> str:
+            with pytest.raises(Unavailable) as caught:
+                full.open()
+            return str(caught.value)
+
+        # asked again: its word may be lost when it closes while we send
+        wait_until(lambda: "max number of clients" in refusal(), "the server says that it is full")
+        freed = threading.Timer(0.2, command_of, ("CONFIG", "SET", "maxclients", "1000"))
+        freed.start()
+        carrier = carriers.opened(own_server.url, connect_timeout=60.0)
+        freed.join()
+        assert carrier.call(store(name, "f")) == 1
+    finally:
+        held.close()
 
 
 def test_a_hung_server_is_left(carriers: Carriers, own_server: Server, name: str) -> None:
