@@ -67,7 +67,7 @@ def test_an_address_that_hangs_leaves_time_for_the_others(
     carriers: Carriers, own_server: Server, hanging: str, names: Names, name: str
 ) -> None:
     names["both.test"] = lambda port: [inet(hanging, port), inet("127.0.0.1", port)]
-    carrier = carriers.opened(f"redis://both.test:{own_server.port}", connect_timeout=4.0)
+    carrier = carriers.opened(f"redis://both.test:{own_server.port}", connect_timeout=8.0)
     assert carrier.call(store(name, "f")) == 1
 
 
