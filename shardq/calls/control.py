@@ -83,6 +83,23 @@ def read_copy(keys: ShardKeys) -> Command[bytes | None]:
     return Command(slot=keys.slot, words=("HGET", keys.meta, "topology"), decode=lambda text: text)
 
 
+def clock_ms(keys: ControlKeys) -> Command[int]:
+    """The time, by the clock of the control slot's master."""
+    return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1000)
+
+
+def heard_since(keys: ControlKeys, since_ms: int) -> Command[list[str]]:
+    """The dispatchers that have given a heartbeat since, sorted.
+
+    The set of members alone does not tell who lives: the last one to die is in it until somebody else beats.
+    """
+    return Command(
+        slot=keys.slot,
+        words=("ZRANGEBYSCORE", keys.members, since_ms, "+inf"),
+        decode=lambda names: sorted(name.decode() for name in names),
+    )
+
+
 def living(keys: ControlKeys) -> Command[int]:
     """How many dispatchers there are, those that died in the last seconds included."""
     return Command(slot=keys.slot, words=("ZCARD", keys.members), decode=int)

@@ -1,21 +1,20 @@
-"""Who serves which shard, and how far its sweep is: what an engine without pollers of its own does not know.
+"""How far the sweep of each shard is: what an engine without pollers of its own does not know.
 
 Used by ``shards``, ``expand`` and ``shrink``. Plain reads; they change nothing and wake nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from shardq.calls.grow import meta_fields
 from shardq.calls.request import Command
-from shardq.dispatcher.membership import PERIOD_S
 from shardq.drivers.sync import Driver
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import ShardqError
-from shardq.layout.keys import ShardKeys, control_keys
+from shardq.layout.keys import ShardKeys
 
 NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
 
@@ -30,17 +29,6 @@ class Sweep:
     """Tasks that have left it for other shards, ever."""
     on_the_way: int
     """Tasks that have left it and are not yet where they go."""
-
-
-def dispatchers(driver: Driver, name: str) -> list[str]:
-    """The processes that were heard within the period, by the server's clock, sorted.
-
-    The set of members alone does not tell: the last one to die is in it until somebody else beats.
-    """
-    control = control_keys(name)
-    now_ms = driver.call(Command(control.slot, ("TIME",), _milliseconds))
-    words = ("ZRANGEBYSCORE", control.members, now_ms - int(PERIOD_S * 1000), "+inf")
-    return sorted(driver.call(Command(control.slot, words, lambda names: [name.decode() for name in names])))
 
 
 def sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
@@ -61,7 +49,3 @@ def sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
         swept, moved = answers[shard, "meta"]
         found[shard] = Sweep(int(swept or 0), int(moved or 0), answers[shard, "parcels"])
     return found
-
-
-def _milliseconds(answer: Sequence[bytes]) -> int:
-    return int(answer[0]) * 1000

@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from shardq.cli.fleet import Sweep, dispatchers, sweeps
+from shardq.cli.fleet import Sweep, sweeps
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import connected, opened
+from shardq.dispatcher.membership import dispatchers
 from shardq.dispatcher.shares import shares
 from shardq.engine import ShardStats, Stats
-from shardq.layout.keys import ShardKeys, shard_keys
+from shardq.layout.keys import ShardKeys, control_keys, shard_keys
 from shardq.layout.topology import Topology
+from shardq.operation import run
 
 
 @click.command(
@@ -36,7 +38,8 @@ def shards(given: Given) -> None:
     with opened(given) as engine, connected(engine) as driver:
         seen = engine.stats()
         keys = [shard_keys(engine.name, shard.shard) for shard in seen.shards]
-        whole = Whole(seen, engine.topology, keys, sweeps(driver, keys), dispatchers(driver, engine.name))
+        members = run(driver, dispatchers(control_keys(engine.name)))
+        whole = Whole(seen, engine.topology, keys, sweeps(driver, keys), members)
         nodes = whole.nodes(driver.nodes())
     if given.json:
         tell(whole.shown(nodes))

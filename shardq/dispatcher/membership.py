@@ -17,8 +17,9 @@ from shardq.atlas import Atlas
 from shardq.calls import control
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
+from shardq.layout.keys import ControlKeys
 from shardq.layout.topology import Topology
-from shardq.operation import refreshed, run
+from shardq.operation import Operation, refreshed, run
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -152,6 +153,13 @@ class Membership:
         self._changed(tuple(sorted(living)))
         expiry = min((until for name, until in living.items() if name != self.process), default=now + BEAT_S)
         return min(BEAT_S, max(MARGIN_S, expiry - now + MARGIN_S))
+
+
+def dispatchers(keys: ControlKeys) -> Operation[list[str]]:
+    """The processes with pollers that were heard of within the period, sorted."""
+    now_ms = yield control.clock_ms(keys)
+    names: list[str] = yield control.heard_since(keys, now_ms - _ms(PERIOD_S))
+    return names
 
 
 def _ms(seconds: float) -> int:

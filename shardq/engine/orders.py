@@ -11,6 +11,7 @@ from typing import Literal
 
 from shardq import operation
 from shardq.calls.control import living
+from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 from shardq.engine import control
@@ -61,7 +62,10 @@ class Orders(Core, ABC):
         members = driver.call(living(atlas.control))
         operation.run(driver, resized(atlas, shards, rate=rate, members=members))
         span = len(atlas.topology.span())
-        return Growth(lambda: operation.run(driver, progress(atlas, shards=span)))
+        return Growth(
+            lambda: operation.run(driver, progress(atlas, shards=span)),
+            lambda: operation.run(driver, dispatchers(atlas.control)),
+        )
 
     def preview(self, shards: int) -> Preview:
         """What ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
@@ -73,7 +77,10 @@ class Orders(Core, ABC):
         """The change of the number of shards that is under way, or the last one: to wait for it, or to look."""
         driver, atlas = self._open_driver(), self._map()
         span = len(atlas.topology.span())
-        return Growth(lambda: operation.run(driver, progress(atlas, shards=span)))
+        return Growth(
+            lambda: operation.run(driver, progress(atlas, shards=span)),
+            lambda: operation.run(driver, dispatchers(atlas.control)),
+        )
 
     def pause(self, topic: str) -> None:
         """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""
@@ -159,7 +166,10 @@ class AsyncOrders(Core, ABC):
         members = await driver.call(living(atlas.control))
         await operation.arun(driver, resized(atlas, shards, rate=rate, members=members))
         span = len(atlas.topology.span())
-        return AsyncGrowth(lambda: operation.arun(driver, progress(atlas, shards=span)))
+        return AsyncGrowth(
+            lambda: operation.arun(driver, progress(atlas, shards=span)),
+            lambda: operation.arun(driver, dispatchers(atlas.control)),
+        )
 
     async def preview(self, shards: int) -> Preview:
         """What ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
@@ -172,7 +182,10 @@ class AsyncOrders(Core, ABC):
         driver = await self._open_driver()
         atlas = self._map()
         span = len(atlas.topology.span())
-        return AsyncGrowth(lambda: operation.arun(driver, progress(atlas, shards=span)))
+        return AsyncGrowth(
+            lambda: operation.arun(driver, progress(atlas, shards=span)),
+            lambda: operation.arun(driver, dispatchers(atlas.control)),
+        )
 
     async def pause(self, topic: str) -> None:
         """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""

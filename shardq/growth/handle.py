@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from shardq.model.checks import check_seconds
 
+log = logging.getLogger("shardq")
+
 LOOK_S = 0.2
+
+ALONE_S = 5.0
+"""After so long, and then again, who waits looks if there is anybody to do the moving. Longer than one dispatcher takes
+to take over from another.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +40,32 @@ class Progress:
         return 1.0 if self.done else self.swept / self.of
 
 
+class _Company:
+    """Who waits should know when it is for nobody: a warning says so, once."""
+
+    def __init__(self) -> None:
+        self._ask_at = time.monotonic() + ALONE_S
+
+    @property
+    def asks(self) -> bool:
+        """True when it is time to note the dispatchers."""
+        return time.monotonic() >= self._ask_at
+
+    def note(self, dispatchers: Sequence[str]) -> None:
+        self._ask_at = time.monotonic() + ALONE_S if dispatchers else math.inf
+        if not dispatchers:
+            log.warning(
+                "waiting for a change of the number of shards, but no dispatcher runs to move the tasks: "
+                "call engine.start() here or in another process, or start `shardq run`"
+            )
+
+
 class Growth:
     """``wait()`` for the end, or look at ``progress``."""
 
-    def __init__(self, look: Callable[[], Progress]) -> None:
+    def __init__(self, look: Callable[[], Progress], dispatchers: Callable[[], Sequence[str]]) -> None:
         self._look = look
+        self._dispatchers = dispatchers
 
     def __repr__(self) -> str:
         return f"<Growth: {self.progress}>"
@@ -52,12 +82,16 @@ class Growth:
     def wait(self, timeout: float | None = None) -> bool:
         """Until every task is where it belongs; False when that takes longer than ``timeout`` seconds.
 
-        Needs running dispatchers: they do the moving. Ready and running tasks are waited for, where they are.
+        Needs running dispatchers: they do the moving; a warning is logged when there are none. Ready and running tasks
+        are waited for, where they are.
         """
         until = _until(timeout)
+        company = _Company()
         while not self.done:
             if until is not None and time.monotonic() >= until:
                 return False
+            if company.asks:
+                company.note(self._dispatchers())
             time.sleep(LOOK_S)
         return True
 
@@ -65,8 +99,11 @@ class Growth:
 class AsyncGrowth:
     """The same on asyncio: ``await growth.progress()``, ``await growth.wait()``."""
 
-    def __init__(self, look: Callable[[], Awaitable[Progress]]) -> None:
+    def __init__(
+        self, look: Callable[[], Awaitable[Progress]], dispatchers: Callable[[], Awaitable[Sequence[str]]]
+    ) -> None:
         self._look = look
+        self._dispatchers = dispatchers
 
     async def progress(self) -> Progress:
         return await self._look()
@@ -77,9 +114,12 @@ class AsyncGrowth:
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  the twin's name
         """Until every task is where it belongs; False when that takes longer than ``timeout`` seconds."""
         until = _until(timeout)
+        company = _Company()
         while not await self.done():
             if until is not None and time.monotonic() >= until:
                 return False
+            if company.asks:
+                company.note(await self._dispatchers())
             await asyncio.sleep(LOOK_S)
         return True
 

@@ -6,9 +6,31 @@ import asyncio
 
 import pytest
 
-from shardq import AsyncEngine, ChangeUnderWay, InvalidShardCount, Task
+from shardq import AsyncEngine, ChangeUnderWay, Engine, InvalidShardCount, Task
 from tests.growth.migration import Migration
 from tests.support.states import FAR_S
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+def test_who_waits_where_nobody_moves_is_told_once(
+    url: str, name: str, awaited: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shardq.growth.handle.ALONE_S", 0.1)
+
+    async def change() -> bool:
+        async with AsyncEngine(url, name=name, shards=4) as engine:
+            return await (await engine.expand(8)).wait(1.0)
+
+    with Engine(url, name=name, shards=4) as engine:
+        engine.push_many([Task(n, delay=FAR_S) for n in range(100)])
+        done = asyncio.run(change()) if awaited else engine.expand(8).wait(1.0)
+        warnings = [said for said in caplog.messages if "no dispatcher runs to move the tasks" in said]
+        assert (done, len(warnings)) == (False, 1)
+        engine.start()
+        caplog.clear()
+        assert engine.growth().wait(30)
+        assert "no dispatcher" not in caplog.text
 
 
 def test_a_change_awaited(url: str, name: str, migration: Migration) -> None:

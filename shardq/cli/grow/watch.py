@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shardq.cli.fleet import NOBODY, dispatchers, sweeps
+from shardq.cli.fleet import NOBODY, sweeps
 from shardq.cli.options import Given
 from shardq.cli.output import complain, say
+from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
 from shardq.growth import Growth, Progress
-from shardq.layout.keys import shard_keys
+from shardq.layout.keys import control_keys, shard_keys
+from shardq.operation import run
 
 LOOK_S = 0.5
 """Each look asks every shard for a few counts."""
@@ -71,7 +73,7 @@ class Looker:
             moved=self._count(),
             expected=self._expected,
             draining=seen.ready + seen.leased,
-            dispatchers=len(dispatchers(self._driver, self._engine.name)),
+            dispatchers=len(run(self._driver, dispatchers(control_keys(self._engine.name)))),
         )
 
 
