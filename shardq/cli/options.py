@@ -40,37 +40,32 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Given), param.name, value)
 
 
-def shared(command: F) -> F:
-    """Adds them to a command."""
-    for option in reversed(
-        (
-            click.option(
-                "--url",
-                metavar="URL",
-                help="The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or "
-                "embedded://[PATH]. Default: $SHARDQ_URL, else an embedded server of this user's.",
-                expose_value=False,
-                callback=_keep,
-            ),
-            click.option(
-                "--name",
-                metavar="NAME",
-                help=f"The engine's name. Default: ${NAME_ENVIRONMENT}, else {DEFAULT_NAME}.",
-                expose_value=False,
-                callback=_keep,
-            ),
-            click.option(
-                "--json", is_flag=True, help="Print JSON, one object a line.", expose_value=False, callback=_keep
-            ),
-            click.option(
-                "-v",
-                "--verbose",
-                is_flag=True,
-                help="Log more, and show where errors come from.",
-                expose_value=False,
-                callback=_keep,
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
+    """Adds them to a command, with what its help says of two. Without a text of its own, ``name`` is not shown."""
+    options = (
+        click.option("--url", metavar="URL", help=url, expose_value=False, callback=_keep),
+        click.option("--name", metavar="NAME", help=name, hidden=name is None, expose_value=False, callback=_keep),
+        click.option("--json", is_flag=True, help="Print JSON, one object a line.", expose_value=False, callback=_keep),
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            help="Log more, and show where errors come from.",
+            expose_value=False,
+            callback=_keep,
+        ),
+    )
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+shared = sharing(
+    url="The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. "
+    "Default: $SHARDQ_URL, else an embedded server of this user's.",
+    name=f"The engine's name. Default: ${NAME_ENVIRONMENT}, else {DEFAULT_NAME}.",
+)

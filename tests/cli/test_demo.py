@@ -111,6 +111,16 @@ def test_an_impatient_user_leaves_nothing_behind_either(shell: Shell) -> None:
     wait_until(lambda: not demo_servers(shell), "its server has ended")
 
 
+def test_killed_it_leaves_nothing_either(shell: Shell) -> None:
+    process = shell.start("demo", "--tasks", "20000", "--seconds", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert demo_servers(shell) != []
+    process.kill()
+    process.communicate(timeout=LONGEST_S)
+    wait_until(lambda: not demo_servers(shell) and remains(shell) == [], "its server has ended, its files are gone")
+
+
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_stopped_midway_on_another_server_it_removes_its_keys(shell: Shell, url: str) -> None:
     with Servers(url) as servers:

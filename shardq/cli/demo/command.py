@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,9 +19,10 @@ import click
 
 from shardq import embedded
 from shardq.calls.request import Command
+from shardq.cli.demo import watchdog
 from shardq.cli.demo.clock import Clock
 from shardq.cli.demo.trial import Trial, Verdict
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, lateness_shown, milliseconds, say, set_up_logging, tell
 from shardq.cli.session import connected
 from shardq.cli.signals import Ending
@@ -56,13 +58,16 @@ example:
 @click.option(
     "--shards", type=click.IntRange(1, MAX_SHARDS), default=DEFAULT_SHARDS, show_default=True, help="How many."
 )
-@shared
+@sharing(
+    url="A server that runs. Default: one of the demo's own; $SHARDQ_URL does not count, no data of yours is near.",
+    name=None,
+)
 @pass_given
 def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     """Push tasks with random delays, move them when they are due, take them, and account for each.
 
-    It runs on a Valkey of its own in a temporary directory, or, given --url ($SHARDQ_URL does not count), under a new
-    name on that server; either way nothing is left behind.
+    It runs on a Valkey of its own in a temporary directory, or, given --url, under a new name on that server; either
+    way nothing is left behind. It ends with 0 when every task was dispatched once, none early, and none was lost.
     """
     if given.name is not None:
         raise click.UsageError("demo uses a name of its own, that nobody else has; leave --name out")
@@ -171,13 +176,31 @@ def _judge(given: Given, verdict: Verdict, seen: Stats, *, elapsed_s: float) -> 
 
 @contextmanager
 def _own_server() -> Iterator[str]:
-    """An embedded server with its data in a temporary directory; both are gone at the end."""
+    """An embedded server with its data in a temporary directory; both are gone at the end, even that of a kill -9."""
     folder = Path(tempfile.mkdtemp(prefix="shardq-demo-"))
     try:
-        with embedded.enter(folder) as server:
+        with _watched(folder), embedded.enter(folder) as server:
             yield server.url
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[None]:
+    # in a session of its own: Ctrl-C is not for it
+    dog = subprocess.Popen(
+        [sys.executable, "-I", "-S", watchdog.__file__, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        dog.kill()
+        dog.communicate()
 
 
 def _clear(engine: Engine, driver: Driver, shards: int) -> None:
