@@ -21,6 +21,7 @@ from shardq.cli.run import run
 from shardq.cli.shards import shards
 from shardq.cli.stats import stats
 from shardq.cli.topics import limit, pause, purge, resume, topics
+from shardq.cli.words import in_options
 from shardq.errors import BadInput, ShardqError
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -68,6 +69,6 @@ def invoke() -> int:
     except (ShardqError, OSError) as exc:
         if given.verbose:
             traceback.print_exc()
-        complain(f"error: {exc}")
+        complain(f"error: {in_options(str(exc))}")
         return MISUSED if isinstance(exc, BadInput) else FAILED
     return code if isinstance(code, int) else DONE

@@ -85,7 +85,16 @@ sys.exit({script.attr}())
         (["push", "1", "--url", "http://x"], "this scheme 'http' is not understood"),
         (["push", "1", "--name", "a b"], "the name of an engine can't be 'a b'"),
         (["push", "1", "--url", "embedded://", "--topic", "a b"], "a topic can't be 'a b'"),
-        (["push", "1", "--url", "embedded://", "--dedup", "5"], "without id="),
+        (["push", "1", "--url", "embedded://", "--dedup", "5"], "error: --dedup 5.0 was given without --id; "),
+        (["push", "1", "--url", "embedded://", "--id", "a/b"], "replace them, and give the topic as --topic"),
+        (
+            ["push", "1", "--url", "embedded://", "--max-attempts", "0"],
+            "error: --max-attempts can't be 0; give a whole",
+        ),
+        (
+            ["push", "1", "--url", "embedded://", "--delay", "1h", "--expires", "1m"],
+            "error: --expires 60.0 is not after",
+        ),
         (["reschedule", "x"], "give the new due time"),
         (["forward", "x"], "give the list"),
         (["forward", "x", "--to", "y", "--off"], "give the list"),

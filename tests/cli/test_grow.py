@@ -148,9 +148,12 @@ def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
     for words, message in (
-        (["expand", "2"], f"error: there are {SHARDS} shards, so expand(2) is not possible; use shrink(2)"),
-        (["expand", "2", "--dry-run"], "so expand(2) is not possible"),
-        (["shrink", "8"], "so shrink(8) is not possible"),
+        (
+            ["expand", "2"],
+            f"error: there are {SHARDS} shards, so `shardq expand 2` is not possible; use `shardq shrink 2`",
+        ),
+        (["expand", "2", "--dry-run"], "so `shardq expand 2` is not possible"),
+        (["shrink", "8"], "so `shardq shrink 8` is not possible"),
         (["expand", "8", "--dry-run", "--wait"], "nothing to --wait for"),
         (["expand", "0"], "not in the range 1<=x<=1024"),
         (["expand", "8", "--rate", "0"], "--rate"),

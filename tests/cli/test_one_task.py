@@ -119,7 +119,9 @@ def test_a_kept_task_is_said_on_stderr(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("push", "2", "--id", "x", "--json").object == {"id": "x", "outcome": "kept", "state": "scheduled"}
     refused = shardq.run("push", "2", "--id", "x", "--on-conflict", "reject")
     assert (refused.code, refused.out) == (1, "")
-    assert refused.err.startswith("error: id 'x' is already scheduled")
+    assert refused.err == (
+        "error: id 'x' is already scheduled; push with --on-conflict keep to leave it or \"replace\" to take over\n"
+    )
     assert shardq.run("push", "2", "--id", "x", "--on-conflict", "replace", "--json").object["outcome"] == "replaced"
 
 

@@ -21,6 +21,7 @@ from shardq.cli.push.feed import Feed
 from shardq.cli.push.lines import longest, numbered, raw_json
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
+from shardq.cli.words import in_fields
 from shardq.errors import NotReplicated, ShardqError
 from shardq.model.task import OnConflict, Receipt, Task
 from shardq.producer.durable import Durability
@@ -233,6 +234,7 @@ class _Told:
 
     def bad(self, number: int, reason: str) -> None:
         self.bad_lines += 1
+        reason = in_fields(reason)
         if self._given.json:
             tell({"line": number, "error": reason})
         elif self.bad_lines <= SHOWN:
