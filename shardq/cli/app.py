@@ -27,19 +27,37 @@ from shardq.errors import BadInput, ShardqError
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
+class _InOrder(click.Group):
+    """Its help lists the commands in the order in which they are met, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 @click.group(
+    cls=_InOrder,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 example:
-  shardq demo
-  export SHARDQ_URL=redis://127.0.0.1:6379/0
-  shardq push '{"order": 42}' --delay 30m
-  shardq run""",
+  shardq demo                                   see it at work
+  export SHARDQ_URL=redis://127.0.0.1:6379/0    the server that is yours
+  shardq run --quiet &                          moves what is due
+  shardq push '{"order": 42}' --delay 30m       prints the id of the task
+  shardq stats                                  what is where
+\b
+exit codes:
+  0  done
+  1  refused or failed, or not all of it done
+  2  the command line is not understood; nothing was done
+  130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP""",
 )
 @shared
 @click.version_option(version("shardq"), prog_name="shardq", message="%(prog)s %(version)s")
 def app() -> None:
-    """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the whole."""
+    """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the whole.
+
+    `shardq COMMAND --help` explains a command, with examples.
+    """
 
 
 for command in (

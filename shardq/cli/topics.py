@@ -76,7 +76,7 @@ def _limits(rate: float | None, concurrency: int | None) -> str:
 
 
 @click.command(
-    short_help="Give out no more of a topic.",
+    short_help="Hold a topic's tasks back from workers.",
     epilog="""\b
 example:
   shardq pause email
@@ -86,7 +86,9 @@ example:
 @shared
 @pass_given
 def pause(given: Given, topic: str) -> None:
-    """Give out no more of TOPIC, over the whole fleet: what runs goes on, and tasks still become ready."""
+    """Give no more tasks of TOPIC to workers, or to the list it is forwarded to, over the whole fleet. What runs goes
+    on, and tasks still become ready. `shardq topics` shows what is paused.
+    """
     with opened(given) as engine:
         engine.pause(topic)
     if given.json:
@@ -96,7 +98,7 @@ def pause(given: Given, topic: str) -> None:
 
 
 @click.command(
-    short_help="Give out a paused topic again.",
+    short_help="Give a paused topic's tasks to workers again.",
     epilog="""\b
 example:
   shardq resume email""",
@@ -105,7 +107,7 @@ example:
 @shared
 @pass_given
 def resume(given: Given, topic: str) -> None:
-    """Give out TOPIC again, over the whole fleet."""
+    """Give tasks of a paused TOPIC to workers again, over the whole fleet."""
     with opened(given) as engine:
         engine.resume(topic)
     if given.json:
