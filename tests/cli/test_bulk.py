@@ -145,9 +145,9 @@ def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(
     shell: Shell, own_server: Server, name: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "tasks.jsonl"
-    file.write_text(lines({"payload": f"{n} {'x' * 1000}", "delay": 3600} for n in range(50_000)))
+    file.write_text(lines({"payload": f"{n} {'x' * 1000}", "delay": 3600} for n in range(20_000)))
     used = int(own_server.client(decode=True).info("memory")["used_memory"])
-    own_server.ask("CONFIG", "SET", "maxmemory", used + (16 << 20))
+    own_server.ask("CONFIG", "SET", "maxmemory", used + (8 << 20))
     words = ("push", "--file", str(file), "--url", own_server.url, "--name", name)
     done = shell.run(*words)
     assert done.code == 1
