@@ -95,12 +95,11 @@ class Confirming:
         )
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
-        if not isinstance(call, Call) or call.script.name not in PUSHES:
-            return self._driver.call(call, timeout)
         result: T = self._loan.call(call, timeout)
-        address = self._loan.address
-        connection, _ = self._pushed.get(address, (self._loan.connects[address], call))
-        self._pushed[address] = connection, call
+        if isinstance(call, Call) and call.script.name in PUSHES:
+            address = self._loan.address
+            connection, _ = self._pushed.get(address, (self._loan.connects[address], call))
+            self._pushed[address] = connection, call
         return result
 
     def call_all(

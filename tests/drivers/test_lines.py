@@ -87,6 +87,35 @@ def test_an_interrupt_ends_a_pause(own_server: Server, name: str) -> None:
     driver.close()
 
 
+def test_a_loan_keeps_its_connection(own_server: Server, name: str) -> None:
+    driver = opened(own_server)
+    node = driver.nodes()[0]
+    with driver.loan() as loan:
+        first = loan.call(command(name, "CLIENT", "ID"))
+        driver.call(command(name, "PING"))  # on another one, which waits in the pool then
+        assert loan.call(command(name, "CLIENT", "ID")) == first
+        assert (loan.address, loan.connects[node]) == (node, 1)
+        own_server.restart()
+        assert loan.call(store(name, "f")) == 1
+        assert loan.connects[node] == 2
+    shared = driver.connections()[node]
+    assert (shared.shared, shared.own) == (1, 0)
+    driver.close()
+
+
+def test_half_of_the_connections_may_be_on_loan(own_server: Server, name: str) -> None:
+    driver = Driver(Settings.from_url(own_server.url, connections=4, timeout=0.2))
+    driver.open()
+    with driver.loan() as one, driver.loan() as two:
+        assert one.call(command(name, "CLIENT", "ID")) != two.call(command(name, "CLIENT", "ID"))
+        with pytest.raises(Unavailable, match="half of the 4 shared connections"), driver.loan():
+            pass
+        assert driver.call(store(name, "f")) == 1
+    with driver.loan() as three:
+        assert three.call(command(name, "HLEN", name)) == 1
+    driver.close()
+
+
 def test_an_ear_hears(driver: Driver, name: str) -> None:
     ear = driver.ear(driver.node_of(slot_of(name)))
     ear.send("SSUBSCRIBE", name)

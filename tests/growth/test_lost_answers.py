@@ -9,15 +9,17 @@ import pytest
 
 from shardq import Delivery, Engine, Outcome, Task
 from shardq.calls import consume
+from shardq.calls.answers import Stale
 from shardq.calls.consume import Ack
 from shardq.calls.request import Call
 from shardq.consumer.operations import Verdicts
 from shardq.layout.keys import ShardKeys
 from shardq.model.record import codec_named
 from shardq.model.task import OnConflict
-from shardq.operation import Operation, each, everywhere, on_shard
+from shardq.operation import Many, Operation, each, everywhere, on_shard
 from shardq.producer import operations
 from shardq.producer.packing import Entries, Packer
+from shardq.producer.stream import Stream
 from tests.growth.conftest import SHARDS
 from tests.growth.migration import Migration, moving_ids
 from tests.growth.stepping import Stepped
@@ -145,6 +147,31 @@ def test_push(engine: Engine, migration: Migration, id: str, on_conflict: OnConf
     engine.start()
     assert engine.growth().wait(30)
     assert migration.places(id, MORE) == [migration.atlas().home(id)]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ids of ours", "an id of the caller's"])
+def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> None:
+    atlas = migration.atlas()
+    stream = Stream(atlas, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 10)
+    calls = stream.calls()
+    call = next(calls)
+
+    def one() -> Operation[Any]:
+        return (yield Many([call]))
+
+    sending = Stepped("the first", one())
+    migration.lose(sending, lambda: engine.expand(MORE))
+    ((_, answer),) = sending.result
+    assert isinstance(answer, Stale)
+    assert next(calls, None) is None
+    stream.note(call, answer)
+    (window,) = stream.finished()
+    rest = Stepped("the rest", stream.completed(window))
+    migration.step(rest, 50)
+    (receipt,) = rest.result
+    assert receipt.outcome == "pushed"
+    stream.check()
+    assert engine.stats().scheduled == 1
 
 
 def test_a_replaced_task_that_moves_on_is_not_replaced_again(engine: Engine, migration: Migration, id: str) -> None:
