@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_known: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
-class Forked(Protocol):
-    """Something that a child must not share with its parent."""
+def watch(one: T, forked: Callable[[T], None]) -> None:
+    """Calls ``forked(one)`` in every child, as long as ``one`` lives: it begins anew there, or refuses its service.
 
-    def forked(self) -> None:
-        """Begins anew, or refuses its service from now on. Waits for nobody: its own locks may be locked for good."""
-
-
-_known: weakref.WeakSet[Forked] = weakref.WeakSet()
-
-
-def watch(one: Forked) -> None:
-    """From now on ``one`` is told in every child, as long as it lives."""
-    _known.add(one)
+    That must wait for nobody: the locks of ``one`` may be locked for good.
+    """
+    _known[one] = forked
 
 
 def _tell() -> None:
-    for one in list(_known):
-        one.forked()
+    for one, forked in list(_known.items()):
+        forked(one)
 
 
 os.register_at_fork(after_in_child=_tell)

@@ -104,7 +104,7 @@ class AsyncRoutes:
         self._learning = asyncio.Lock()
         self._learned = 0.0
         self._doubted = ""
-        forks.watch(self)
+        forks.watch(self, AsyncRoutes._forked)
 
     # ---- opening and closing
 
@@ -147,7 +147,7 @@ class AsyncRoutes:
         for node in nodes.values():
             await node.close()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """Give all descriptors back, and say nothing on what is the parent's."""
         if self._closed is None:
             self._closed = FORKED

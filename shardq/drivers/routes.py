@@ -55,7 +55,7 @@ class Routes:
         self.version = ""
         self._closed: str | None = NOT_OPEN
         self._set_up()
-        forks.watch(self)
+        forks.watch(self, Routes._forked)
 
     def _set_up(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -115,7 +115,7 @@ class Routes:
             if wire.open:
                 wire.interrupt()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """Give all descriptors back, and say nothing on what is the parent's."""
         if self._closed is None:
             self._closed = FORKED

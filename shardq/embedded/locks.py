@@ -26,7 +26,7 @@ class _Passing:
 
     def __init__(self) -> None:
         self._fds: set[int] = set()
-        forks.watch(self)
+        forks.watch(self, _Passing.forked)
 
     def add(self, fd: int) -> None:
         self._fds.add(fd)

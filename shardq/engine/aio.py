@@ -99,8 +99,8 @@ class AsyncEngine(AsyncOrders):
             )
         )
 
-    def forked(self) -> None:
-        super().forked()
+    def _forked(self) -> None:
+        super()._forked()
         self._driver: AsyncDriver | None = None
         self._dispatcher: Dispatcher | None = None
         self._thread_driver: Driver | None = None

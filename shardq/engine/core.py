@@ -51,10 +51,10 @@ class Core:
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
-        self.forked()
-        forks.watch(self)
+        self._forked()
+        forks.watch(self, type(self)._forked)
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """Nothing is open, as at first; the first use opens it. The embedded server's share, if there is one, is the
         child's too, until it closes the engine or ends.
         """

@@ -94,8 +94,8 @@ class Engine(Orders):
             )
         )
 
-    def forked(self) -> None:
-        super().forked()
+    def _forked(self) -> None:
+        super()._forked()
         self._driver: Driver | None = None
         self._dispatcher: Dispatcher | None = None
         self._bells: Bells | None = None

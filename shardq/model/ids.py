@@ -48,7 +48,7 @@ class Ids:
         self._lock = threading.Lock()
         self._second = -1
         self._next = 0
-        forks.watch(self)
+        forks.watch(self, Ids._forked)
 
     def one(self, *, topic: str = "") -> str:
         """A new id."""
@@ -84,7 +84,7 @@ class Ids:
         self._second = second
         self._next = int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """The parent goes on with its numbers; the child starts afresh."""
         self._lock = threading.Lock()
         self._start(max(self._second, 0))

@@ -112,7 +112,7 @@ class Buffer:
         self._linger = linger
         self._closed = False
         self._reset()
-        forks.watch(self)
+        forks.watch(self, Buffer._forked)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -132,7 +132,7 @@ class Buffer:
         self._thread: threading.Thread | None = None
         """Started by the first push."""
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """An empty buffer: what was pushed before is the parent's to send."""
         for sending in (self._open, self._sent):
             sending.left_to_the_parent()

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,7 +98,7 @@ def engine_case(url: str, name: str) -> None:
         own.ack(delivery)
         engine.push("of the child", topic="worked")
         worker.run()
-        assert engine.expand(6).wait(30.0)
+        assert engine.expand(6).wait(60.0)
         assert threads().count("shardq-mover") == 1
         engine.close()
         with pytest.raises(EngineClosed, match="closed: make another"):
@@ -246,7 +247,10 @@ def asyncio_case(url: str, name: str) -> None:
         with the_parents():
             await consumer.claim(1, wait=1.0)
         await engine.start()
-        assert len((await engine.stats()).dispatchers) == 2
+        deadline = time.monotonic() + STUCK_S / 2
+        while len((await engine.stats()).dispatchers) != 2:
+            assert time.monotonic() < deadline, "the child is another member"
+            await asyncio.sleep(0.01)
         await engine.close()
 
     async def goes_on() -> None:
