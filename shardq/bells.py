@@ -78,8 +78,13 @@ class Bells:
         return f"<Bells: {heard} of {len(self._channels)} channels heard on {len(self._ears)} nodes>"
 
     def listen(self, name: str, slot: int, ring: Ring) -> None:
-        """From now on ``ring`` is called at every message of the channel, and once (None) when it is first heard."""
+        """From now on ``ring`` is called at every message of the channel, and once (None) when it is first heard.
+
+        Closed, it hears nothing.
+        """
         with self._lock:
+            if self._closed:
+                return
             channel = self._channels.get(name)
             if channel is None:
                 channel = self._channels[name] = Channel(name, slot, [ring])

@@ -30,7 +30,7 @@
     ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
     ├── PayloadNotDecodable              a stored payload that its codec cannot read
     ├── EmbeddedFault                    the embedded server could not be found, started or reached
-    └── EngineClosed                     used after close(), or given out by the engine of a fork's parent
+    └── EngineClosed                     used after close(), in another event loop, or after a fork
 
 What is a normal answer is a value, not an exception: ``cancel`` of an id that is gone returns ``Outcome.GONE``.
 """
@@ -260,4 +260,4 @@ class EmbeddedFault(ShardqError):
 
 
 class EngineClosed(ShardqError):
-    """The engine was closed; or the engine of the parent process gave this out, before a fork."""
+    """The engine is closed, or open in another event loop; or this was given out by a parent process, before a fork."""

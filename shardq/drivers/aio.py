@@ -47,8 +47,12 @@ class AsyncDriver:
         """Close every connection, also those in use: their calls end at once."""
         await self._routes.close()
 
+    def abandon(self) -> None:
+        """Close every connection of a loop that has ended."""
+        self._routes.abandon()
+
     def check_open(self) -> None:
-        """Raise before ``open()``, after ``close()``, and in the child of a fork."""
+        """Raise before ``open()``, after ``close()``, in the child of a fork, and in another loop."""
         self._routes.check_open()
 
     @property

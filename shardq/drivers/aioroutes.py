@@ -21,6 +21,11 @@ from shardq.errors import EngineClosed
 
 T = TypeVar("T")
 
+OTHER_LOOP = (
+    "this engine is open in another event loop: make one for this loop, or close() it there before you open() it here"
+)
+LOOP_ENDED = "the event loop that this engine was opened in has ended: open() it again in this one"
+
 # A pipe carries any number of calls; more than one keeps small calls from waiting behind big ones.
 PIPES = 4
 # So many unanswered calls on the least busy pipe are a reason to open another.
@@ -83,8 +88,17 @@ class AsyncNode:
         self._pipes = [pipe for pipe in self._pipes if pipe.open]
         return min(self._pipes, key=lambda pipe: pipe.load, default=None)
 
+    def abort(self) -> None:
+        """Close every pipe, and wait for none."""
+        self._closed = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+        for pipe in self._pipes:
+            pipe.abort()
+
     def abandon(self) -> None:
         """Close the descriptors of every pipe, without its loop."""
+        self._closed, self._dialling = True, None
         for pipe in self._pipes:
             pipe.abandon()
 
@@ -100,6 +114,8 @@ class AsyncRoutes:
         self.map = SlotMap(settings.addresses)
         self.version = ""
         self._closed: str | None = NOT_OPEN
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one it is open in."""
         self._nodes: dict[str, AsyncNode] = {}
         self._learning = asyncio.Lock()
         self._learned = 0.0
@@ -110,7 +126,7 @@ class AsyncRoutes:
 
     async def open(self) -> None:
         """Learn the map and check the servers. Waits longer for one that loads than for one not there."""
-        self._closed = None
+        self._closed, self._loop = None, asyncio.get_running_loop()
         try:
             await self._open()
         except BaseException:
@@ -141,16 +157,21 @@ class AsyncRoutes:
         return None
 
     async def close(self) -> None:
-        """Close every connection; whoever waits on one is told at once."""
+        """Close every connection; whoever waits on one is told at once. Cancelled, it closes them all the same."""
         self._closed = CLOSED
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
-            await node.close()
+            node.abort()
+        await asyncio.shield(asyncio.gather(*(node.close() for node in nodes.values())))
 
     def _forked(self) -> None:
         """Give all descriptors back, and say nothing on what is the parent's."""
+        self.abandon(FORKED)
+
+    def abandon(self, why: str = LOOP_ENDED) -> None:
+        """Close every connection without its loop."""
         if self._closed is None:
-            self._closed = FORKED
+            self._closed = why
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
             node.abandon()
@@ -170,9 +191,11 @@ class AsyncRoutes:
         return node
 
     def check_open(self) -> None:
-        """Raise when there is nothing to send through."""
+        """Raise when there is nothing to send through, or not from this loop."""
         if self._closed is not None:
             raise EngineClosed(self._closed)
+        if self._loop is not asyncio.get_running_loop():
+            raise EngineClosed(LOOP_ENDED if self._loop is None or self._loop.is_closed() else OTHER_LOOP)
 
     def connections(self) -> dict[str, Connections]:
         """How many are open, by node."""

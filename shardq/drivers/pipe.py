@@ -68,9 +68,13 @@ class Pipe(asyncio.Protocol):
         finally:
             expiry.cancel()
 
+    def abort(self) -> None:
+        """Give up what is under way; the loop closes the socket."""
+        self._break(of_exception(ConnectionResetError("the connection was closed here"), sent=True))
+
     async def close(self) -> None:
         """Give up what is under way, and wait until the socket is closed."""
-        self._break(of_exception(ConnectionResetError("the connection was closed here"), sent=True))
+        self.abort()
         await asyncio.shield(self._closed)
 
     def abandon(self) -> None:

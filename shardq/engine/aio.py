@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self
 
 from shardq import operation
-from shardq.bells import Bells
 from shardq.consumer import AsyncConsumer, Consumer
 from shardq.consumer.endings import Endings
 from shardq.consumer.room import Room
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.sync import Driver
-from shardq.embedded import Fsync
-from shardq.engine import advice, control
+from shardq.drivers.aioroutes import OTHER_LOOP
+from shardq.drivers.settings import Settings
+from shardq.embedded import Embedded, Fsync
+from shardq.engine import advice, aside, control
+from shardq.engine.aside import Threads
 from shardq.engine.core import check_batch, checked_id, moved_due
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
@@ -52,7 +53,8 @@ class AsyncEngine(AsyncOrders):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. For one
-    event loop; its coroutines may share one.
+    event loop, the one it is opened in, whose coroutines may share it. When that has ended without a ``close()``,
+    ``open()`` in another makes it that one's; pollers run on meanwhile.
 
     >>> async with shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     await engine.start()
@@ -101,61 +103,108 @@ class AsyncEngine(AsyncOrders):
 
     def _forked(self) -> None:
         super()._forked()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._driver: AsyncDriver | None = None
         self._dispatcher: Dispatcher | None = None
-        self._thread_driver: Driver | None = None
-        self._bells: Bells | None = None
+        self._threads: Threads | None = None
         self._room: Room | None = None
         self._endings = Endings()
         self._lock = asyncio.Lock()
-        """Held while opening, starting, stopping and closing."""
+        """Held while opening, starting, stopping and closing; the loop's, see ``_here``."""
 
     # ---- opening and closing
 
     async def open(self) -> Self:
         """Connects, and creates the name when it is new. Called by every first use; again after close()."""
-        async with self._lock:
+        async with self._here():
             await self._open()
         return self
+
+    def _here(self) -> asyncio.Lock:
+        """The lock, for the loop in which the engine is open, or is to be. What another loop left open when it ended is
+        given up.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            driver = self._driver
+            in_use = driver is not None or self._lock.locked()
+            if in_use and self._loop is not None and not self._loop.is_closed():
+                raise EngineClosed(OTHER_LOOP)
+            if driver is not None:
+                driver.abandon()
+            self._driver, self._loop, self._lock = None, loop, asyncio.Lock()
+            self._endings = Endings()
+        return self._lock
 
     async def _open(self) -> AsyncDriver:
         self._closed = False
         if self._driver is None:
             # starting an embedded server can take a moment
-            driver = AsyncDriver(await asyncio.to_thread(self._enter))
+            settings, self._embedded = await aside.made(self._entered, self._not_entered)
+            driver = AsyncDriver(settings)
             try:
                 await driver.open()
-                self._learn(await operation.arun(driver, operation.created(self.name, self.options.shards)))
+                topology = await operation.arun(driver, operation.created(self.name, self.options.shards))
+                if self._threads is None:
+                    self._learn(topology)
+                else:
+                    self._map().learn(topology)
                 advice.say(await operation.arun(driver, self._advice(driver), advice.TIMEOUT_S))
             except BaseException:
-                await driver.close()
-                await asyncio.to_thread(self._leave)
+                try:
+                    await driver.close()
+                finally:
+                    if self._threads is None:
+                        await aside.ending(self._leave)
                 raise
             self._driver = driver
         return self._driver
 
+    def _not_entered(self, entered: tuple[Settings, Embedded | None]) -> None:
+        """Undoes ``_entered``."""
+        server = entered[1]
+        if server is not None and server is not self._embedded:
+            server.leave()
+
     async def close(self) -> None:
-        """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay."""
-        async with self._lock:
-            await self._stop()
-            await self._endings.close()
+        """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
+
+        Cancelled, it returns at once, and all that is done all the same.
+        """
+        async with self._here():
             self._closed = True
             driver, self._driver = self._driver, None
-            await asyncio.to_thread(self._end_threads)
+            # first, so that a cancellation finds nothing left to be begun
+            ended = aside.ending(self._rest())
             if driver is not None:
-                await driver.close()
-            await asyncio.to_thread(self._leave)
+                await asyncio.shield(asyncio.create_task(self._close_driver(driver)))
+            await ended
 
-    def _end_threads(self) -> None:
+    async def _close_driver(self, driver: AsyncDriver) -> None:
+        """When what cancelled callers left to be told has been told, for which it is needed."""
+        try:
+            await self._endings.close()
+        finally:
+            await driver.close()
+
+    def _rest(self) -> Callable[[], None]:
+        """Takes from this engine all but its driver; the thread that is given this ends it."""
+        dispatcher, self._dispatcher = self._dispatcher, None
         room, self._room = self._room, None
-        bells, self._bells = self._bells, None
-        driver, self._thread_driver = self._thread_driver, None
-        if room is not None:
-            room.close()
-        if bells is not None:
-            bells.close()
-        if driver is not None:
-            driver.close()
+        threads, self._threads = self._threads, None
+        server, self._embedded = self._embedded, None
+
+        def end() -> None:
+            if dispatcher is not None:
+                dispatcher.stop()
+            if room is not None:
+                room.close()
+            if threads is not None:
+                threads.close()
+            if server is not None:
+                server.leave()
+
+        return end
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -164,18 +213,18 @@ class AsyncEngine(AsyncOrders):
         await self.close()
 
     async def start(self) -> None:
-        """Runs pollers in this process, for its share of the shards. Returns when they run."""
-        async with self._lock:
+        """Runs pollers in this process, for its share of the shards. Returns when they run; cancelled, none does."""
+        async with self._here():
             await self._open()
             if self._dispatcher is None:
-                self._dispatcher = await asyncio.to_thread(self._new_dispatcher)
+                threads = await self._open_threads()
+                self._dispatcher = await aside.made(lambda: self._new_dispatcher(threads), Dispatcher.stop)
 
-    def _new_dispatcher(self) -> Dispatcher:
-        driver, bells = self._threads()
+    def _new_dispatcher(self, threads: Threads) -> Dispatcher:
         dispatcher = Dispatcher(
-            driver,
+            threads.driver,
             self._map(),
-            bells,
+            threads.bells,
             max_attempts=self.options.max_attempts,
             keep=self.options.keep(),
         )
@@ -184,19 +233,16 @@ class AsyncEngine(AsyncOrders):
 
     async def stop(self) -> None:
         """Ends this process's pollers; other processes take their shards over at once."""
-        async with self._lock:
-            await self._stop()
-
-    async def _stop(self) -> None:
-        dispatcher, self._dispatcher = self._dispatcher, None
-        if dispatcher is not None:
-            await asyncio.to_thread(dispatcher.stop)
+        async with self._here():
+            dispatcher, self._dispatcher = self._dispatcher, None
+            if dispatcher is not None:
+                await aside.ending(dispatcher.stop)
 
     async def _open_driver(self) -> AsyncDriver:
         driver = self._driver
         if driver is None:
             self._check_not_closed()
-            async with self._lock:
+            async with self._here():
                 driver = await self._open()
         return driver
 
@@ -247,9 +293,9 @@ class AsyncEngine(AsyncOrders):
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         """In a thread: on the shared pipes of this loop a WAIT would hold up everybody."""
         check_durability(durability)
-        await self._open_driver()
-        async with self._lock:
-            driver, _ = await asyncio.to_thread(self._threads)
+        (await self._open_driver()).check_open()
+        async with self._here():
+            driver = (await self._open_threads()).driver
         atlas = self._map()
         steps = operations.pushed(atlas, self._packer, entries, most=batch)
         return await asyncio.to_thread(push_durably, driver, atlas, entries.ids, steps, durability)
@@ -355,6 +401,7 @@ class AsyncEngine(AsyncOrders):
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
         """
+        self._check_not_closed()
         if self._driver is None:
             raise EngineClosed("the engine is not open: await engine.open(), or use it in an async with block")
         return AsyncConsumer(self._driver, self._claims(names, topics, lease, name), self._open_room, self._endings)
@@ -392,30 +439,25 @@ class AsyncEngine(AsyncOrders):
         """The running part of a worker; ``AsyncWorker.run`` calls it."""
         await self.open()
         room = await self._open_room()
-        assert self._thread_driver is not None, "opened with the room"
-        driver, loop = self._thread_driver, asyncio.get_running_loop()
+        async with self._here():
+            driver = (await self._open_threads()).driver
         names = () if plan.weights else tuple(plan.handlers)
         claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
         consumer = Consumer(driver, claims, lambda: room)
-        return Crew(driver, claims, consumer, plan, loop=loop)
+        return Crew(driver, claims, consumer, plan, loop=asyncio.get_running_loop())
 
-    def _threads(self) -> tuple[Driver, Bells]:
-        """What pollers and ears talk through: threads, whatever the loop is busy with. The lock is held."""
-        assert self._driver is not None, "called by an open engine"
-        if self._thread_driver is None:
-            driver = Driver(self._driver.settings)
-            driver.open()
-            self._thread_driver, self._bells = driver, Bells(driver)
-        assert self._bells is not None, "made together"
-        return self._thread_driver, self._bells
+    async def _open_threads(self) -> Threads:
+        """The lock is held."""
+        if self._threads is None:
+            self._check_not_closed()
+            settings = (await self._open()).settings
+            self._threads = await aside.made(lambda: Threads.opened(settings), Threads.close)
+        return self._threads
 
     async def _open_room(self) -> Room:
         if self._room is None:
-            async with self._lock:
+            async with self._here():
+                threads = await self._open_threads()
                 if self._room is None:
-                    self._room = await asyncio.to_thread(self._new_room)
+                    self._room = await aside.made(lambda: Room(threads.driver, self._map(), threads.bells), Room.close)
         return self._room
-
-    def _new_room(self) -> Room:
-        driver, bells = self._threads()
-        return Room(driver, self._map(), bells)

@@ -83,12 +83,11 @@ class Core:
         if self._closed:
             raise EngineClosed("the engine is closed: make another, or open() it again")
 
-    def _enter(self) -> Settings:
+    def _entered(self) -> tuple[Settings, embedded.Embedded | None]:
         if self._embedded is not None:
-            # the child of a fork
-            return self.options.settings(self._embedded.url)
-        settings, self._embedded = self.options.enter()
-        return settings
+            # it was entered before: by the parent of a fork, or in an event loop that has ended
+            return self.options.settings(self._embedded.url), self._embedded
+        return self.options.enter()
 
     def _leave(self) -> None:
         server, self._embedded = self._embedded, None

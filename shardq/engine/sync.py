@@ -110,7 +110,8 @@ class Engine(Orders):
         with self._lock:
             self._closed = False
             if self._driver is None:
-                driver = Driver(self._enter())
+                settings, self._embedded = self._entered()
+                driver = Driver(settings)
                 try:
                     driver.open()
                     self._learn(operation.run(driver, operation.created(self.name, self.options.shards)))

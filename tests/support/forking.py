@@ -241,7 +241,7 @@ def asyncio_case(url: str, name: str) -> None:
 
     async def child() -> None:
         await engine.push("x", delay=FAR_S)
-        assert threads() == []
+        wait_until(lambda: threads() == [], "no pollers before the child asks for them")
         with the_parents():
             await consumer.claim()
         with the_parents():
