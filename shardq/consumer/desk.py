@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardq.errors import EngineClosed
+
 SAFETY_S = 10.0
 """How often a lone process that waits looks although nobody woke it; more of them share this, so that a shard is asked
 once in 10 s whatever the fleet."""
@@ -60,6 +62,13 @@ class Desk:
         self._doubts = 0
         self._doubt_at: dict[str, float] = {}
         """By topic: when names have stood for so long without a message that they are asked for again."""
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends every wait here, and whoever comes later does not wait."""
+        with self._lock:
+            self._closed = True
+        self.rouse_all()
 
     def enter(self, waiter: Waiter) -> None:
         """From now on messages may wake it; what is open is its."""
@@ -69,8 +78,10 @@ class Desk:
             self._open -= waiter.lists
 
     def ask(self, waiter: Waiter) -> None:
-        """It asks for what it was woken for."""
+        """It asks for what it was woken for. Raises EngineClosed where nobody waits any more."""
         with self._lock:
+            if self._closed:
+                raise EngineClosed("the engine was closed while a claim waited: make another, or open() it again")
             waiter.asked |= waiter.lists
             waiter.lists.clear()
 

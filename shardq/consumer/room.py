@@ -65,6 +65,7 @@ class Room:
     def close(self) -> None:
         """Names that are left behind are dropped by the first task that draws them: nobody hears."""
         self._unlearn()
+        self.desk.close()
         with self._lock:
             self._closed = True
             self._chores.notify()

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq import Consumer, Delivery, Engine, Task
+from shardq import Consumer, Delivery, Engine, EngineClosed, Task
 from shardq.consumer import desk, room
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
@@ -384,3 +384,17 @@ def test_closing_ends_a_loop(running: Engine, all_wait: Callable[[int], set[str]
         all_wait(1)
         consumer.close()
         assert looped.result(PROMPT_S) == []
+
+
+def test_closing_the_engine_ends_every_claim_that_waits(
+    engines: Engines, url: str, name: str, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    engine = engines.opened(url, name=name, shards=SHARDS)
+    waiting = [claims(engine.consumer()) for _ in range(3)]
+    all_wait(1)
+    engine.close()
+    for claim in waiting:
+        with pytest.raises(EngineClosed, match="closed"):
+            claim.result(PROMPT_S)
+    with pytest.raises(EngineClosed, match="closed"):
+        engine.consumer().claim(1, wait=LONG_S)
