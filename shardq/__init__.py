@@ -7,8 +7,10 @@
 ``Engine`` is the way in for threads, ``AsyncEngine`` for asyncio. The tree of errors is in ``shardq.errors``.
 """
 
-from shardq.consumer import AsyncConsumer, Consumer
-from shardq.engine import AsyncEngine, Engine, ShardStats, Stats
+from typing import TYPE_CHECKING
+
+from shardq.consumer import Consumer
+from shardq.engine import Engine, ShardStats, Stats
 from shardq.errors import (
     AccessDenied,
     BadInput,
@@ -43,12 +45,30 @@ from shardq.errors import (
     Unavailable,
 )
 from shardq.growth import AsyncGrowth, Growth, Preview, Progress
+from shardq.lazy import lazily
 from shardq.model.record import Codec
 from shardq.model.task import DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
 from shardq.producer.buffer import Buffer, Pending
-from shardq.worker import AsyncNamedTask, AsyncWorker, Backoff, Bury, NamedTask, Retry, Worker
+from shardq.worker import AsyncNamedTask, Backoff, Bury, NamedTask, Retry, Worker
+
+if TYPE_CHECKING:
+    from shardq.consumer import AsyncConsumer
+    from shardq.engine import AsyncEngine
+    from shardq.version import __version__
+    from shardq.worker import AsyncWorker
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "AsyncConsumer": "shardq.consumer.aio",
+            "AsyncEngine": "shardq.engine.aio",
+            "AsyncWorker": "shardq.worker.aio",
+            "__version__": "shardq.version",
+        },
+    )
 
 __all__ = [
+    "__version__",
     # the engines and what they give out
     "AsyncEngine",
     "Engine",

@@ -14,7 +14,6 @@ shards, by whoever comes by.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -148,6 +147,9 @@ async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | No
                 elif isinstance(step, Confirm):
                     result = await driver.confirm(step.seals)
                 else:
+                    # here, so that programs of threads need not load it; pauses are rare
+                    import asyncio
+
                     await asyncio.sleep(step.seconds)
                     result = None
             except ShardqError as exc:

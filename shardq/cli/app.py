@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib.metadata import version
 
 import click
 
+from shardq import __version__
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.forward import forward
@@ -52,7 +52,7 @@ exit codes:
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP""",
 )
 @shared
-@click.version_option(version("shardq"), prog_name="shardq", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="shardq", message="%(prog)s %(version)s")
 def app() -> None:
     """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the whole.
 

@@ -4,8 +4,15 @@
 on the whole topology.
 """
 
-from shardq.engine.aio import AsyncEngine
+from typing import TYPE_CHECKING
+
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.sync import Engine
+from shardq.lazy import lazily
+
+if TYPE_CHECKING:
+    from shardq.engine.aio import AsyncEngine
+else:
+    __getattr__, __dir__ = lazily(__name__, {"AsyncEngine": "shardq.engine.aio"})
 
 __all__ = ["AsyncEngine", "Engine", "ShardStats", "Stats"]

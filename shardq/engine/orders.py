@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shardq import operation
 from shardq.calls.control import living
 from shardq.dispatcher.membership import dispatchers
-from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 from shardq.engine import control
 from shardq.engine.core import Core, check_purge, check_resize, limit_of, route_of
@@ -23,6 +22,9 @@ from shardq.model.checks import check_shards, check_topic
 from shardq.model.ids import topic_of
 from shardq.model.task import DeadTask
 from shardq.producer import operations
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
 
 NOW = 0
 """The due word of a task that is due at once."""

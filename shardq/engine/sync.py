@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shardq import operation
 from shardq.bells import Bells
@@ -40,7 +40,9 @@ from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
-from shardq.worker.crew import Crew
+
+if TYPE_CHECKING:
+    from shardq.worker.crew import Crew
 
 
 class Engine(Orders):
@@ -378,6 +380,8 @@ class Engine(Orders):
 
     def _crew(self, plan: Plan) -> Crew:
         """The running part of a worker; ``Worker.run`` calls it, in its child processes too."""
+        from shardq.worker.crew import Crew  # here: it brings asyncio, for handlers that are coroutine functions
+
         self.open()
         driver = self._open_driver()
         names = () if plan.weights else tuple(plan.handlers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -113,6 +112,8 @@ class AsyncGrowth:
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  the twin's name
         """Until every task is where it belongs; False when that takes longer than ``timeout`` seconds."""
+        import asyncio  # here, so that programs of threads need not load it
+
         until = _until(timeout)
         company = _Company()
         while not await self.done():

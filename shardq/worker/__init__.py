@@ -5,9 +5,16 @@
 and ``aio`` are what the engines give out.
 """
 
-from shardq.worker.aio import AsyncWorker
+from typing import TYPE_CHECKING
+
+from shardq.lazy import lazily
 from shardq.worker.handlers import AsyncNamedTask, NamedTask
 from shardq.worker.policy import Backoff, Bury, Retry
 from shardq.worker.sync import Worker
+
+if TYPE_CHECKING:
+    from shardq.worker.aio import AsyncWorker
+else:
+    __getattr__, __dir__ = lazily(__name__, {"AsyncWorker": "shardq.worker.aio"})
 
 __all__ = ["AsyncNamedTask", "AsyncWorker", "Backoff", "Bury", "NamedTask", "Retry", "Worker"]

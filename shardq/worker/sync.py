@@ -7,14 +7,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from shardq.model.task import Receipt
 from shardq.worker.base import Base, Plan, task_name
-from shardq.worker.crew import Crew
 from shardq.worker.fleet import Fleet
 from shardq.worker.handlers import NamedTask
 from shardq.worker.policy import Backoff
+
+if TYPE_CHECKING:
+    from shardq.worker.crew import Crew
 
 P = ParamSpec("P")
 R = TypeVar("R")
