@@ -444,7 +444,7 @@ class AsyncEngine(AsyncOrders):
         names = () if plan.weights else tuple(plan.handlers)
         claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
         consumer = Consumer(driver, claims, lambda: room)
-        return Crew(driver, claims, consumer, plan, loop=asyncio.get_running_loop())
+        return self._noted(Crew(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
 
     async def _open_threads(self) -> Threads:
         """The lock is held."""

@@ -6,7 +6,8 @@ import datetime as dt
 import secrets
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from shardq import embedded, forks
 from shardq.atlas import Atlas
@@ -41,6 +42,9 @@ from shardq.model.task import DeadTask, Task
 from shardq.operation import Operation
 from shardq.producer.packing import MAX_BATCH, Entries, Packer
 
+if TYPE_CHECKING:
+    from shardq.worker.crew import Crew
+
 
 class Core:
     """The base of ``Engine`` and ``AsyncEngine``. No I/O but the embedded server's coming and going."""
@@ -60,6 +64,7 @@ class Core:
         """
         self._atlas: Atlas | None = None
         self._stocks = Stocks()
+        self._crews: WeakSet[Crew] = WeakSet()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._atlas.topology.shards} shards" if self._atlas else "not open yet"
@@ -153,6 +158,11 @@ class Core:
             topic_attempts=topic_attempts,
         )
 
+    def _noted(self, crew: Crew) -> Crew:
+        """A worker's running part, of which stats tell as long as there is one."""
+        self._crews.add(crew)
+        return crew
+
     def _dead_task(self, corpse: clean.Corpse) -> DeadTask:
         try:
             record = decode_record(corpse.record, own=self.options.codec)
@@ -193,6 +203,7 @@ class Core:
             server=server,
             reports=reports.values(),
             dispatchers=dispatcher.members if dispatcher else (),
+            crews=list(self._crews),
             connections=connections,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -15,6 +15,9 @@ from shardq.drivers.routes import Connections
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
+
+if TYPE_CHECKING:
+    from shardq.worker.crew import Crew
 
 OVERDUE_S = 10.0
 """A task due for longer than this without being moved is a problem. Others take over from a dispatcher that was killed
@@ -84,8 +87,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool
     """There are no problems."""
     problems: tuple[str, ...]
-    """A sentence each: shards that could not be seen, pollers of this process that fail or stand still, and shards with
-    tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
+    """A sentence each: shards that could not be seen, pollers and workers of this process that fail or stand still, and
+    shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
     warnings: tuple[str, ...]
     """What in the settings of the servers can lose tasks, a sentence each; they do not count for ``healthy``."""
     connections: Mapping[str, Connections]
@@ -130,10 +133,11 @@ def stats_of(
     server: str,
     reports: Iterable[PollerReport],
     dispatchers: tuple[str, ...],
+    crews: Iterable[Crew],
     connections: Mapping[str, Connections],
 ) -> Stats:
     topology = atlas.topology
-    problems = tuple(_problems(shards, reports))
+    problems = tuple(_problems(shards, reports, crews))
     return Stats(
         name=atlas.name,
         epoch=topology.epoch,
@@ -160,7 +164,7 @@ def stats_of(
     )
 
 
-def _problems(shards: list[ShardStats], reports: Iterable[PollerReport]) -> Iterator[str]:
+def _problems(shards: list[ShardStats], reports: Iterable[PollerReport], crews: Iterable[Crew]) -> Iterator[str]:
     blind = [shard for shard in shards if shard.error]
     if blind:
         yield f"{_named(blind)} could not be seen, the totals are without: {blind[0].error}"
@@ -171,6 +175,9 @@ def _problems(shards: list[ShardStats], reports: Iterable[PollerReport]) -> Iter
     stuck = [report for report in unwell if report.state != "failing"]
     if stuck:
         yield f"{_named(stuck)}: no step of this process's pollers for {max(r.idle_s for r in stuck):,.0f} s"
+    for crew in crews:
+        if not crew.healthy:
+            yield f"a worker of this process is not well, see its log: {crew}"
     late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > OVERDUE_S]
     if late:
         late.sort(key=lambda each: -each[0])

@@ -387,7 +387,7 @@ class Engine(Orders):
         names = () if plan.weights else tuple(plan.handlers)
         claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
         consumer = Consumer(driver, claims, self._open_room)
-        return Crew(driver, claims, consumer, plan, loop=None)
+        return self._noted(Crew(driver, claims, consumer, plan, loop=None))
 
     def _open_bells(self) -> Bells:
         with self._lock:

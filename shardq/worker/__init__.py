@@ -1,14 +1,14 @@
 """Workers: run handlers on deliveries, and make sure that every one of them is settled.
 
-``handlers`` says which function takes what; ``crew`` is the running whole: it claims, hands out, extends and settles;
-``hands`` are its threads for functions, ``strands`` its coroutines; ``fleet`` runs it in several processes. ``sync``
-and ``aio`` are what the engines give out.
+``handlers`` says which function takes what, ``named`` which functions are pushed by name. ``crew`` is the running
+whole: it claims, hands out, extends and settles. ``hands`` are its threads for functions, ``strands`` its coroutines;
+``fleet`` runs it in several processes. ``sync`` and ``aio`` are what the engines give out.
 """
 
 from typing import TYPE_CHECKING
 
 from shardq.lazy import lazily
-from shardq.worker.handlers import AsyncNamedTask, NamedTask
+from shardq.worker.named import AsyncNamedTask, NamedTask
 from shardq.worker.policy import Backoff, Bury, Retry
 from shardq.worker.sync import Worker
 

@@ -10,12 +10,15 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar, overload
 
+from shardq.model.checks import check_topic
 from shardq.model.task import Receipt
-from shardq.worker.base import Base, Plan, task_name
+from shardq.worker.base import Base, Plan
 from shardq.worker.crew import Crew
-from shardq.worker.handlers import AsyncNamedTask
+from shardq.worker.handlers import Attempts
+from shardq.worker.named import AsyncNamedTask
 from shardq.worker.policy import Backoff
 
 P = ParamSpec("P")
@@ -89,10 +92,11 @@ class AsyncWorker(Base):
         The topic is the queue; name and arguments ride in the payload, so they must be what the codec can encode.
         """
 
+        check_topic(topic)
+        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+
         def register(function: Callable[..., Any]) -> AsyncNamedTask[..., Any]:
-            own = task_name(function, name)
-            self._registry.name(own, topic, function, timeout=timeout, max_attempts=max_attempts, backoff=backoff)
-            return AsyncNamedTask(self._push, function, own, topic)
+            return AsyncNamedTask(self._push, function, self._named(function, name, topic, attempts), topic)
 
         return register if function is None else register(function)
 
@@ -105,16 +109,36 @@ class AsyncWorker(Base):
         ended = self._ended = asyncio.Event()
         crew = await self._crew(self._plan())
         crew.start()
+        self._at_work = crew
         with _signals(loop, self.stop):
             try:
                 if not self._stop.is_set():
                     await ended.wait()
             finally:
-                # not to be cancelled: what is held must be given back
-                await asyncio.shield(loop.run_in_executor(None, crew.stop, self.grace, self._hurry))
-                # not at the beginning: a stop() that comes before run() holds
-                self._stop.clear()
-                self._hurry.clear()
+                self._at_work = None
+                try:
+                    await self._stopped(crew)
+                finally:
+                    # not at the beginning: a stop() that comes before run() holds
+                    self._stop.clear()
+                    self._hurry.clear()
+
+    async def _stopped(self, crew: Crew) -> None:
+        """Not to be cancelled, what is held must be given back; but it is then without grace."""
+        # not the loop's own threads: all of them may be taken by handlers
+        thread = ThreadPoolExecutor(1, thread_name_prefix="shardq-stop")
+        stopping = asyncio.get_running_loop().run_in_executor(thread, crew.stop, self.grace, self._hurry)
+        thread.shutdown(wait=False)
+        cancelled: asyncio.CancelledError | None = None
+        while not stopping.done():
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError as exc:
+                self._hurry.set()
+                cancelled = exc
+        if cancelled is not None:
+            raise cancelled
+        stopping.result()
 
     def stop(self) -> None:
         """Ends ``run``, from its loop, also one that is just about to begin; called again it ends it without grace."""

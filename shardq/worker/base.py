@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.errors import InvalidOption
+from shardq.model.checks import check_name, duration_ms
 from shardq.model.task import Delivery
-from shardq.worker.handlers import Handler, Registry
+from shardq.worker.handlers import Attempts, Handler, Registry, check_function, check_on
 from shardq.worker.hooks import Hooks
-from shardq.worker.policy import Backoff
+from shardq.worker.named import task_name
+from shardq.worker.policy import Backoff, is_seconds
 from shardq.worker.sign import Sign
+
+if TYPE_CHECKING:
+    from shardq.worker.crew import Crew
 
 H = TypeVar("H", bound=Callable[[Delivery], Any])
 
@@ -57,17 +62,23 @@ class Base:
     ) -> None:
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
             raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
-        if not 0 <= grace < float("inf"):
+        if not is_seconds(grace):
             raise InvalidOption(f"grace={grace!r} is not possible; give seconds, 0 or more")
+        if topics is not None and not isinstance(topics, Mapping):
+            raise InvalidOption(f"topics={topics!r} is not possible; give {{name: weight, …}}, or leave it out")
+        duration_ms(lease, "lease")
+        if name is not None:
+            check_name(name, of="worker")
         self.concurrency = concurrency
         self.grace = grace
         self.lease = lease
         self.name = name
         self._weights = topics
-        self._registry = Registry(max_attempts=max_attempts, backoff=backoff or Backoff())
+        self._registry = Registry(max_attempts=max_attempts, backoff=backoff)
         self._hooks = Hooks()
         self._stop = Sign()
         self._hurry = Sign()
+        self._at_work: Crew | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self._registry.handlers)}, {self.concurrency} at once>"
@@ -89,15 +100,39 @@ class Base:
         tasks that bring no limit of their own, ``backoff`` says when a failed one comes again.
         """
 
+        check_on(topic, type)
+        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+
         def register(handler: H) -> H:
-            self._registry.on(topic, handler, type=type, timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+            self._registry.on(topic, handler, type=type, attempts=attempts)
             return handler
 
         return register
 
+    @property
+    def healthy(self) -> bool:
+        """True while it runs and nothing of it is dead or failing: neither a thread that claims, settles or extends
+        leases, nor the loop for coroutines.
+        """
+        crew = self._at_work
+        return crew is not None and crew.healthy
+
     def use(self, middleware: object) -> None:
         """Calls the object's before(delivery), after(delivery) and error(delivery, exception), those it has."""
         self._hooks.use(middleware)
+
+    def _named(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        topic: str,
+        attempts: Attempts,
+    ) -> str:
+        """Registers a function that is pushed by name, and says by which."""
+        check_function(function, "a task")
+        own = task_name(function, name)
+        self._registry.name(own, topic, function, attempts=attempts)
+        return own
 
     def _plan(self) -> Plan:
         """Checked: there is something to do."""
@@ -115,8 +150,3 @@ class Base:
             lease=self.lease,
             name=self.name,
         )
-
-
-def task_name(function: Callable[..., Any], name: str | None) -> str:
-    """The name under which a function is pushed: the same in every process that imports it."""
-    return name or f"{function.__module__}.{function.__qualname__}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,14 +20,14 @@ from shardq.consumer.sync import Consumer
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.operation import run
+from shardq.threads import ended
 from shardq.worker.base import Plan
 from shardq.worker.hands import Hands
 from shardq.worker.job import Job, Verdict
+from shardq.worker.logs import tell
 from shardq.worker.sign import Sign
 from shardq.worker.strands import Strands
 from shardq.worker.table import Table
-
-log = logging.getLogger("shardq.worker")
 
 WAIT_S = 30.0
 """Of one claim; stopping ends it sooner."""
@@ -41,8 +42,15 @@ lock. From the claim's answer to the handler's first line: 0.23 ms, and 0.37 wit
 BACKOFF_S = 0.5
 """After an error of the server."""
 
-END_S = 5.0
-"""For the last verdicts, and for threads to end."""
+END_S = 3.0
+"""After the grace, in all: for the last verdicts, a claim under way, and coroutines that are cancelled. A server that
+answers takes some milliseconds of it."""
+
+HURRY_S = 1.0
+"""The same after a second signal."""
+
+SLICE_S = 0.05
+"""Of waits, between which a second signal is seen."""
 
 
 class Crew:
@@ -65,6 +73,10 @@ class Crew:
         self._hands = Hands(self._table, plan.hooks, concurrency=plan.concurrency)
         self._strands = Strands(self._table, plan.hooks, concurrency=plan.concurrency, loop=loop)
         self._stopping = threading.Event()
+        self._until = math.inf
+        """When whatever has not been sent is given up: known once the grace is over."""
+        self._failing: set[str] = set()
+        self._began = False
         self._extend_at = 0.0
         self._threads = [
             threading.Thread(target=self._until_stopped, args=(duty,), name=f"shardq-{duty.__name__[1:]}", daemon=True)
@@ -74,31 +86,60 @@ class Crew:
     def __repr__(self) -> str:
         return f"<Crew of {list(self._handlers)}: {self._table}>"
 
+    @property
+    def healthy(self) -> bool:
+        """False when one of its threads has ended, or fails, before it is stopped."""
+        if not self._began or self._stopping.is_set():
+            return True
+        return not self._failing and self._strands.healthy and all(thread.is_alive() for thread in self._threads)
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+        self._began = True
 
     def stop(self, grace: float, hurry: Sign) -> None:
-        """Claims no more, lets handlers finish for ``grace`` seconds or until ``hurry``, gives back the rest."""
+        """Ends in this order, each step for all tasks together:
+
+        1. Claims no more, and gives back what is not begun.
+        2. Lets handlers finish, for ``grace`` seconds or until ``hurry``; their verdicts are sent as they come.
+        3. Gives back the tasks of those that run on. Coroutines are cancelled; a function's thread is left behind.
+        4. Sends what is not sent, for ``END_S`` at most, or ``HURRY_S`` after ``hurry``. Tasks whose verdict can't be
+           sent in that time come back when their lease runs out.
+        """
         self._stopping.set()
         self._table.stop_fetching()
         self._consumer.close()
-        fetch, *others = self._threads
-        fetch.join()
         self._give_back(self._table.emptied())
         until = time.monotonic() + grace
-        while not hurry.is_set() and time.monotonic() < until and not self._table.wait_quiet(time.monotonic() + 0.05):
-            pass
+        while not hurry.is_set() and time.monotonic() < until:
+            if self._table.wait_quiet(min(until, time.monotonic() + SLICE_S)):
+                break
+        self._until = time.monotonic() + END_S
         rest = self._table.unfinished()
         if rest:
-            log.warning("giving back %d tasks whose handlers have not finished", len(rest))
+            tell(logging.WARNING, "giving back %d tasks whose handlers have not finished", len(rest))
             self._give_back(rest)
             self._strands.cancel(rest)
+        fetch, *others = self._threads
+        # first, as it may still claim something
+        self._wait(lambda: not fetch.is_alive(), hurry)
         self._table.end()
-        for thread in others:
-            thread.join(END_S)
-        self._strands.close(END_S)
-        self._hands.join(0.0 if rest else END_S)
+        self._wait(lambda: not any(thread.is_alive() for thread in others), hurry)
+        self._wait(lambda: self._strands.idle, hurry)
+        self._strands.end()
+        self._hands.end()
+        ended(self._threads)
+
+    def _wait(self, done: Callable[[], bool], hurry: Sign) -> None:
+        """Until it is done, or the end of step 4, which a second signal brings nearer."""
+        while not done():
+            now = time.monotonic()
+            if hurry.is_set():
+                self._until = min(self._until, now + HURRY_S)
+            if now >= self._until:
+                return
+            time.sleep(SLICE_S / 10)
 
     def _give_back(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -106,22 +147,24 @@ class Crew:
 
     def _until_stopped(self, duty: Callable[[], bool]) -> None:
         """Repeats a duty until it answers that it is over. An error is said once, not once a try."""
-        failing = False
+        name = duty.__name__[1:]
         while True:
             try:
                 if not duty():
                     return
-            except Exception as exc:
-                if not failing:
-                    log.error(
-                        "%s fails, trying on: %s", duty.__name__[1:], exc, exc_info=not isinstance(exc, ShardqError)
-                    )
-                failing = True
+            except BaseException as exc:  # noqa: BLE001  a codec of the user's own may raise SystemExit here
+                if name not in self._failing:
+                    self._failing.add(name)
+                    known = isinstance(exc, ShardqError)
+                    tell(logging.ERROR, "%s fails, trying on: %s", name, exc, exc=None if known else exc)
                 self._stopping.wait(BACKOFF_S)
             else:
-                if failing:
-                    log.warning("%s works again", duty.__name__[1:])
-                failing = False
+                self._works(name)
+
+    def _works(self, name: str) -> None:
+        if name in self._failing:
+            self._failing.discard(name)
+            tell(logging.WARNING, "%s works again", name)
 
     # ---- duties
 
@@ -131,7 +174,9 @@ class Crew:
             return False
         deliveries = self._consumer.claim(want, wait=WAIT_S)
         jobs = [Job(delivery, self._handlers[delivery.topic]) for delivery in deliveries]
-        self._table.put(jobs)
+        if not self._table.put(jobs):
+            self._give_back(jobs)
+            return False
         strands = [job for job in jobs if job.handler.is_coroutine(job.delivery)]
         if strands:
             self._strands.take(strands)
@@ -156,27 +201,41 @@ class Crew:
         return True
 
     def _send(self, verdicts: list[tuple[Job, Verdict]], by_shard: dict[int, tuple[list[Ack], list[Other]]]) -> None:
-        again = False
         answers: Mapping[str, str] = {}
-        while True:
-            try:
-                answers = run(self._driver, settled(self._claims, by_shard))
-                break
-            except ShardqError as exc:
-                if self._stopping.is_set():
-                    log.error("%d verdicts could not be sent; their tasks come back: %s", len(verdicts), exc)
+        count, again = len(verdicts), False
+        try:
+            while True:
+                try:
+                    answers = run(self._driver, settled(self._claims, by_shard), self._left())
+                    self._works("settle")
                     break
-                # until then the leases are extended; what was done in this try is "lost" in the next
-                log.error("%d verdicts could not be sent, trying on: %s", len(verdicts), exc)
-                again = True
-                self._stopping.wait(BACKOFF_S)
-        self._table.settled([job for job, _ in verdicts])
+                except ShardqError as exc:
+                    if time.monotonic() >= self._until:
+                        tell(logging.ERROR, "%d verdicts could not be sent; their tasks come back: %s", count, exc)
+                        break
+                    # until then the leases are extended; what was done in this try is "lost" in the next
+                    tell(logging.ERROR, "%d verdicts could not be sent, trying on: %s", count, exc)
+                    again = True
+                    self._failing.add("settle")
+                    if self._stopping.wait(BACKOFF_S):
+                        time.sleep(SLICE_S)
+        finally:
+            # after an error that is none of ours, too: their tasks come back when their leases, not extended, run out
+            self._table.settled([job for job, _ in verdicts])
         lost = [id for id, answer in answers.items() if answer == "lost"] if not again else []
         if lost:
-            log.warning("the lease of %d tasks was lost before they were settled: %s", len(lost), ", ".join(lost[:5]))
+            what = "the lease of %d tasks was lost before they were settled: %s"
+            tell(logging.WARNING, what, len(lost), ", ".join(lost[:5]))
         dead = [id for id, answer in answers.items() if answer == "dead"]
         if dead:
-            log.error("%d tasks failed in their last attempt and are dead: %s", len(dead), ", ".join(dead[:5]))
+            what = "%d tasks failed in their last attempt and are dead: %s"
+            tell(logging.ERROR, what, len(dead), ", ".join(dead[:5]))
+
+    def _left(self) -> float | None:
+        """Of step 4 of stopping, for one trip. None: as the driver says."""
+        if self._until == math.inf:
+            return None
+        return max(SLICE_S, min(self._until - time.monotonic(), self._driver.settings.timeout))
 
     def _watch(self) -> bool:
         jobs = self._table.watched(TICK_S)
@@ -203,7 +262,7 @@ class Crew:
             if not self._table.judge(job, job.retry(None, f"timed out after {limit:g} s")):
                 self._hands.keep(job)
                 continue
-            log.error("task %s has timed out after %g s", job.delivery.id, limit)
+            tell(logging.ERROR, "task %s has timed out after %g s", job.delivery.id, limit)
             if strand:
                 self._strands.cancel([job])
 
@@ -216,5 +275,5 @@ class Crew:
         answers = run(self._driver, extended(self._claims, by_shard, self._claims.lease_ms), timeout)
         lost = [job for job in jobs if job.delivery.id in answers and self._table.judge(job, None)]
         if lost:
-            log.warning("the lease of %d tasks was lost while they ran; they run elsewhere too", len(lost))
+            tell(logging.WARNING, "the lease of %d tasks was lost while they ran; they run elsewhere too", len(lost))
             self._strands.cancel([job for job in lost if job.handler.is_coroutine(job.delivery)])

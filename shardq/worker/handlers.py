@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
-from shardq.model.task import Delivery, Receipt
-from shardq.worker.policy import Backoff, Retry
+from shardq.model.task import Delivery
+from shardq.worker import policy
+from shardq.worker.logs import Once, tell
+from shardq.worker.named import Names
+from shardq.worker.policy import Backoff
 
-log = logging.getLogger("shardq.worker")
 
-P = ParamSpec("P")
-R = TypeVar("R")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """How the tasks of a topic are tried; None: as the worker says."""
+
+    timeout: float | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not (policy.is_seconds(self.timeout) and self.timeout > 0):
+            raise InvalidOption(f"timeout={self.timeout!r} is not possible; give seconds, more than 0")
+        if self.max_attempts is not None:
+            check_max_attempts(self.max_attempts)
+        policy.check_backoff(self.backoff)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,130 +48,51 @@ class Handler:
     timeout: float | None = None
     max_attempts: int
     backoff: Backoff
+    once: Once = field(default_factory=Once, repr=False, compare=False)
 
-
-class _Named:
-    """The functions of one topic by name."""
-
-    def __init__(self) -> None:
-        self.functions: dict[str, Callable[..., Any]] = {}
-
-    def _function(self, delivery: Delivery) -> Callable[..., Any]:
-        payload = delivery.payload
-        name = payload.get("task") if isinstance(payload, dict) else None
-        function = self.functions.get(name) if isinstance(name, str) else None
-        if function is None:
-            raise Retry(reason=f"no function named {name!r} is known to this worker")
-        return function
-
-    def is_coroutine(self, delivery: Delivery) -> bool:
+    def delay_ms(self, attempt: int) -> int:
+        """By the backoff; where that fails, by the default one. Never raises."""
         try:
-            return inspect.iscoroutinefunction(self._function(delivery))
-        except Retry:
-            return False
-
-    def run(self, delivery: Delivery) -> Any:
-        try:
-            function = self._function(delivery)
-        except Retry as exc:
-            # a newer producer, or a worker not yet upgraded: another worker may know it, and nothing is dropped
-            log.warning("task %s in attempt %d: %s", delivery.id, delivery.attempt, exc.reason)
-            raise
-        return function(*delivery.payload.get("args", ()), **delivery.payload.get("kwargs", {}))
-
-
-class NamedTask(Generic[P, R]):
-    """A function that can be called as before, and pushed to be called by a worker."""
-
-    def __init__(self, push: Callable[..., Receipt], function: Callable[P, R], name: str, topic: str) -> None:
-        self._push = push
-        self._function = function
-        self.name = name
-        self.topic = topic
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<NamedTask {self.name} on topic {self.topic!r}>"
-
-    def push(self, args: Any = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Receipt:
-        """Pushes a call. ``args``: a tuple or list of arguments, or the only one; ``options`` as ``engine.push``."""
-        return self._push(call_payload(self.name, args, kwargs), **{"topic": self.topic, **options})
-
-
-class AsyncNamedTask(Generic[P, R]):
-    """The same, pushed by an AsyncEngine."""
-
-    def __init__(
-        self, push: Callable[..., Awaitable[Receipt]], function: Callable[P, R], name: str, topic: str
-    ) -> None:
-        self._push = push
-        self._function = function
-        self.name = name
-        self.topic = topic
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<AsyncNamedTask {self.name} on topic {self.topic!r}>"
-
-    async def push(self, args: Any = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Receipt:
-        """Pushes a call. ``args``: a tuple or list of arguments, or the only one; ``options`` as ``engine.push``."""
-        return await self._push(call_payload(self.name, args, kwargs), **{"topic": self.topic, **options})
-
-
-def call_payload(name: str, args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A call as a payload: its name and its arguments."""
-    positional = list(args) if isinstance(args, tuple | list) else [args]
-    return {"task": name, "args": positional, "kwargs": dict(kwargs or {})}
+            return policy.delay_ms(self.backoff, attempt)
+        except BaseException as exc:  # noqa: BLE001  the user's code, SystemExit too: the task is settled
+            if self.once.new("backoff"):
+                what = "the backoff of %r, handler of topic %r, fails: its tasks wait as by Backoff() (said once)"
+                tell(logging.ERROR, what, self.run, self.topic, exc=exc)
+            return policy.delay_ms(policy.DEFAULT, attempt)
 
 
 class Registry:
     """All handlers of one worker, in the order of their registration: the order of priority."""
 
-    def __init__(self, *, max_attempts: int, backoff: Backoff) -> None:
+    def __init__(self, *, max_attempts: int, backoff: Backoff | None) -> None:
+        own = Attempts(max_attempts=max_attempts, backoff=backoff)
         self._max_attempts = max_attempts
-        self._backoff = backoff
-        self._named: dict[str, _Named] = {}
+        self._backoff = policy.DEFAULT if own.backoff is None else own.backoff
+        self._named: dict[str, tuple[Names, Attempts]] = {}
         self.handlers: dict[str, Handler] = {}
 
-    def on(
-        self,
-        topic: str,
-        run: Callable[[Delivery], Any],
-        *,
-        type: Any,
-        timeout: float | None,
-        max_attempts: int | None,
-        backoff: Backoff | None,
-    ) -> None:
+    def on(self, topic: str, run: Callable[[Delivery], Any], *, type: Any, attempts: Attempts) -> None:
         if topic in self.handlers:
             raise BadInput(f"the topic {topic!r} has a handler already: {self.handlers[topic].run!r}; it can have one")
-        self._add(topic, run, _always(inspect.iscoroutinefunction(run)), type, timeout, max_attempts, backoff)
+        check_function(run, "a handler")
+        self._add(topic, run, _always(inspect.iscoroutinefunction(run)), type, attempts)
 
-    def name(
-        self,
-        name: str,
-        topic: str,
-        function: Callable[..., Any],
-        *,
-        timeout: float | None,
-        max_attempts: int | None,
-        backoff: Backoff | None,
-    ) -> None:
-        named = self._named.get(topic)
-        if named is None:
+    def name(self, name: str, topic: str, function: Callable[..., Any], *, attempts: Attempts) -> None:
+        if topic not in self._named:
             if topic in self.handlers:
                 raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
-            named = self._named[topic] = _Named()
-            self._add(topic, named.run, named.is_coroutine, None, timeout, max_attempts, backoff)
-        if name in named.functions:
+            names = Names()
+            self._add(topic, names, names.is_coroutine, None, attempts)
+            self._named[topic] = names, attempts
+        names, first = self._named[topic]
+        if attempts not in (first, Attempts()):
+            raise BadInput(
+                f"the functions of topic {topic!r} share timeout, max_attempts and backoff, and {attempts} is not what "
+                f"its first was given, {first}; give the same, or none, or a topic of its own"
+            )
+        if name in names.functions:
             raise BadInput(f"a function named {name!r} is registered already; give name= another")
-        named.functions[name] = function
+        names.functions[name] = function
 
     def _add(
         self,
@@ -163,26 +100,38 @@ class Registry:
         run: Callable[[Delivery], Any],
         is_coroutine: Callable[[Delivery], bool],
         type: Any,
-        timeout: float | None,
-        max_attempts: int | None,
-        backoff: Backoff | None,
+        attempts: Attempts,
     ) -> None:
-        check_topic(topic)
-        if not callable(run):
-            raise InvalidOption(f"a handler can't be {run!r}; give a function or a coroutine function")
-        if max_attempts is not None:
-            check_max_attempts(max_attempts)
-        if timeout is not None and not 0 < timeout < float("inf"):
-            raise InvalidOption(f"timeout={timeout!r} is not possible; give seconds, more than 0")
         self.handlers[topic] = Handler(
             topic=topic,
             run=run,
             is_coroutine=is_coroutine,
             type=type,
-            timeout=timeout,
-            max_attempts=self._max_attempts if max_attempts is None else max_attempts,
-            backoff=backoff or self._backoff,
+            timeout=attempts.timeout,
+            max_attempts=self._max_attempts if attempts.max_attempts is None else attempts.max_attempts,
+            backoff=self._backoff if attempts.backoff is None else attempts.backoff,
         )
+
+
+def check_on(topic: str, type: Any) -> None:
+    """What ``@worker.on`` is given, apart from attempts."""
+    if callable(topic):
+        raise InvalidOption(f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one')
+    check_topic(topic)
+    if type is not None:
+        try:
+            msgspec.json.Decoder(type)
+        except TypeError as exc:
+            raise InvalidOption(
+                f"type={type!r} is not possible: {exc}; give a msgspec Struct, dataclass, TypedDict or the like"
+            ) from exc
+
+
+def check_function(function: object, what: str) -> None:
+    if not callable(function):
+        raise InvalidOption(f"{what} can't be {function!r}; give a function or a coroutine function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOption(f"{what} can't be {function!r}: with a yield in it a call runs nothing; take that out")
 
 
 def _always(answer: bool) -> Callable[[Delivery], bool]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import threading
 
+from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
 from shardq.worker.table import Table
-from shardq.worker.verdicts import verdict_of
+from shardq.worker.verdicts import conclude
 
 
 class Hands:
@@ -37,9 +38,9 @@ class Hands:
         """It returned just before it was given up: its thread works on."""
         self._given_up.discard(job)
 
-    def join(self, timeout: float) -> None:
-        for thread in self._threads:
-            thread.join(timeout)
+    def end(self) -> None:
+        """After the table's end. Threads that are stuck in a function are left behind: its task is settled."""
+        ended(self._threads)
 
     def _hire(self) -> None:
         thread = threading.Thread(target=self._run, name="shardq-hand", daemon=True)
@@ -68,8 +69,4 @@ class Hands:
                 )
         except BaseException as exc:  # noqa: BLE001  whatever it was, SystemExit too: the task is settled
             failure = exc
-        if self._table.judge(job, verdict_of(job, failure)):
-            if failure is None:
-                self._hooks.after(job.delivery)
-            else:
-                self._hooks.error(job.delivery, failure)
+        conclude(self._table, self._hooks, job, failure)

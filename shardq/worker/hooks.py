@@ -9,8 +9,7 @@ from typing import Any
 
 from shardq.errors import InvalidOption
 from shardq.model.task import Delivery
-
-log = logging.getLogger("shardq.worker")
+from shardq.worker.logs import tell
 
 NAMES = ("before", "after", "error")
 
@@ -47,5 +46,5 @@ class Hooks:
         for hook in self._called[name]:
             try:
                 hook(*args)
-            except BaseException:  # SystemExit too: the task must still be settled
-                log.exception("a %s hook failed: %r", name, hook)
+            except BaseException as exc:  # noqa: BLE001  SystemExit too: the task must still be settled
+                tell(logging.ERROR, "a %s hook failed: %r", name, hook, exc=exc)

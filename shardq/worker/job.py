@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardq.calls.consume import Ack, Back, Bury, Other, Retry
-from shardq.model.checks import due_spec
+from shardq.model.checks import due_spec, reason_text
 from shardq.model.task import Delivery
 from shardq.worker.handlers import Handler
 
@@ -32,12 +32,13 @@ class Job:
         return Back(self.delivery.id, self.delivery.token)
 
     def bury(self, reason: str) -> Bury:
-        return Bury(self.delivery.id, self.delivery.token, reason)
+        return Bury(self.delivery.id, self.delivery.token, reason_text(reason))
 
     def retry(self, delay: float | None, reason: str) -> Retry:
-        """None: by the handler's backoff."""
-        seconds = self.handler.backoff.delay_s(self.delivery.attempt) if delay is None else delay
-        return Retry(self.delivery.id, self.delivery.token, -due_spec(seconds, None), reason, self.handler.max_attempts)
+        """None: by the handler's backoff, and never an error, whatever that does."""
+        delivery, handler = self.delivery, self.handler
+        delay_ms = handler.delay_ms(delivery.attempt) if delay is None else -due_spec(delay, None)
+        return Retry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
 
 
 Verdict = Ack | Other

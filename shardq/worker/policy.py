@@ -6,14 +6,18 @@ import random
 import traceback
 from dataclasses import dataclass
 
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidDelay, InvalidOption
 from shardq.model.checks import due_spec, reason_text
 
 
 class Retry(Exception):
     """Raised by a handler: again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt."""
 
-    def __init__(self, delay: float | None = None, reason: str = "the handler asked for a retry") -> None:
+    # of a subclass that does not call our __init__, too
+    delay: float | None = None
+    reason: str = "the handler asked for a retry"
+
+    def __init__(self, delay: float | None = None, reason: str = reason) -> None:
         if delay is not None:
             # a wrong one is the handler's failure, here: later it would be nobody's
             due_spec(delay, None)
@@ -25,23 +29,31 @@ class Retry(Exception):
 class Bury(Exception):
     """Raised by a handler: dead at once, for ``reason``."""
 
+    reason: str = "the handler asked for a burial"
+
     def __init__(self, reason: str) -> None:
         self.reason = reason_text(reason)
         super().__init__(reason)
+
+
+def is_seconds(value: object) -> bool:
+    """True for a number from 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Exponential, with full jitter: after the n-th failure a random delay from 0 to base·2ⁿ⁻¹, at most cap seconds.
 
-    Full jitter spreads what failed together, so that it does not come back together.
+    Full jitter spreads what failed together, so that it does not come back together. A subclass may have a ``delay_s``
+    of its own; where that fails, the delay is the one of ``Backoff()``.
     """
 
     base: float = 1.0
     cap: float = 3600.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.base <= self.cap < float("inf"):
+        if not (is_seconds(self.base) and is_seconds(self.cap) and self.base <= self.cap):
             raise InvalidOption(f"{self!r} is not possible; give 0 <= base <= cap, in seconds")
 
     def delay_s(self, attempt: int) -> float:
@@ -50,6 +62,26 @@ class Backoff:
         return random.uniform(0.0, min(self.cap, self.base * 2.0 ** min(attempt - 1, 60)))
 
 
+DEFAULT = Backoff()
+"""Also for what a policy of the user's own can't tell."""
+
+
+def check_backoff(backoff: Backoff | None) -> None:
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise InvalidOption(f"backoff={backoff!r} is not possible; give a Backoff, such as Backoff(base=1, cap=3600)")
+
+
+def delay_ms(backoff: Backoff, attempt: int) -> int:
+    """Raises whatever a backoff of the user's own raises, and InvalidDelay for an answer that is none."""
+    seconds = backoff.delay_s(attempt)
+    if seconds is None:
+        raise InvalidDelay("a delay can't be None; return seconds as a number, or a timedelta")
+    return -due_spec(seconds, None)
+
+
 def reason_of(exc: BaseException) -> str:
-    """The last lines of the traceback."""
-    return reason_text("".join(traceback.format_exception(exc)).strip())
+    """The last lines of the traceback. Never raises, whatever the exception makes of itself."""
+    try:
+        return reason_text("".join(traceback.format_exception(type(exc), exc, exc.__traceback__)).strip())
+    except BaseException:  # noqa: BLE001  its attributes are the user's code, SystemExit too
+        return f"{object.__repr__(exc)}, whose text can't be had"

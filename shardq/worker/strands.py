@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 from collections import deque
 
+from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
+from shardq.worker.logs import tell
 from shardq.worker.table import Table
-from shardq.worker.verdicts import verdict_of
+from shardq.worker.verdicts import conclude
 
 
 class Strands:
@@ -21,6 +25,7 @@ class Strands:
         self._concurrency = concurrency
         self._loop = loop
         self._thread: threading.Thread | None = None
+        self._ending = False
         self._inbox: deque[Job] = deque()
         self._tasks: dict[Job, asyncio.Task[None]] = {}
 
@@ -32,25 +37,44 @@ class Strands:
             self._thread.start()
         self._loop.call_soon_threadsafe(self._start, jobs)
 
+    @property
+    def healthy(self) -> bool:
+        """False when a loop of our own has ended."""
+        return self._thread is None or self._thread.is_alive()
+
+    @property
+    def idle(self) -> bool:
+        """True when every coroutine has ended, those that were cancelled too."""
+        return not self._tasks
+
     def cancel(self, jobs: list[Job]) -> None:
         """Ends coroutines whose verdict is given already. From any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel, jobs)
+        if self._loop is not None:
+            # a loop of the caller's may have been closed
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel, jobs)
 
-    def close(self, timeout: float) -> None:
-        """Ends our own loop. The caller's is the caller's."""
+    def end(self) -> None:
+        """Ends our own loop; a thread that is stuck in a coroutine is left behind. The caller's loop goes on."""
         if self._thread is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout)
+            self._ending = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            ended([self._thread])
 
     def _own_loop(self) -> None:
         loop = self._loop
         assert loop is not None, "made before its thread"
         asyncio.set_event_loop(loop)
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        while not self._ending:
+            try:
+                loop.run_forever()
+            except BaseException as exc:  # noqa: BLE001  SystemExit of a task that a handler made comes out here
+                tell(logging.ERROR, "a task of a handler's own failed", exc=exc)
+        with contextlib.suppress(BaseException):
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
     def _start(self, jobs: list[Job]) -> None:
@@ -87,8 +111,4 @@ class Strands:
             failure = exc
         if job.stage == "done" and isinstance(failure, asyncio.CancelledError):
             return  # by us: why was said when its verdict was given
-        if self._table.judge(job, verdict_of(job, failure)):
-            if failure is None:
-                self._hooks.after(job.delivery)
-            else:
-                self._hooks.error(job.delivery, failure)
+        conclude(self._table, self._hooks, job, failure)

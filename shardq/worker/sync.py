@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from shardq.model.checks import check_topic
 from shardq.model.task import Receipt
-from shardq.worker.base import Base, Plan, task_name
+from shardq.worker.base import Base, Plan
 from shardq.worker.fleet import Fleet
-from shardq.worker.handlers import NamedTask
+from shardq.worker.handlers import Attempts
+from shardq.worker.named import NamedTask
 from shardq.worker.policy import Backoff
 
 if TYPE_CHECKING:
@@ -90,10 +92,11 @@ class Worker(Base):
         The topic is the queue; name and arguments ride in the payload, so they must be what the codec can encode.
         """
 
+        check_topic(topic)
+        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+
         def register(function: Callable[..., Any]) -> NamedTask[..., Any]:
-            own = task_name(function, name)
-            self._registry.name(own, topic, function, timeout=timeout, max_attempts=max_attempts, backoff=backoff)
-            return NamedTask(self._push, function, own, topic)
+            return NamedTask(self._push, function, self._named(function, name, topic, attempts), topic)
 
         return register if function is None else register(function)
 
@@ -127,9 +130,11 @@ class Worker(Base):
     def _run_here(self) -> None:
         crew = self._crew(self._plan())
         crew.start()
+        self._at_work = crew
         try:
             self._stop.wait()
         finally:
+            self._at_work = None
             crew.stop(self.grace, self._hurry)
 
 

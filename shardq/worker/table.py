@@ -55,13 +55,14 @@ class Table:
                 self._room.wait()
             return 0
 
-    def put(self, jobs: Iterable[Job]) -> None:
-        """Jobs just claimed: counted as held, and extended from now on."""
+    def put(self, jobs: Iterable[Job]) -> bool:
+        """Jobs just claimed: counted as held, and extended from now on. False: too late, they are to be given back."""
         with self._lock:
             before = len(self._jobs)
             self._jobs.update(jobs)
             self._held += len(self._jobs) - before
             self._any.notify_all()
+            return self._fetching
 
     def offer(self, jobs: list[Job]) -> int:
         """Jobs for the hands; answers how many of them nobody is resting for."""

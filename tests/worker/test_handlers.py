@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from shardq import BadInput, Delivery, Engine, InvalidOption, InvalidTopic
+from shardq import Backoff, BadInput, Delivery, Engine, InvalidName, InvalidOption, InvalidTopic
 from tests.support.engines import Engines
 
 
@@ -31,14 +32,55 @@ def test_the_order_of_registration_is_the_order_of_priority(engine: Engine) -> N
     [
         ({"timeout": 0}, "timeout=0 is not possible; give seconds, more than 0"),
         ({"timeout": float("nan")}, "timeout=nan is not possible"),
+        ({"timeout": "5"}, "timeout='5' is not possible"),
+        ({"timeout": True}, "timeout=True is not possible"),
         ({"max_attempts": 0}, "max_attempts can't be 0"),
+        ({"max_attempts": "3"}, "max_attempts can't be '3'"),
+        ({"backoff": 5}, "backoff=5 is not possible; give a Backoff, such as"),
+        ({"backoff": 0}, "backoff=0 is not possible"),
+        ({"backoff": Backoff}, "backoff=<class 'shardq.worker.policy.Backoff'> is not possible"),
     ],
 )
 def test_impossible_options(engine: Engine, options: dict[str, Any], text: str) -> None:
+    """Refused where they are given, before there is a function."""
     with pytest.raises(InvalidOption, match=text):
-        engine.worker().on("a", **options)(nothing)
+        engine.worker().on("a", **options)
     with pytest.raises(InvalidOption, match=text):
-        engine.worker().task(topic="a", **options)(nothing)
+        engine.worker().task(topic="a", **options)
+
+
+@pytest.mark.parametrize("type", [5, "Email", {}, print, ["x"]], ids=repr)
+def test_a_type_that_is_none(engine: Engine, type: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"type=.* is not possible: .*; give a msgspec Struct, dataclass"):
+        engine.worker().on("a", type=type)
+
+
+def test_a_decorator_without_its_topic(engine: Engine) -> None:
+    worker: Any = engine.worker()
+    with pytest.raises(
+        InvalidOption, match=r'@worker.on needs a topic: write @worker.on\("…"\) above <function nothing'
+    ):
+        worker.on(nothing)
+    with pytest.raises(InvalidTopic, match="a topic can't be 5"):
+        worker.on(5)
+    with pytest.raises(InvalidOption, match="a task can't be 'mail'; give a function"):
+        worker.task("mail")
+    with pytest.raises(InvalidTopic):
+        worker.task(topic="a b")
+
+
+def test_a_function_that_runs_nothing_when_it_is_called(engine: Engine) -> None:
+    def some(delivery: Delivery) -> Iterator[int]:
+        yield 1
+
+    async def some_async(delivery: Delivery) -> AsyncIterator[int]:
+        yield 1
+
+    for function in (some, some_async):
+        with pytest.raises(InvalidOption, match="with a yield in it a call runs nothing; take that out"):
+            engine.worker().on("a")(function)
+        with pytest.raises(InvalidOption, match="with a yield in it a call runs nothing; take that out"):
+            engine.worker().task(function)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +90,24 @@ def test_impossible_options(engine: Engine, options: dict[str, Any], text: str) 
         ({"concurrency": True}, "concurrency=True is not possible"),
         ({"grace": -1}, "grace=-1 is not possible; give seconds, 0 or more"),
         ({"grace": float("nan")}, "grace=nan is not possible"),
+        ({"grace": "5"}, "grace='5' is not possible"),
+        ({"lease": 0}, "lease can't be 0; give more than 0"),
+        ({"lease": "30"}, "lease can't be '30'"),
+        ({"max_attempts": 0}, "max_attempts can't be 0"),
+        ({"max_attempts": 2.5}, "max_attempts can't be 2.5"),
+        ({"backoff": 5}, "backoff=5 is not possible; give a Backoff, such as"),
+        ({"backoff": 0}, "backoff=0 is not possible"),
+        ({"topics": ["a"]}, r"topics=\['a'\] is not possible; give {name: weight, …}"),
     ],
 )
 def test_an_impossible_worker(engine: Engine, options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         engine.worker(**options)
+
+
+def test_an_impossible_name_of_a_worker(engine: Engine) -> None:
+    with pytest.raises(InvalidName, match="the name of a worker can't be 'a b'"):
+        engine.worker(name="a b")
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, True, 1001])
@@ -80,6 +135,17 @@ def test_one_function_a_name(engine: Engine) -> None:
     worker.task(name="other")(nothing)
     with pytest.raises(BadInput, match="a function named 'send' is registered already; give name= another"):
         worker.task(name="send")(nothing)
+
+
+def test_functions_of_one_topic_are_tried_alike(engine: Engine) -> None:
+    """They share what the topic's tasks are given: another timeout for the second would count for nothing."""
+    worker = engine.worker()
+    worker.task(name="send", topic="mail", timeout=5)(nothing)
+    worker.task(name="same", topic="mail", timeout=5)(nothing)
+    worker.task(name="none", topic="mail")(nothing)
+    with pytest.raises(BadInput, match="the functions of topic 'mail' share timeout, max_attempts and backoff"):
+        worker.task(name="other", topic="mail", timeout=60)(nothing)
+    assert worker._registry.handlers["mail"].timeout == 5
 
 
 def test_a_named_task_is_still_the_function(engine: Engine) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, TypedDict
 
 import msgspec
 import pytest
 
-from shardq import Backoff, Delivery, Engine
+from shardq import Backoff, Delivery, Engine, Task
+from shardq.worker.named import UNKNOWN_S
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until
@@ -53,21 +55,49 @@ def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: En
     assert (task.payload, task.max_attempts) == ({"task": "send", "args": [1], "kwargs": {}}, 3)
 
 
-@pytest.mark.parametrize("payload", [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}], ids=str)
-def test_an_unknown_name_is_logged_and_tried_again_and_buried(
-    engines: Engines, running: Engine, payload: Any, caplog: pytest.LogCaptureFixture
+CALLS_OF_NOBODY = [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}]
+
+
+def test_an_unknown_name_waits_for_a_worker_that_knows_it(
+    engines: Engines, running: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = running.worker(max_attempts=3, backoff=SOON)
+    """Whatever the backoff: with 25 attempts of some milliseconds it would be dead before anybody can look."""
+    worker = running.worker(backoff=SOON)
     worker.task(name="send")(print)
+    worker.task(name="dig")(print)
     with caplog.at_level(logging.WARNING, logger="shardq.worker"), engines.working(worker):
+        began = time.time()
+        ids = running.push_many([Task(payload) for payload in CALLS_OF_NOBODY * 2])
+        dues: list[float] = []
+
+        def all_failed() -> bool:
+            tasks = [running.get(id) for id in ids]
+            dues[:] = [task.due.timestamp() for task in tasks if task and task.due and task.failures]
+            return len(dues) == len(ids)
+
+        wait_until(all_failed, "all have failed, and are scheduled again")
+        assert min(dues) > began + UNKNOWN_S - 1
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2  # and not once for a task
+    assert any("no function named 'unknown' is known to this worker, which has: dig, send;" in line for line in said)
+    assert any(
+        "the payload names no function that is known to this worker, which has: dig, send;" in line for line in said
+    )
+
+
+@pytest.mark.parametrize("payload", CALLS_OF_NOBODY, ids=str)
+def test_an_unknown_name_is_buried_in_the_end(engines: Engines, running: Engine, payload: Any) -> None:
+    worker = running.worker(max_attempts=1)
+    for n in range(30):
+        worker.task(name=f"function{n:02}")(print)
+    with engines.working(worker):
         id = running.push(payload)
-        wait_until(lambda: state_of(running, id) == "dead", "it is buried in the end")
+        wait_until(lambda: state_of(running, id) == "dead", "it is buried")
     task = running.get(id)
     assert task is not None
-    assert task.failures == 3
-    assert "is known to this worker" in str(task.reason)
-    for attempt in (1, 2, 3):
-        assert f"task {id} in attempt {attempt}: no function named" in caplog.text
+    assert task.failures == 1
+    assert "known to this worker, which has: function00, function01," in str(task.reason)
+    assert "function19 and 10 more" in str(task.reason)
 
 
 def test_wrong_arguments_are_a_failure(engines: Engines, running: Engine) -> None:

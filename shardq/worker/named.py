@@ -1,0 +1,153 @@
+"""Functions that are pushed by name: what a producer pushes, and which function a worker calls for it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from shardq.errors import BadInput, InvalidOption
+from shardq.model.task import Delivery, Receipt
+from shardq.worker.logs import Once, tell
+from shardq.worker.policy import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+UNKNOWN_S = 60.0
+"""Before a call of an unknown function is tried again, at first: it doubles up to an hour. 25 attempts take most of a
+day, in which a worker that knows the function can be started."""
+
+MOST_UNKNOWN_S = 3600.0
+
+SHOWN = 20
+"""Names in a message."""
+
+
+class NamedTask(Generic[P, R]):
+    """A function that can be called as before, and pushed to be called by a worker."""
+
+    def __init__(self, push: Callable[..., Receipt], function: Callable[P, R], name: str, topic: str) -> None:
+        self._push = push
+        self._function = function
+        self.name = name
+        self.topic = topic
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<NamedTask {self.name} on topic {self.topic!r}>"
+
+    def push(self, args: Any = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Receipt:
+        """Pushes a call. ``args``: a tuple or list of arguments, or the only one; ``options`` as ``engine.push``."""
+        return self._push(call_payload(self.name, args, kwargs), **{"topic": self.topic, **options})
+
+
+class AsyncNamedTask(Generic[P, R]):
+    """The same, pushed by an AsyncEngine."""
+
+    def __init__(
+        self, push: Callable[..., Awaitable[Receipt]], function: Callable[P, R], name: str, topic: str
+    ) -> None:
+        self._push = push
+        self._function = function
+        self.name = name
+        self.topic = topic
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<AsyncNamedTask {self.name} on topic {self.topic!r}>"
+
+    async def push(self, args: Any = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Receipt:
+        """Pushes a call. ``args``: a tuple or list of arguments, or the only one; ``options`` as ``engine.push``."""
+        return await self._push(call_payload(self.name, args, kwargs), **{"topic": self.topic, **options})
+
+
+def call_payload(name: str, args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A call as a payload: its name and its arguments."""
+    positional = list(args) if isinstance(args, tuple | list) else [args]
+    return {"task": name, "args": positional, "kwargs": dict(kwargs or {})}
+
+
+class Names:
+    """The functions of one topic by name. Called with a delivery it is the handler of that topic."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self._once = Once()
+
+    def __repr__(self) -> str:
+        names = sorted(self.functions)
+        return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+    def is_coroutine(self, delivery: Delivery) -> bool:
+        return inspect.iscoroutinefunction(self.functions.get(_name_in(delivery)))
+
+    def __call__(self, delivery: Delivery) -> Any:
+        name = _name_in(delivery)
+        function = self.functions.get(name)
+        if function is None:
+            # a newer producer, or a worker not yet upgraded: another worker may know it, and nothing is dropped
+            raise self._unknown(name, delivery)
+        return function(*delivery.payload.get("args", ()), **delivery.payload.get("kwargs", {}))
+
+    def _unknown(self, name: str, delivery: Delivery) -> Retry:
+        what = f"no function named {name[:200]!r} is" if name else "the payload names no function that is"
+        reason = f"{what} known to this worker, which has: {self!r}; start one that has it, or push one of these"
+        if self._once.new(name):
+            tell(logging.ERROR, "task %s has to wait: %s (said once for a name)", delivery.id, reason)
+        return Retry(delay=min(MOST_UNKNOWN_S, UNKNOWN_S * 2.0 ** min(delivery.attempt - 1, 10)), reason=reason)
+
+
+def _name_in(delivery: Delivery) -> str:
+    """Empty: the payload is no call."""
+    payload = delivery.payload
+    # exactly: a codec of the user's own may make something else of either, whose methods are the user's too
+    name = payload.get("task") if type(payload) is dict else None
+    return name if type(name) is str else ""
+
+
+def task_name(function: Callable[..., Any], name: str | None) -> str:
+    """The name under which a function is pushed: the same in every process that imports it, or runs it."""
+    if name is not None:
+        if not isinstance(name, str) or not name:
+            raise InvalidOption(f"name={name!r} is not possible; give a str")
+        return name
+    module, own = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(own, str):
+        raise InvalidOption(f"{function!r} has no name of its own, under which it could be pushed; give name=")
+    if module in ("__main__", "__mp_main__"):
+        module = _imported_as(function, module)
+    return f"{module}.{own}"
+
+
+def _imported_as(function: Callable[..., Any], module: str) -> str:
+    """The name under which others import the module that runs as the program."""
+    found = getattr(inspect.unwrap(function), "__globals__", {})
+    if found.get("__name__") != module:
+        found = vars(sys.modules[module])
+    spec, file = found.get("__spec__"), found.get("__file__")
+    # python -m; of a folder or an archive that is run the name says nothing
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name)
+    path = Path(file or "").resolve()
+    # that of stdin is no file, that of an archive neither
+    if path.is_file():
+        words = [path.stem]
+        while (path.parent / "__init__.py").is_file():
+            path = path.parent
+            words.insert(0, path.name)
+        if words != ["__main__"]:
+            return ".".join(words)
+    raise BadInput(
+        f"nobody else can import {function.__qualname__} from where it is defined, so it has no name that another "
+        'process knows; give one: @worker.task(name="…")'
+    )
