@@ -4,10 +4,12 @@ those that must not stop in the middle of what they are doing.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -16,6 +18,10 @@ T = TypeVar("T")
 
 SIGNALLED = 128
 """An exit code above this says which signal ended a command."""
+
+LOOK_S = 0.2
+"""Of one wait. When two signals come at once, the system may have another thread take both, and does not wake the main
+thread, where Python would call their handlers."""
 
 
 def apart(work: Callable[[], T]) -> T:
@@ -86,8 +92,9 @@ class Ending:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Returns as soon as it is asked for; says whether it is."""
-        if not self.asked:
-            select.select([self], [], [], seconds)
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        while not self.asked and (left := until - time.monotonic()) > 0:
+            select.select([self], [], [], min(left, LOOK_S))
         return self.asked
 
     def finish(self) -> None:

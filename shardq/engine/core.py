@@ -16,7 +16,6 @@ from shardq.calls.observe import Replication
 from shardq.consumer.hints import Stocks
 from shardq.consumer.operations import Claims
 from shardq.dispatcher import Dispatcher
-from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.routes import Connections
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
@@ -43,6 +42,7 @@ from shardq.operation import Operation
 from shardq.producer.packing import MAX_BATCH, Entries, Packer
 
 if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
     from shardq.worker.crew import Crew
 
 

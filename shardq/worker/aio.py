@@ -101,8 +101,16 @@ class AsyncWorker(Base):
         return register if function is None else register(function)
 
     async def run(self) -> None:
-        """Handles tasks until ``stop()``, SIGTERM, SIGINT or its cancellation: claims no more, lets handlers finish for
-        ``grace`` seconds, and gives back the rest. A second signal does not wait.
+        """Handles tasks until ``stop()``, SIGTERM, SIGINT or its cancellation, and then ends in this order:
+
+        1. It claims no more, and gives back what is not begun.
+        2. Handlers may finish, all of them within ``grace`` seconds.
+        3. The tasks of those that run on are given back, which is no failed attempt. Coroutines are cancelled; the
+           thread of a function is left behind, as nothing can end it.
+        4. What is not sent yet is sent, for a few seconds at most when the servers don't answer. Tasks for which that
+           was too short come back when their lease runs out.
+
+        A second signal, ``stop()`` or cancellation ends step 2 at once, and leaves step 4 a second.
         """
         self._plan()
         loop = asyncio.get_running_loop()
@@ -142,9 +150,8 @@ class AsyncWorker(Base):
 
     def stop(self) -> None:
         """Ends ``run``, from its loop, also one that is just about to begin; called again it ends it without grace."""
-        if self._stop.is_set():
+        if not self._stop.set():
             self._hurry.set()
-        self._stop.set()
         if self._ended is not None:
             self._ended.set()
 

@@ -1,7 +1,13 @@
-"""One worker in several processes: children are forked, watched, and started again when they die."""
+"""One worker in several processes: children are forked, watched, and started again when they die.
+
+A child hears of its end through a pipe of its own: it is told to stop, or to hurry, and the pipe closes when the parent
+ends. Signals do not say it: those for a whole group of processes, as systemd and terminals send them, reach parent and
+children, and must not count twice.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -9,20 +15,24 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shardq.errors import InvalidOption
+from shardq.worker.logs import tell
 from shardq.worker.sign import Sign
-
-log = logging.getLogger("shardq.worker")
 
 POLL_S = 0.1
 
 RESTART_S = 1.0
-"""Between the starts of one place's children: one that dies at once must not be forked in a loop."""
+"""After a child that ended so soon none is started for as long: one that dies at once must not be forked in a loop."""
 
 END_S = 5.0
-"""On top of the grace: for a child to say good-bye."""
+"""For a child to say good-bye, on top of its grace; more than it takes itself."""
+
+STOP = b"s"
+HURRY = b"h"
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Fleet:
@@ -30,74 +40,130 @@ class Fleet:
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 1000:
             raise InvalidOption(f"processes={size!r} is not possible; give an int from 1 to 1,000")
         self.size = size
+        self._children: dict[int, _Child] = {}
+        self._wait_until = 0.0
+
+    @property
+    def healthy(self) -> bool:
+        """True while every place has its child."""
+        return len(self._children) == self.size
 
     def run(self, work: Callable[[], None], stop: Sign, hurry: Sign, *, grace: float) -> None:
-        """Keeps ``size`` children at ``work`` until ``stop``; ``hurry`` ends them without grace."""
-        children: dict[int, float] = {}
-        lifeline = os.pipe()
+        """Keeps ``size`` children at ``work`` until ``stop``, and ends them together: each has ``grace`` seconds for
+        its handlers, and ``END_S`` more before it is killed; ``hurry`` ends them without grace.
+        """
+        self._children = {}
         try:
             while not stop.is_set():
-                self._reap(children)
-                while len(children) < self.size and not stop.is_set():
-                    children[_fork(work, lifeline)] = time.monotonic()
+                for pid, status in self._ended():
+                    tell(logging.ERROR, "worker process %d has ended with %d; starting another", pid, status)
+                self._fill(work, stop, hurry)
                 stop.wait(POLL_S)
-            self._end(children, hurry, time.monotonic() + grace + END_S)
         finally:
-            for end in lifeline:
-                os.close(end)
+            self._end(hurry, time.monotonic() + grace + END_S)
 
-    def _reap(self, children: dict[int, float]) -> None:
-        for pid, since in list(children.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
+    def _fill(self, work: Callable[[], None], stop: Sign, hurry: Sign) -> None:
+        while len(self._children) < self.size and time.monotonic() >= self._wait_until and not stop.is_set():
+            try:
+                child = _fork(work, stop, hurry, [other.pipe for other in self._children.values()])
+            except OSError as exc:
+                tell(logging.ERROR, "a worker process can't be started, trying on: %s", exc)
+                self._wait_until = time.monotonic() + RESTART_S
+                return
+            self._children[child.pid] = child
+
+    def _ended(self) -> list[tuple[int, int]]:
+        """Children that have ended, with their exit codes."""
+        found = []
+        for pid, child in list(self._children.items()):
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                # somebody else in this process has waited for it
+                ended, status = pid, 0
             if ended:
-                del children[pid]
-                log.error(
-                    "worker process %d has ended with %d; starting another", pid, os.waitstatus_to_exitcode(status)
-                )
-                if time.monotonic() - since < RESTART_S:
-                    time.sleep(RESTART_S)
+                del self._children[pid]
+                os.close(child.pipe)
+                found.append((pid, os.waitstatus_to_exitcode(status)))
+                if time.monotonic() - child.since < RESTART_S:
+                    self._wait_until = time.monotonic() + RESTART_S
+        return found
 
-    def _end(self, children: dict[int, float], hurry: Sign, until: float) -> None:
-        _tell(children, signal.SIGTERM)
+    def _end(self, hurry: Sign, until: float) -> None:
+        self._tell(STOP)
         hurried = False
-        while children:
-            for pid in list(children):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    del children[pid]
+        while self._children:
+            self._ended()
             if hurry.is_set() and not hurried:
-                _tell(children, signal.SIGTERM)
-                hurried, until = True, time.monotonic() + END_S
+                self._tell(HURRY)
+                hurried, until = True, min(until, time.monotonic() + END_S)
             if time.monotonic() > until:
-                _tell(children, signal.SIGKILL)
+                for pid in self._children:
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(POLL_S / 10)
 
+    def _tell(self, word: bytes) -> None:
+        for child in self._children.values():
+            # it may have ended meanwhile
+            with contextlib.suppress(BrokenPipeError):
+                os.write(child.pipe, word)
 
-def _tell(children: dict[int, float], number: signal.Signals) -> None:
-    for pid in children:
-        os.kill(pid, number)
+
+class _Child:
+    """As the parent knows it."""
+
+    def __init__(self, pid: int, pipe: int) -> None:
+        self.pid = pid
+        self.pipe = pipe
+        self.since = time.monotonic()
 
 
-def _fork(work: Callable[[], None], lifeline: tuple[int, int]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
+def _fork(work: Callable[[], None], stop: Sign, hurry: Sign, others: list[int]) -> _Child:
+    """``others``: pipes to its siblings, which a child must not keep open."""
+    read_end, write_end = os.pipe()
+    # none may come to the child before its own handlers are in place: it would be the parent's second
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        pid = os.fork()
+        if not pid:
+            _child(work, stop, hurry, read_end, [*others, write_end], before)
+    except OSError:
+        os.close(write_end)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(read_end)
+    return _Child(pid, write_end)
+
+
+def _child(
+    work: Callable[[], None], stop: Sign, hurry: Sign, pipe: int, others: list[int], mask: Iterable[int]
+) -> None:
+    """The whole life of a child. Does not return."""
     status = 1
     try:
-        # Ctrl-C reaches every process of a terminal; the parent passes it on, and twice would mean: without grace
+        for other in others:
+            os.close(other)
+        # Ctrl-C reaches every process of a terminal, and the parent hears it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        threading.Thread(target=_end_with_the_parent, args=lifeline, name="shardq-lifeline", daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        threading.Thread(target=_listen, args=(pipe, stop, hurry), name="shardq-lifeline", daemon=True).start()
         work()
         status = 0
     except BaseException:  # noqa: BLE001  the child of a fork must end here, whatever happened
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
 
 
-def _end_with_the_parent(read_end: int, write_end: int) -> None:
-    """In a child: only the parent keeps the other end open, so it closes when the parent ends, however that happens."""
-    os.close(write_end)
-    os.read(read_end, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _listen(pipe: int, stop: Sign, hurry: Sign) -> None:
+    """In a child: what the parent says. Its end, however that happens, says stop."""
+    while word := os.read(pipe, 1):
+        if word == HURRY:
+            hurry.set()
+        stop.set()
+    stop.set()

@@ -7,32 +7,44 @@ Not a ``threading.Event``: a handler interrupts the main thread anywhere, also w
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
+import threading
+import time
+
+LOOK_S = 0.2
+"""Of one wait. When two signals come at once, the system may have another thread take both, and does not wake the main
+thread, where Python would call their handlers."""
 
 
 class Sign:
     """Given by anybody; ``wait`` is for one thread, the one that clears it."""
 
     def __init__(self) -> None:
-        self._given = False
+        self._given = threading.Lock()
+        """Held once it is given; nobody waits for it."""
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def set(self) -> None:
-        self._given = True
+    def set(self) -> bool:
+        """Says whether it was new, to one alone: a second signal may interrupt the handler of the first."""
+        first = self._given.acquire(blocking=False)
         self._calls.put(None)
+        return first
 
     def is_set(self) -> bool:
-        return self._given
+        return self._given.locked()
 
     def clear(self) -> None:
-        self._given = False
+        if self._given.locked():
+            self._given.release()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._calls.get_nowait()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until it is given, or for so many seconds. Says whether it is."""
-        if not self._given:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and (left := until - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                self._calls.get(timeout=timeout)
-        return self._given
+                self._calls.get(timeout=min(left, LOOK_S))
+        return self.is_set()

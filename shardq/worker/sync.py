@@ -101,10 +101,19 @@ class Worker(Base):
         return register if function is None else register(function)
 
     def run(self) -> None:
-        """Handles tasks until ``stop()``, SIGTERM or SIGINT: claims no more, lets handlers finish for ``grace``
-        seconds, and gives back the rest. A second signal does not wait.
+        """Handles tasks until ``stop()``, SIGTERM or SIGINT, and then ends in this order:
 
-        With ``processes=`` the handlers run in that many children of this process, which keeps their number.
+        1. It claims no more, and gives back what is not begun.
+        2. Handlers may finish, all of them within ``grace`` seconds.
+        3. The tasks of those that run on are given back, which is no failed attempt. Coroutines are cancelled; the
+           thread of a function is left behind, as nothing can end it.
+        4. What is not sent yet is sent, for a few seconds at most when the servers don't answer. Tasks for which that
+           was too short come back when their lease runs out.
+
+        A second signal, or ``stop()``, ends step 2 at once, and leaves step 4 a second.
+
+        With ``processes=`` the handlers run in that many children of this process, which keeps their number. It tells
+        them to stop together, and a second signal to hurry; one that is frozen is killed in the end.
         """
         self._plan()
         try:
@@ -118,11 +127,18 @@ class Worker(Base):
             self._stop.clear()
             self._hurry.clear()
 
+    @property
+    def healthy(self) -> bool:
+        """True while it runs and nothing of it is dead or failing: neither a thread that claims, settles or extends
+        leases, nor the loop for coroutines, nor, with ``processes=``, one of the children.
+        """
+        # in a child of its own there is a crew
+        return super().healthy or (self._at_work is None and self._fleet.healthy)
+
     def stop(self) -> None:
         """Ends ``run``, from any thread, also one that is about to begin; called again it ends it without grace."""
-        if self._stop.is_set():
+        if not self._stop.set():
             self._hurry.set()
-        self._stop.set()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self.stop()

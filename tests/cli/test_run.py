@@ -88,6 +88,19 @@ def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
     assert "has 3 shards, not the 5 asked for" in err
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_two_signals_at_once(shardq: Shell, engine: Engine) -> None:
+    """A process of many threads may take both where nobody waits for them; in some of the tries it does."""
+    for _ in range(TRIES):
+        process = shardq.start("run", "--quiet")
+        id = engine.push("x")
+        wait_until(lambda: state_of(engine, id) == "ready", "it dispatches")  # noqa: B023  called at once
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LONGEST_S)
+        assert process.returncode in (0, 1, 130, -signal.SIGTERM)
+
+
 def test_it_ends_promptly_while_its_server_is_silent(shell: Shell, own_server: Server, name: str) -> None:
     quickest = LONGEST_S
     # a machine that stood still makes one try slow; waiting for the server would make slow all of them

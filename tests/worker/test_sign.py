@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -48,3 +51,54 @@ def test_given_before_and_while_one_waits() -> None:
     giver.start()
     assert sign.wait(10)
     giver.join()
+
+
+@pytest.mark.timeout(30)
+def test_it_is_new_to_one_alone() -> None:
+    """A second signal interrupts the handler of the first, and must know that it is the second."""
+    sign = Sign()
+    for _ in range(300):
+        barrier = threading.Barrier(4)
+        new: list[bool] = []
+
+        def give() -> None:
+            barrier.wait()  # noqa: B023  joined within the round
+            new.append(sign.set())  # noqa: B023
+
+        givers = [threading.Thread(target=give) for _ in range(4)]
+        for giver in givers:
+            giver.start()
+        for giver in givers:
+            giver.join()
+        assert sorted(new) == [False, False, False, True]
+        sign.clear()
+
+
+def test_a_handler_that_interrupts_another() -> None:
+    sign, new = Sign(), list[bool]()
+    with struck_at_every_line(sign, new):
+        new.append(sign.set())
+    assert sorted(new) == [False] * (len(new) - 1) + [True]
+    assert len(new) > 2
+
+
+@contextmanager
+def struck_at_every_line(sign: Sign, new: list[bool]) -> Iterator[None]:
+    """A signal is handled wherever the main thread is in ``set``."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: new.append(sign.set()))
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is Sign.set.__code__ and not nested:
+            nested.append(True)
+            signal.raise_signal(signal.SIGUSR1)
+            nested.clear()
+        return trace
+
+    nested: list[bool] = []
+    outer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(outer)
+        signal.signal(signal.SIGUSR1, before)

@@ -1,0 +1,234 @@
+"""How long stopping takes: the grace is for all handlers together, and neither a handler that hangs nor a server that
+is dead adds more than a few seconds to it. A second signal takes the grace away.
+
+Bounds are far above what it takes, a second or three, and far below what waiting for each of them, or for the server,
+would take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from cluster.server import Server
+from shardq import Delivery, Engine, Task
+from tests.support.engines import Engines
+from tests.support.states import counted, state_of
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+from tests.support.working import Note, Options, notes
+from tests.worker.flavours import Flavour, Gate
+
+PROMPT_S = 14.0
+
+HUNG = 6
+
+SOON_S = 40.0
+"""For other processes on a busy machine."""
+
+
+@pytest.fixture(params=["function", "coroutine"])
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    chosen: Flavour = request.param
+    return chosen
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_handlers_that_have_timed_out_are_not_waited_for(engines: Engines, running: Engine, flavour: Flavour) -> None:
+    """Their tasks are settled. A thread that hangs can't be ended."""
+    gate = Gate(flavour)
+    worker = running.worker(concurrency=HUNG, max_attempts=1)
+    worker.on("", timeout=0.1)(gate.handler)
+    with engines.working(worker):
+        running.push_many([Task(n) for n in range(HUNG)])
+        wait_until(lambda: counted(running).dead == HUNG, "all have timed out")
+        began = time.monotonic()
+    took = time.monotonic() - began
+    gate.open()
+    assert took < PROMPT_S
+    wait_until(lambda: len(gate.ended) == HUNG, "the handlers have ended")
+
+
+class Stuck:
+    """Middleware that does not come back."""
+
+    def __init__(self) -> None:
+        self._gate = Gate("function")
+        self.begun = self._gate.begun
+        self.open = self._gate.open
+
+    def after(self, delivery: Delivery) -> None:
+        self._gate.handler(delivery)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_hooks_that_hang_are_not_waited_for(engines: Engines, running: Engine) -> None:
+    stuck = Stuck()
+    worker = running.worker(concurrency=HUNG)
+    worker.use(stuck)
+    worker.on("")(lambda delivery: None)
+    with engines.working(worker):
+        running.push_many([Task(n) for n in range(HUNG)])
+        wait_until(lambda: len(stuck.begun) == HUNG, "all hang")
+        wait_until(lambda: counted(running).leased == 0, "all are acknowledged")
+        began = time.monotonic()
+    took = time.monotonic() - began
+    stuck.open()
+    assert took < PROMPT_S
+
+
+@pytest.mark.parametrize("grace", [0.2, 600], ids=["grace is over", "told twice"])
+def test_a_silent_server(engines: Engines, own_server: Server, name: str, flavour: Flavour, grace: float) -> None:
+    """What can't be told comes back when its lease runs out."""
+    gate = Gate(flavour)
+    engine = engines.opened(own_server.url, name=name, shards=2)
+    engine.start()
+    worker = engine.worker(concurrency=HUNG, grace=grace, lease=2.0)
+    worker.on("")(gate.handler)
+    with engines.working(worker) as stop:
+        ids = engine.push_many([Task(n) for n in range(HUNG)])
+        wait_until(lambda: len(gate.begun) == HUNG, "all run")
+        own_server.pause()
+        began = time.monotonic()
+        stop()
+    took = time.monotonic() - began
+    own_server.resume()
+    gate.open()
+    assert took < PROMPT_S
+    wait_until(lambda: {state_of(engine, id) for id in ids} == {"ready"}, "the tasks come back")
+    wait_until(lambda: len(gate.ended) == HUNG, "the handlers have ended")
+
+
+def test_a_dead_server(engines: Engines, own_server: Server, name: str, flavour: Flavour) -> None:
+    gate = Gate(flavour)
+    engine = engines.opened(own_server.url, name=name, shards=2)
+    engine.start()
+    worker = engine.worker(concurrency=HUNG, grace=0.2)
+    worker.on("")(gate.handler)
+    with engines.working(worker):
+        engine.push_many([Task(n) for n in range(HUNG)])
+        wait_until(lambda: len(gate.begun) == HUNG, "all run")
+        own_server.kill()
+        began = time.monotonic()
+    took = time.monotonic() - began
+    gate.open()
+    assert took < PROMPT_S
+    wait_until(lambda: len(gate.ended) == HUNG, "the handlers have ended")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_coroutine_that_resists(engines: Engines, running: Engine) -> None:
+    """It is cancelled, and goes on."""
+    begun, ended = list[str](), list[str]()
+    over = False
+
+    async def resist(delivery: Delivery) -> None:
+        begun.append(delivery.id)
+        while not over:
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+
+    worker = running.worker(grace=0.1)
+    worker.on("")(resist)
+    with engines.working(worker):
+        id = running.push("x")
+        wait_until(lambda: begun, "it runs")
+        began = time.monotonic()
+    took = time.monotonic() - began
+    over = True
+    assert took < PROMPT_S
+    assert ended
+    assert state_of(running, id) in ("ready", "scheduled")
+
+
+# ---- processes
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def own_engine(own_server: Server, name: str) -> Iterator[Engine]:
+    with Engine(own_server.url, name=name, shards=1) as engine:
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def start(own_engine: Engine, own_server: Server, name: str, tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def begin(**options: Any) -> Worker:
+            text = msgspec.json.encode(Options(folder=str(tmp_path), **options)).decode()
+            worker = stack.enter_context(Worker("tests.support.working", own_server.url, name, text))
+            assert worker.said() == "ready"
+            return worker
+
+        yield begin
+        (tmp_path / "open").touch()  # for a test that failed before it did
+
+
+def begun(folder: Path) -> list[Note]:
+    return [note for note in notes(folder) if note.kind == "begun"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_told_twice_while_its_server_is_silent(
+    own_engine: Engine, start: Start, own_server: Server, tmp_path: Path, processes: int, first: signal.Signals
+) -> None:
+    own_engine.push_many([Task("gate") for _ in range(4)])
+    worker = start(grace=600, processes=processes, concurrency=4 // processes)
+    wait_until(lambda: len(begun(tmp_path)) == 4, "all run", timeout=SOON_S)
+    own_server.pause()
+    # not the same one: two that wait to be heard are one
+    os.kill(worker.pid, first)
+    os.kill(worker.pid, signal.SIGINT if first == signal.SIGTERM else signal.SIGTERM)
+    try:
+        wait_until(lambda: not worker.running, "it has ended", timeout=PROMPT_S)
+    finally:
+        own_server.resume()
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_for_the_whole_group_counts_once(
+    own_engine: Engine, start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As systemd stops a service, and a terminal a program: parent and children hear it, and the parent tells them."""
+    ids = own_engine.push_many([Task("gate") for _ in range(4)])
+    worker = start(processes=2, concurrency=2, grace=600)
+    wait_until(lambda: len(begun(tmp_path)) == 4, "all run", timeout=SOON_S)
+    os.killpg(worker.pid, number)
+    wait_until(lambda: len(list(tmp_path.glob("*.sated"))) == 2, "both claim no more", timeout=SOON_S)
+    assert worker.running
+    (tmp_path / "open").touch()
+    wait_until(lambda: not worker.running, "it has ended", timeout=SOON_S)
+    assert worker.stop() == 0
+    assert {note.id for note in notes(tmp_path) if note.kind == "done"} == set(ids)
+    assert {state_of(own_engine, id) for id in ids} == {"gone"}
+
+
+def test_stopped_while_its_children_die_again_and_again(
+    own_engine: Engine, start: Start, own_server: Server, tmp_path: Path
+) -> None:
+    """A child ends at once when it can't connect. The parent's pause is for all places together."""
+    own_engine.push("gate")
+    worker = start(processes=40, concurrency=1)
+    wait_until(lambda: begun(tmp_path), "it runs", timeout=SOON_S)
+    for child in psutil.Process(worker.pid).children():
+        child.kill()
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: not worker.running, "it has ended", timeout=PROMPT_S)
+    assert worker.stop() == 0
