@@ -116,10 +116,10 @@ class AsyncWorker(Base):
         loop = asyncio.get_running_loop()
         ended = self._ended = asyncio.Event()
         crew = await self._crew(self._plan())
-        crew.start()
-        self._at_work = crew
         with _signals(loop, self.stop):
             try:
+                crew.start()
+                self._at_work = crew
                 if not self._stop.is_set():
                     await ended.wait()
             finally:

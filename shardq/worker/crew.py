@@ -129,7 +129,8 @@ class Crew:
         self._wait(lambda: self._strands.idle, hurry)
         self._strands.end()
         self._hands.end()
-        ended(self._threads)
+        # a system without threads to spare may have started some of them only
+        ended(thread for thread in self._threads if thread.ident is not None)
 
     def _wait(self, done: Callable[[], bool], hurry: Sign) -> None:
         """Until it is done, or the end of step 4, which a second signal brings nearer."""

@@ -44,8 +44,8 @@ class Hands:
 
     def _hire(self) -> None:
         thread = threading.Thread(target=self._run, name="shardq-hand", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _run(self) -> None:
         while jobs := self._table.take():

@@ -145,9 +145,9 @@ class Worker(Base):
 
     def _run_here(self) -> None:
         crew = self._crew(self._plan())
-        crew.start()
-        self._at_work = crew
         try:
+            crew.start()
+            self._at_work = crew
             self._stop.wait()
         finally:
             self._at_work = None

@@ -21,13 +21,13 @@ import psutil
 import pytest
 
 from cluster.server import Server
-from shardq import Delivery, Engine, Task
+from shardq import AsyncEngine, Delivery, Engine, Task
 from tests.support.engines import Engines
 from tests.support.states import counted, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 from tests.support.working import Note, Options, notes
-from tests.worker.flavours import Flavour, Gate
+from tests.worker.flavours import BLOCKED_S, Flavour, Gate
 
 PROMPT_S = 14.0
 
@@ -151,6 +151,43 @@ def test_a_coroutine_that_resists(engines: Engines, running: Engine) -> None:
     assert took < PROMPT_S
     assert ended
     assert state_of(running, id) in ("ready", "scheduled")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_cancelled_twice_it_gives_back_without_grace(url: str, name: str) -> None:
+    """The first cancellation begins the grace, as a signal does; none loses what is held."""
+
+    async def main() -> None:
+        opened, cancelled = asyncio.Event(), list[str]()
+
+        async def wait(delivery: Delivery) -> None:
+            opened.set()
+            try:
+                await asyncio.sleep(BLOCKED_S)
+            except asyncio.CancelledError:
+                cancelled.append(delivery.id)
+                raise
+
+        async with AsyncEngine(url, name=name, shards=1) as engine:
+            await engine.start()
+            worker = engine.worker(grace=600)
+            worker.on("")(wait)
+            id = await engine.push("x")
+            run = asyncio.create_task(worker.run())
+            await opened.wait()
+            run.cancel()
+            assert await asyncio.wait([run], timeout=0.2) == (set(), {run})
+            assert not cancelled
+            run.cancel()
+            done, _ = await asyncio.wait([run], timeout=PROMPT_S)
+            assert done
+            assert run.cancelled()
+            assert cancelled == [id]
+            task = await engine.get(id)
+            assert task is not None
+            assert (task.state in ("ready", "scheduled"), task.failures, task.lapses) == (True, 0, 0)
+
+    asyncio.run(main())
 
 
 # ---- processes
