@@ -9,62 +9,75 @@
 
 from typing import TYPE_CHECKING
 
-from shardq.consumer import Consumer
-from shardq.engine import Engine, ShardStats, Stats
-from shardq.errors import (
-    AccessDenied,
-    BadInput,
-    ChangeUnderWay,
-    Conflict,
-    DedupWithoutId,
-    DelayAndAt,
-    DurabilityUnavailable,
-    EmbeddedFault,
-    EngineClosed,
-    InvalidDelay,
-    InvalidId,
-    InvalidName,
-    InvalidOption,
-    InvalidShardCount,
-    InvalidTopic,
-    InvalidUrl,
-    LeaseLost,
-    NaiveDatetime,
-    NotReplicated,
-    OutOfMemory,
-    PayloadNotDecodable,
-    PayloadNotEncodable,
-    PayloadTooLarge,
-    PushError,
-    ReadOnly,
-    ServerFault,
-    ServerTooOld,
-    SettleError,
-    ShardqError,
-    Unanswered,
-    Unavailable,
-)
-from shardq.growth import AsyncGrowth, Growth, Preview, Progress
 from shardq.lazy import lazily
-from shardq.model.record import Codec
-from shardq.model.task import DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
-from shardq.producer.buffer import Buffer, Pending
-from shardq.worker import AsyncNamedTask, Backoff, Bury, NamedTask, Retry, Worker
 
 if TYPE_CHECKING:
-    from shardq.consumer import AsyncConsumer
-    from shardq.engine import AsyncEngine
+    from shardq.consumer import AsyncConsumer, Consumer
+    from shardq.engine import AsyncEngine, Engine, ShardStats, Stats
+    from shardq.errors import (
+        AccessDenied,
+        BadInput,
+        ChangeUnderWay,
+        Conflict,
+        DedupWithoutId,
+        DelayAndAt,
+        DurabilityUnavailable,
+        EmbeddedFault,
+        EngineClosed,
+        InvalidDelay,
+        InvalidId,
+        InvalidName,
+        InvalidOption,
+        InvalidShardCount,
+        InvalidTopic,
+        InvalidUrl,
+        LeaseLost,
+        NaiveDatetime,
+        NotReplicated,
+        OutOfMemory,
+        PayloadNotDecodable,
+        PayloadNotEncodable,
+        PayloadTooLarge,
+        PushError,
+        ReadOnly,
+        ServerFault,
+        ServerTooOld,
+        SettleError,
+        ShardqError,
+        Unanswered,
+        Unavailable,
+    )
+    from shardq.growth import AsyncGrowth, Growth, Preview, Progress
+    from shardq.model.record import Codec
+    from shardq.model.task import DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
+    from shardq.producer.buffer import Buffer, Pending
     from shardq.version import __version__
-    from shardq.worker import AsyncWorker
+    from shardq.worker import AsyncNamedTask, AsyncWorker, Backoff, Bury, NamedTask, Retry, Worker
 else:
+    # The command hears Ctrl-C from its first line on, and a program loads what it uses.
+    _PLACES = {
+        "shardq.consumer": "Consumer",
+        "shardq.consumer.aio": "AsyncConsumer",
+        "shardq.engine": "Engine ShardStats Stats",
+        "shardq.engine.aio": "AsyncEngine",
+        "shardq.errors": (
+            "AccessDenied BadInput ChangeUnderWay Conflict DedupWithoutId DelayAndAt DurabilityUnavailable "
+            "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
+            "InvalidTopic InvalidUrl LeaseLost NaiveDatetime NotReplicated OutOfMemory PayloadNotDecodable "
+            "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
+            "ShardqError Unanswered Unavailable"
+        ),
+        "shardq.growth": "AsyncGrowth Growth Preview Progress",
+        "shardq.model.record": "Codec",
+        "shardq.model.task": "DeadTask Delivery Outcome Receipt Task TaskInfo",
+        "shardq.producer.buffer": "Buffer Pending",
+        "shardq.version": "__version__",
+        "shardq.worker": "AsyncNamedTask Backoff Bury NamedTask Retry Worker",
+        "shardq.worker.aio": "AsyncWorker",
+    }
     __getattr__, __dir__ = lazily(
         __name__,
-        {
-            "AsyncConsumer": "shardq.consumer.aio",
-            "AsyncEngine": "shardq.engine.aio",
-            "AsyncWorker": "shardq.worker.aio",
-            "__version__": "shardq.version",
-        },
+        {name: place for place, names in _PLACES.items() for name in names.split()} | {"errors": "shardq.errors"},
     )
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""Names that a package gives out and loads at their first use: programs of threads load nothing for asyncio."""
+"""Names that a package gives out and loads at their first use: programs of threads load nothing for asyncio, and the
+``shardq`` command hears of Ctrl-C while the rest is loading.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from typing import Any
 
 
 def lazily(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names in ``places`` are in the modules that stand there."""
+    """``__getattr__`` and ``__dir__`` of a package whose names in ``places`` are in the modules that stand there, or are
+    these modules.
+    """
 
     def load(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(places[name]), name)
+        place = importlib.import_module(places[name])
+        value = place if place.__name__ == f"{package}.{name}" else getattr(place, name)
         setattr(sys.modules[package], name, value)
         return value
 

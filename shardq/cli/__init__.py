@@ -1,11 +1,10 @@
-"""The ``shardq`` command. ``main``, which the console script ``shardq_command`` calls, is all of it that works without
-click and rich.
+"""The ``shardq`` command. ``main`` is the console script; it is all that works without click and rich.
 
 Reading order: ``app`` (the commands, and what becomes of their errors), ``options`` (what every command takes),
 ``session`` (from options to an open engine), then the commands: ``push``, ``orders``, ``forward``, ``stats``, ``run``,
 ``demo``; to operate the whole: ``shards``, ``grow``, ``dead``, ``topics``. ``output`` and ``board`` are how they speak,
-``words`` what they make of the engine's,
-``durations`` how they read times, ``signals`` how they end, ``fleet`` how they learn who serves what.
+``words`` what they make of the engine's, ``durations`` how they read times, ``signals`` how they end, ``fleet`` how they
+learn who serves what.
 """
 
 from __future__ import annotations
@@ -15,7 +14,14 @@ import sys
 
 
 def main() -> int:
-    """The exit code."""
+    """The exit code: 0 done, 1 refused or failed, 2 not understood, 130 interrupted."""
+    try:
+        return _run()
+    except KeyboardInterrupt:  # while it was still loading
+        return 130
+
+
+def _run() -> int:
     missing = [name for name in ("click", "rich") if not _installed(name)]
     if missing:
         print(f"error: the shardq command needs {' and '.join(missing)}: pip install 'shardq[cli]'", file=sys.stderr)

@@ -62,11 +62,11 @@ class Interrupted:
             raise KeyboardInterrupt
 
 from {script.module} import {script.attr}
-assert "shardq" not in sys.modules
+assert "shardq.engine" not in sys.modules
 sys.meta_path.insert(0, Interrupted())
 sys.exit({script.attr}())
 """
-    for module in ("shardq", "redis", "click", "shardq.cli.push.command"):
+    for module in ("shardq.engine", "msgspec", "click", "shardq.cli.push.command"):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module)], capture_output=True, text=True, timeout=LONGEST_S, check=False
         )

@@ -22,10 +22,14 @@ def test_an_engine_for_threads_loads_nothing_for_asyncio() -> None:
 import sys, shardq
 engine = shardq.Engine("redis://127.0.0.1:1")
 worker = engine.worker()
-print(*(name for name in ("asyncio", "redis", "concurrent.futures") if name in sys.modules))
+print(*(name for name in ("asyncio", "redis") if name in sys.modules))
 """
     )
     assert loaded == ""
+
+
+def test_the_errors_are_there_without_being_imported() -> None:
+    assert printed("import shardq; print(shardq.errors.ShardqError is shardq.ShardqError)") == "True"
 
 
 def test_the_version_is_that_of_the_package() -> None:
