@@ -11,9 +11,7 @@ from typing import Any
 
 
 def lazily(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names in ``places`` are in the modules that stand there, or are
-    these modules.
-    """
+    """``__getattr__`` and ``__dir__`` of a package. ``places``: each name to the module that has it, or that it is."""
 
     def load(name: str) -> Any:
         if name not in places:
