@@ -19,6 +19,7 @@ from cluster import servers
 from cluster.cluster import Cluster
 from cluster.server import Server
 from tests.support.leaks import Leaks
+from tests.support.waiting import wait_until
 
 # Nobody breaks the shared cluster: it should not fail over because the machine was busy for two seconds.
 _CALM_NODE_TIMEOUT_MS = 15_000
@@ -102,6 +103,20 @@ def own_server(server_binary: Path) -> Iterator[Server]:
     """A server for this test alone, which may break it: it keeps an append-only file."""
     with Server(server_binary, options=_KEPT) as server:
         yield server
+
+
+@pytest.fixture
+def replica(own_server: Server) -> Iterator[Server]:
+    """Of ``own_server``, and in step with it."""
+    own_server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    with Server(own_server.binary, options={"replicaof": own_server.address.replace(":", " ")}) as replica:
+        wait_until(lambda: _online(own_server) == 1, "the replica is in step", timeout=30)
+        yield replica
+
+
+def _online(master: Server) -> int:
+    """Replicas that get the writes as they are made."""
+    return sum("online" in str(value) for key, value in master.ask("INFO", "replication").items() if "slave" in key)
 
 
 @pytest.fixture

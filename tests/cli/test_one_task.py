@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.server import Server
 from shardq import Engine
 from shardq.layout.slots import slot_of
 from tests.cli.shell import Shell
@@ -66,21 +67,43 @@ def test_a_task_that_expires(shardq: Shell, engine: Engine) -> None:
     assert "is not after the task's due time" in wrong.err
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_a_push_that_waits_for_copies(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
-    # the server has no replica
-    done = shardq.run("push", "1", "--durability", "replicated", "--delay", "1h")
-    assert done.code == 1
-    assert "are not replicated: 0 confirmed it in time" in done.err
-    assert state_of(engine, done.out.strip()) == "scheduled"
+@pytest.fixture
+def two_lines(tmp_path: Path) -> str:
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"payload": 2, "delay": 3600}\n' * 2)
-    many = shardq.run("push", "--file", str(file), "--durability", "replicated")
+    return str(file)
+
+
+def test_a_push_that_waits_for_copies(
+    home: Path, own_server: Server, replica: Server, name: str, two_lines: str
+) -> None:
+    shardq = Shell(home, {"SHARDQ_URL": own_server.url, "SHARDQ_NAME": name})
+    durably = ("--durability", "replicated")
+    assert shardq.run("push", "1", *durably, "--delay", "1h").code == 0
+    replica.pause()
+    done = shardq.run("push", "1", *durably, "--delay", "1h")
+    assert done.code == 1
+    assert "are not replicated: 0 confirmed it in time" in done.err
+    many = shardq.run("push", "--file", two_lines, *durably)
+    replica.resume()
+    shardq.end()
     assert many.code == 1
     first, last, error = many.err.splitlines()
     assert (first, last) == ("2 pushed", "ended early, 2 lines read; to push the rest, go on with --from-line 3")
     assert "2 task(s) are stored, but are not replicated" in error
-    assert engine.stats().scheduled == 3
+    with Engine(own_server.url, name=name) as engine:
+        assert state_of(engine, done.out.strip()) == "scheduled"
+        assert engine.stats().scheduled == 4
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_push_that_nothing_could_confirm(shardq: Shell, engine: Engine, two_lines: str) -> None:
+    for what in (("1", "--delay", "1h"), ("--file", two_lines)):
+        done = shardq.run("push", *what, "--durability", "replicated")
+        assert done.code == 1
+        assert "has no replica" in done.err
+        assert "nothing was stored" in done.err
+    assert engine.stats().scheduled == 0
 
 
 @pytest.mark.parametrize(

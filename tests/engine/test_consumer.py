@@ -232,7 +232,7 @@ def test_what_can_not_be_claimed(engine: Engine, consumer: Consumer) -> None:
         with pytest.raises(InvalidOption, match="give an int from 1"):
             consumer.claim(most)  # type: ignore[arg-type]  # that is the point
     for wait in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InvalidOption, match="give seconds, 0 or more"):
+        with pytest.raises(InvalidOption, match="give seconds as a number, 0 or more"):
             consumer.claim(1, wait=wait)
     with pytest.raises(InvalidTopic):
         engine.consumer("no/slash")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,20 +14,6 @@ from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def replica(own_server: Server) -> Iterator[Server]:
-    """Of ``own_server``, and in step with it."""
-    own_server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")
-    with Server(own_server.binary, options={"replicaof": own_server.address.replace(":", " ")}) as replica:
-        wait_until(lambda: online(own_server) == 1, "the replica is in step", timeout=30)
-        yield replica
-
-
-def online(master: Server) -> int:
-    """Replicas that get the writes as they are made."""
-    return sum("online" in str(value) for key, value in master.ask("INFO", "replication").items() if "slave" in key)
 
 
 @pytest.mark.parametrize("outcome", ["pushed", "kept", "replaced"])
