@@ -18,8 +18,14 @@ T = TypeVar("T")
 Word = str | bytes | int | float
 
 
+_NUMBERS = frozenset((int, float))
+
+
 def _pack(*words: Word) -> bytes:
-    return pack_command(words)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
+    # Numbers become text here: hiredis (3.5) runs Python to make it, and crashes the process where the handler of a
+    # signal, such as Ctrl-C, raises in that.
+    texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
+    return pack_command(texts)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
 
 
 @dataclass(slots=True)

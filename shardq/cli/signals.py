@@ -27,8 +27,7 @@ thread, where Python would call their handlers."""
 def apart(work: Callable[[], T]) -> T:
     """The result of ``work``, done in a thread: the main one hears signals at once.
 
-    What a signal raises then does not strike in the middle of the work, either. C code need not expect that:
-    ``hiredis.pack_command`` (3.5) crashes the process when the str() of a number in a command is interrupted so.
+    What a signal raises then does not strike in the middle of the work, either.
     """
     result: list[T] = []
     failure: list[BaseException] = []
