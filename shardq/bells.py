@@ -210,7 +210,7 @@ class Bells:
             channel.ring(None)
 
     def idle(self, listener: _Listener) -> bool:
-        """Whether a listener has nothing left to listen to; then it is dropped, and must end."""
+        """True if a listener has nothing left to listen to; then it is dropped, and must end."""
         with self._lock:
             if self._listens_to(listener.node):
                 return False

@@ -136,7 +136,7 @@ class DurabilityUnavailable(ServerFault):
 
 
 class SettleError(ServerFault):
-    """Of deliveries that were settled together, those of some shards could not be.
+    """Deliveries were settled together, and those of some shards could not be.
 
     ``settled`` are the ids of those that were, ``lost`` of those whose lease was lost before; ``failed`` maps an id to
     its reason, and nothing was changed for it. ``unknown`` means that the answer was lost. Settle the last two again;

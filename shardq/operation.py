@@ -69,8 +69,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Whether everything that was written on some nodes until now is on their replicas, too: answered by slot, with the
-    name of the history that the node's writes are part of, or None while a replica is behind. After a failover the
+    """Asks if everything that was written on some nodes until now is on their replicas, too: answered by slot, with
+    the name of the history that the node's writes are part of, or None while a replica is behind. After a failover the
     history has another name: what was written before it may be lost. A node without replicas has nothing to wait for.
     """
 
@@ -303,7 +303,7 @@ class Barrier:
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
         self._histories: dict[int, str] = {}
-        """By shard, as last confirmed."""
+        """The history of each shard, as last confirmed."""
 
     def knows(self, shard: int) -> bool:
         return shard in self._histories
@@ -464,7 +464,7 @@ def everywhere(
     done: dict[int, T] = {}
     skipped: dict[int, ShardqError] = {} if broken is None else broken
     makes: dict[int, Make[T]] = {}
-    """Of the shards whose answer was lost."""
+    """How calls are made for shards whose answer was lost."""
     round = 0
     while True:
         epoch = atlas.topology.epoch

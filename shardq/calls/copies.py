@@ -1,4 +1,4 @@
-"""Whether replicas, or the disk, have what was written: seal, and the questions that follow it on its connection."""
+"""seal, and the questions that follow it on its connection: do replicas, or the disk, have what was written?"""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Replication:
 
 
 def replication(slot: int) -> Command[Replication]:
-    """Of the master of a slot."""
+    """The settings of the master of a slot."""
 
     def decode(text: bytes) -> Replication:
         fields = _fields(text)
@@ -91,14 +91,14 @@ def replication(slot: int) -> Command[Replication]:
 
 @dataclass(frozen=True, slots=True)
 class Nature:
-    """What a server does with its keys."""
+    """How a server keeps its keys."""
 
     server: str
     """Its run id: another with each start."""
     maxmemory: int
     """In bytes; 0: as much as there is."""
     policy: str
-    """What it does when that is used up."""
+    """The server's policy when that is used up."""
     appends: bool
     """It keeps an append-only file."""
 
@@ -120,7 +120,7 @@ def nature(slot: int) -> Command[Nature]:
 
 
 def saves(slot: int) -> Command[bool]:
-    """Whether the master of a slot writes snapshots by itself."""
+    """True if the master of a slot writes snapshots by itself."""
 
     def decode(answer: list[bytes] | dict[bytes, bytes]) -> bool:
         words = [*answer, *answer.values()] if isinstance(answer, dict) else answer

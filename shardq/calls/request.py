@@ -43,8 +43,8 @@ class Command(Generic[T]):
     """An earlier send may have been executed, its answer lost. Noted by the driver in the request it was given, so that
     whoever sends it again elsewhere, as another request, sends what is right after a lost answer."""
     hear_out: bool = field(default=False, kw_only=True)
-    """For threads: an answer that is under way when the caller is interrupted (Ctrl-C) is waited for, for a moment, and
-    decoded, because it says what the caller was given. Tasks of asyncio are shielded instead."""
+    """An answer that is under way when a thread is interrupted (Ctrl-C) is waited for, for a moment, and decoded: it
+    says what the caller was given. Tasks of asyncio are shielded instead."""
 
     def packed(self) -> bytes:
         """As sent first."""

@@ -31,7 +31,7 @@ BETWEEN = 3
 """Blanks between two columns."""
 
 TEXT = 24
-"""What a last column of text should have at the least; what is longer goes on in the next line."""
+"""The least width of a last column of text; longer text goes on in the next line."""
 
 UNBOUND = 1000
 """Columns where there is no terminal: nothing is cut that can be read at all."""
@@ -100,7 +100,7 @@ class Board:
         for column in columns:
             self._columns += (column, rate) if column is DISPATCHED and rates else (column,)
         self._needed: dict[str, int] = {}
-        """By title, the most that a column has ever needed: in a live table none comes and goes with a digit."""
+        """The most that a column has ever needed, by its title: in a live table none comes and goes with a digit."""
         self._looks: deque[tuple[float, dict[int, int]]] = deque()
         self._span = 0.0
         self._now: dict[int, int] = {}
@@ -122,7 +122,7 @@ class Board:
         return f"{sum(self._now[s] - before.get(s, 0) for s in shards) / self._span:,.0f}"
 
     def table(self, stats: Stats, *, width: int, height: int | None) -> Table:
-        """As many columns and shards as have room, and the totals of all."""
+        """A table of as many columns and shards as have room, and the totals of all."""
         rows: list[Row] = [*stats.shards, stats]
         cells = {column.title: [column.cell(row) for row in rows] for column in self._columns}
         columns = self._fitting(cells, width)

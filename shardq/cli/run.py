@@ -98,7 +98,7 @@ def _where(engine: Engine) -> str:
 
 
 def _said(seen: Stats | None) -> str:
-    """What is wrong, else who polls."""
+    """A line that says what is wrong, else who polls."""
     if seen is None:
         return ""
     if seen.problems:

@@ -20,8 +20,8 @@ SIGNALLED = 128
 """An exit code above this says which signal ended a command."""
 
 LOOK_S = 0.2
-"""Of one wait. When two signals come at once, the system may have another thread take both, and does not wake the main
-thread, where Python would call their handlers."""
+"""The length of one wait. When two signals come at once, the system may have another thread take both, and does not
+wake the main thread, where Python would call their handlers."""
 
 
 def apart(work: Callable[[], T]) -> T:

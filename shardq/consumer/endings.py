@@ -1,4 +1,4 @@
-"""What the consumers of one asyncio engine have to finish although nobody awaits it any more."""
+"""Work that the consumers of one asyncio engine have to finish although nobody awaits it any more."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 END_S = 2.0
-"""For all of it, when the engine is closed. A trip to a server that lives takes a part of that; what a dead one was not
-told comes back when its leases have run out."""
+"""Time for all of it, when the engine is closed. A trip to a server that lives takes a part of that; what a dead one
+was not told comes back when its leases have run out."""
 
 
 class Endings:

@@ -194,7 +194,7 @@ def _claimed(
 def _asked(
     claims: Claims, taken: Taken, asks: Sequence[Ask], room: Room | None, *, patience_s: float | None
 ) -> Operation[tuple[list[Delivery], bool]]:
-    """What these shards give now, and whether one of them has met only entries that nobody can be given."""
+    """Asks these shards. Returns what they give, and True if one of them has met only entries that nobody can get."""
     atlas = claims.atlas
     epoch = atlas.topology.epoch
     before = room.desk.turns([ask.shard for ask in asks], claims.topics) if room else {}

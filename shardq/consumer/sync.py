@@ -33,7 +33,7 @@ from shardq.operation import run
 log = logging.getLogger("shardq.consumer")
 
 GIVE_BACK_S = 1.0
-"""For each trip of an interrupted claim that gives back; who pressed Ctrl-C waits."""
+"""The bound of each trip of an interrupted claim that gives back; who pressed Ctrl-C waits."""
 
 
 class Consumer:

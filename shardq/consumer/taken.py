@@ -1,4 +1,4 @@
-"""What one claim was given so far: noted as the answers come, so that it can be given back when its caller is gone.
+"""Notes what one claim was given so far, as the answers come, so that it can be given back when its caller is gone.
 
 A caller goes by the cancellation of its asyncio task, by Ctrl-C, or with an error of a later trip.
 """
@@ -20,7 +20,7 @@ Settlement = dict[int, tuple[list[Ack], list[Back]]]
 
 @dataclass(slots=True)
 class Taken:
-    """Of one claim. The operation notes, its driver's end takes."""
+    """The notes of one claim. The operation writes them, and the end of its caller reads them."""
 
     caller_left: bool = False
     """Nothing more is to be asked for, and what comes goes back."""

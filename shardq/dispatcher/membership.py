@@ -38,7 +38,7 @@ LEAVE_TIMEOUT_S = 0.25
 """Signing off is a courtesy: a server that says nothing must not hold up the end of a process."""
 
 WHO = "the heartbeat"
-"""As it is known among those that an outage hits."""
+"""The name of the heartbeat among those that an outage hits."""
 
 Changed = Callable[[tuple[str, ...]], None]
 

@@ -143,7 +143,7 @@ class AsyncDriver:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        """Whether replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
+        """Asks if replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
         self._routes.check_open()
         addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
         by_node = {addresses[seal.slot]: seal for seal in seals}

@@ -59,7 +59,7 @@ class AsyncNode:
         return best or await self._dialled(self._dialling, max(0.0, deadline - time.monotonic()))
 
     async def _dialled(self, dialling: asyncio.Task[Pipe | Fault], within: float) -> Pipe | Fault:
-        """What comes of a dial that others wait for, too; nobody's giving up ends it."""
+        """Waits for a dial that others wait for, too; nobody's giving up ends it."""
         await asyncio.wait((dialling,), timeout=within)
         if not dialling.done():
             return unconnected(within)

@@ -1,5 +1,5 @@
-"""Whether a node's replicas have what was written on it: the conversation, for both drivers, and what is remembered of
-each node. No I/O.
+"""The conversation that tells whether a node's replicas have what was written on it, for both drivers, and what is
+remembered of each node. No I/O.
 
 WAIT is about the writes of one connection. So a small one is made first, on a connection that nobody else uses
 meanwhile: the replicas that have it have all that came before it, by whichever connection.
@@ -17,10 +17,10 @@ from shardq.drivers.wire import pack
 from shardq.errors import AccessDenied
 
 WAIT_MS = 1000
-"""For the replicas to confirm: they do in a round trip. Longer than that they are behind."""
+"""Time for the replicas to confirm: they do in a round trip. Longer than that they are behind."""
 
 CONVERSATION_S = 5.0
-"""For the whole of it."""
+"""Time for the whole of it."""
 
 ALONE_S = 1.0
 """How long a node that had no replica is taken to have none: then nothing is asked."""
@@ -33,7 +33,7 @@ INFO = pack(("INFO", "replication"))
 
 
 class Copies:
-    """What one driver knows of the replicas of each node."""
+    """The replicas of each node, as far as one driver knows of them."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}

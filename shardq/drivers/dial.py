@@ -76,7 +76,7 @@ def unconnected(family: socket.AddressFamily) -> socket.socket:
 
 
 def server_name(address: str) -> str:
-    """What the server's certificate must name: the host as written, without the zone of an IPv6 address."""
+    """The name that the server's certificate must have: the host as written, without the zone of an IPv6 address."""
     return host_of(address).partition("%")[0]
 
 

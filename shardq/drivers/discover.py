@@ -38,7 +38,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one address answers first to bytes on a bare connection: nothing is empty."""
+    """A question: what does one address answer first to bytes on a bare connection? Nothing is empty."""
 
     address: str
     data: bytes

@@ -53,7 +53,7 @@ class Fault:
     """Raised when nothing better follows."""
     text: str
     advice: str = dataclasses.field(default="", kw_only=True)
-    """What to do, where the kind of error does not say it."""
+    """Advice to the user, where the kind of error does not say it."""
     lost: bool = False
     """It was sent and may have been executed."""
     slot: int = -1

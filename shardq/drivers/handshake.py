@@ -1,4 +1,4 @@
-"""What is said on a new connection, and what the answers mean: HELLO or AUTH, then CLIENT SETNAME and SELECT. No I/O.
+"""The handshake of a new connection, and what the answers mean: HELLO or AUTH, then CLIENT SETNAME and SELECT. No I/O.
 
 Written once, as a generator of trips: ``wire`` and ``pipe`` each send them in their own way of waiting. Every refusal
 says what is wrong with the URL, and none quotes a password, though a server may.

@@ -1,4 +1,4 @@
-"""What the log says of nodes that fail: one line for a node, however many shards it has, and one when it is over.
+"""Logs nodes that fail: one line for a node, however many shards it has, and one when it is over.
 
 Pollers and the heartbeat tell of each failure and of its end; an outage lasts from the first of them to the last.
 Whoever else meets the same fault (subscriber, mover, relay) asks whether it has been said. One ``Outages`` a driver.
@@ -26,7 +26,7 @@ class _Outage:
     waiting: set[int | str] = field(default_factory=set)
     """Who was hit and is not well yet."""
     shards: int = 0
-    """Of those it hit, how many are dispatched again."""
+    """How many of those it hit are dispatched again."""
     answered: bool = False
     """Somebody is well again, be it no shard."""
 
@@ -41,7 +41,7 @@ class Outages:
         """Who → the node whose outage it waits out."""
 
     def failed(self, who: int | str, exc: Exception) -> bool:
-        """Whether the log says of the whole node what ``who`` has met; if not, the caller must."""
+        """True if the log says of the whole node what ``who`` has met; if not, the caller must."""
         if not isinstance(exc, ServerFault) or not isinstance(exc, _OF_A_NODE) or not exc.node:
             self.over(who)  # the node answers
             return False
@@ -65,7 +65,7 @@ class Outages:
         self._gone(who, well=False)
 
     def covers(self, node: str) -> bool:
-        """Whether the log says that this node fails."""
+        """True if the log says that this node fails."""
         return node in self._outages
 
     def _gone(self, who: int | str, *, well: bool) -> None:

@@ -79,7 +79,7 @@ class Errand(Generic[T]):
         return 1 if self.address is None else 2
 
     def heard_out(self, answer: Any) -> None:
-        """What came for a caller that was interrupted meanwhile."""
+        """Decodes what came for a caller that was interrupted meanwhile."""
         if not isinstance(answer, (Fault, ErrorReply)):
             with contextlib.suppress(ShardqError):
                 self.request.decode(answer)

@@ -39,7 +39,7 @@ class Pipe(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._why = of_exception(ConnectionResetError("the connection is closed"), sent=False)
-        """What ended it."""
+        """The fault that ended it."""
 
     @property
     def load(self) -> int:
@@ -182,7 +182,7 @@ async def open_pipe(settings: Settings, address: str, *, within: float, sentinel
 
 
 async def look(address: str, data: bytes, *, within: float) -> bytes:
-    """What is answered first to some bytes on a bare connection; nothing, if nothing is in time."""
+    """The first answer to some bytes on a bare connection; empty, if none is in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
     sock = await connect_async(address, deadline=deadline)

@@ -65,7 +65,7 @@ class Driver:
 
     @property
     def outages(self) -> Outages:
-        """What the log says of nodes that fail."""
+        """The log of nodes that fail."""
         return self._routes.outages
 
     # ---- calls
@@ -87,7 +87,7 @@ class Driver:
         return Lanes(calls, self._routes, timeout=self._timeout(timeout)).run()
 
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        """Whether replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
+        """Asks if replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
         self._routes.check_open()
         addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
         by_node = {addresses[seal.slot]: seal for seal in seals}

@@ -159,7 +159,7 @@ def readable(sock: socket.socket, timeout: float) -> bool:
 
 
 def look(address: str, data: bytes, *, timeout: float) -> bytes:
-    """What is answered first to some bytes on a bare connection; nothing, if nothing is in time."""
+    """The first answer to some bytes on a bare connection; empty, if none is in time."""
     deadline = time.monotonic() + timeout
     sock = connect(address, deadline=deadline)
     if isinstance(sock, Fault):

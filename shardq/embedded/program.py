@@ -41,7 +41,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def version(path: Path) -> str:
-    """What it says it is, like ``Valkey 9.1.2``; empty when it is no server, or one for another machine."""
+    """The version that it says it is, like ``Valkey 9.1.2``; empty when it is no server, or one for another machine."""
     try:
         run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

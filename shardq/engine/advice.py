@@ -1,4 +1,4 @@
-"""What in the settings of the servers can lose tasks: logged at open, once a process and server, and in ``stats()``.
+"""Settings of the servers that can lose tasks: logged at open, once a process and server, and told by ``stats()``.
 
 Nothing here ever fails: a server that may not say (an ACL, a command renamed) or is slow is passed over.
 """
@@ -20,10 +20,10 @@ T = TypeVar("T")
 log = logging.getLogger("shardq.advice")
 
 TIMEOUT_S = 0.5
-"""Of each of two trips: opening must not wait long for what is only good to know."""
+"""The bound of each of two trips: opening must not wait long for what is only good to know."""
 
 _said: set[Advice] = set()
-"""By this process."""
+"""The advice that this process has logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Advice:
 
 
 def given(slots: Mapping[str, int], unserved: int) -> Operation[list[Advice]]:
-    """What to change at these nodes. ``slots``: one slot of each; ``unserved``: how many no node serves."""
+    """Finds what to change at these nodes. ``slots``: one slot of each; ``unserved``: how many no node serves."""
     found = []
     if unserved:
         found.append(Advice("", f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"))

@@ -1,4 +1,4 @@
-"""What an asyncio engine leaves to threads. It is done to its end, or undone, whatever becomes of who waits for it.
+"""Work that an asyncio engine leaves to threads. It is done to its end, or undone, whatever becomes of its caller.
 
 Not by the loop's executor: what waits there for a free thread is dropped when its caller is cancelled, and a program's
 own work may take all of its threads.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """What pollers and ears talk through: threads, whatever the loop is busy with."""
+    """The driver and subscriber of pollers: in threads, whatever the loop is busy with."""
 
     driver: Driver
     bells: Bells
@@ -40,7 +40,7 @@ class Threads:
 
 
 async def made(make: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """What a thread makes. When the caller is cancelled nothing of it stays: the thread undoes what it has made."""
+    """Has a thread make something. When the caller is cancelled nothing of it stays: the thread undoes it."""
     future = _begun(make, undo)
     try:
         return await asyncio.wrap_future(future)

@@ -100,7 +100,7 @@ class Core:
             server.leave()
 
     def _advice(self, driver: Driver | AsyncDriver, glances: Glances | None = None) -> Operation[list[Advice]]:
-        """What to change at the servers of this engine, or at those where a shard was seen."""
+        """Finds what to change at the servers of this engine, or at those where a shard was seen."""
         atlas = self._map()
         if glances is None:
             slots = [atlas.control.slot, *(keys.slot for keys in atlas.span())]

@@ -137,7 +137,7 @@ class Options:
         return self.settings(server.url), server
 
     def keep(self) -> Keep:
-        """What dispatchers keep of the dead."""
+        """The dead that dispatchers keep."""
         return Keep(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
 
     def compare(self, topology: Topology) -> None:

@@ -90,7 +90,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence each: shards that could not be seen, pollers and workers of this process that fail or stand still, and
     shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
     warnings: tuple[str, ...]
-    """What in the settings of the servers can lose tasks, a sentence each; they do not count for ``healthy``."""
+    """Settings of the servers that can lose tasks, a sentence each; they do not count for ``healthy``."""
     connections: Mapping[str, Connections]
     """Of this engine, by node: how many of how many."""
     replication: Mapping[str, Replication]

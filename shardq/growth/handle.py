@@ -126,7 +126,7 @@ class AsyncGrowth:
 
 
 def _until(timeout: float | None) -> float | None:
-    """By the monotonic clock."""
+    """The end of a timeout, by the monotonic clock."""
     if timeout is None:
         return None
     check_seconds(timeout, "timeout")

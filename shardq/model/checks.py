@@ -278,7 +278,7 @@ def reason_text(reason: str) -> str:
 
 
 def check_on_conflict(choice: str, id: str | None) -> None:
-    """What to do with an id that is taken. One of ours never is: to keep what there is says nothing then."""
+    """The rule for an id that is taken. One of ours never is: to keep what there is says nothing then."""
     if choice not in _CONFLICTS:
         raise InvalidOption(f"on_conflict can't be {_shown(choice)}; use one of {', '.join(map(repr, _CONFLICTS))}")
     if id is None and choice != "keep":

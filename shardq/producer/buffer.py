@@ -45,7 +45,7 @@ class _Sending:
         self.error: ShardqError | None = None
 
     def push_error(self) -> PushError:
-        """What became of its tasks, when it failed."""
+        """The fate of its tasks, when it failed."""
         if isinstance(self.error, PushError):
             return self.error
         # it ended before its answers were looked at: some of it may be stored

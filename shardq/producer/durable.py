@@ -64,7 +64,7 @@ class Confirming:
         self._wanted: dict[str, int] = {}
         """How many copies each node has."""
         self._pushed: dict[str, tuple[int, Call[object]]] = {}
-        """By node: which connection took its first push, and the last push."""
+        """The connection that took the first push of each node, and its last push."""
 
     def check(self, slot: int) -> None:
         """Asks the slot's master what there is to confirm a push. Raises DurabilityUnavailable when nothing is."""

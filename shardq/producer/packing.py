@@ -77,7 +77,7 @@ class Entries:
 
 
 def each_task(tasks: Iterable[Task]) -> Iterator[Task]:
-    """What a caller gave as many tasks."""
+    """Goes through what a caller gave as many tasks."""
     # a mapping and a text can be gone through as well, and the error would be about their keys or letters
     if not isinstance(tasks, Iterable) or isinstance(tasks, str | bytes | Mapping | Task):
         raise BadInput(f"tasks can't be {type(tasks).__name__}; give a list, or any iterable, of shardq.Task")

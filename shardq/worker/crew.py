@@ -50,7 +50,7 @@ HURRY_S = 1.0
 """The same after a second signal."""
 
 SLICE_S = 0.05
-"""Of waits, between which a second signal is seen."""
+"""The length of waits, between which a second signal is seen."""
 
 
 class Crew:
@@ -133,7 +133,7 @@ class Crew:
         ended(thread for thread in self._threads if thread.ident is not None)
 
     def _wait(self, done: Callable[[], bool], hurry: Sign) -> None:
-        """Until it is done, or the end of step 4, which a second signal brings nearer."""
+        """Waits until it is done, or for the end of step 4, which a second signal brings nearer."""
         while not done():
             now = time.monotonic()
             if hurry.is_set():
@@ -233,7 +233,7 @@ class Crew:
             tell(logging.ERROR, what, len(dead), ", ".join(dead[:5]))
 
     def _left(self) -> float | None:
-        """Of step 4 of stopping, for one trip. None: as the driver says."""
+        """The time left for one trip in step 4 of stopping. None: as the driver says."""
         if self._until == math.inf:
             return None
         return max(SLICE_S, min(self._until - time.monotonic(), self._driver.settings.timeout))

@@ -27,7 +27,7 @@ RESTART_S = 1.0
 """After a child that ended so soon none is started for as long: one that dies at once must not be forked in a loop."""
 
 END_S = 5.0
-"""For a child to say good-bye, on top of its grace; more than it takes itself."""
+"""Time for a child to say good-bye, on top of its grace; more than it takes itself."""
 
 STOP = b"s"
 HURRY = b"h"
@@ -110,7 +110,7 @@ class Fleet:
 
 
 class _Child:
-    """As the parent knows it."""
+    """A child, as the parent knows it."""
 
     def __init__(self, pid: int, pipe: int) -> None:
         self.pid = pid

@@ -51,7 +51,7 @@ class Handler:
     once: Once = field(default_factory=Once, repr=False, compare=False)
 
     def delay_ms(self, attempt: int) -> int:
-        """By the backoff; where that fails, by the default one. Never raises."""
+        """The delay by the backoff; where that fails, by the default one. Never raises."""
         try:
             return policy.delay_ms(self.backoff, attempt)
         except BaseException as exc:  # noqa: BLE001  the user's code, SystemExit too: the task is settled
@@ -114,7 +114,7 @@ class Registry:
 
 
 def check_on(topic: str, type: Any) -> None:
-    """What ``@worker.on`` is given, apart from attempts."""
+    """The options that ``@worker.on`` is given, apart from attempts."""
     if callable(topic):
         raise InvalidOption(f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one')
     check_topic(topic)

@@ -13,8 +13,8 @@ import threading
 import time
 
 LOOK_S = 0.2
-"""Of one wait. When two signals come at once, the system may have another thread take both, and does not wake the main
-thread, where Python would call their handlers."""
+"""The length of one wait. When two signals come at once, the system may have another thread take both, and does not
+wake the main thread, where Python would call their handlers."""
 
 
 class Sign:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 START_S = 10.0
-"""For a server that was just being started to listen."""
+"""Time for a server that was just being started to listen."""
 
 END_S = 10.0
 TRY_S = 0.05

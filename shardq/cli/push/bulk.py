@@ -51,7 +51,7 @@ class Bulk:
     read: int = 0
     """The last line that was looked at; blank ones in between count."""
     settled: int = 0
-    """Of every line up to this one it is known what became of it, but for these:"""
+    """The last line of those whose fate is known, but for these:"""
     missing: list[int] = field(default_factory=list)
     """Lines that the server refused while it stored others after them."""
     doubtful: list[int] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Bulk:
 
 @dataclass(slots=True)
 class _Result:
-    """What became of the lines of one window."""
+    """The fate of the lines of one window."""
 
     stored: list[tuple[int, Receipt]]
     taken: list[tuple[int, str]] = field(default_factory=list)

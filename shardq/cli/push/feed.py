@@ -75,7 +75,7 @@ class Feed:
         return bool(select.select([self._descriptor, self._ending.fileno()], [], [], seconds)[0])
 
     def _read(self) -> bytes | None:
-        """What is there, waited for; empty at the end. None: nothing, look again."""
+        """The bytes that are there, waited for; empty at the end. None: nothing, look again."""
         self._readable(None)
         if self._over():
             return None
