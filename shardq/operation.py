@@ -365,8 +365,8 @@ def _repaired(atlas: Atlas, keys: ShardKeys, epoch: int) -> Operation[None]:
     if known.pending is not None:
         yield from come_in_force(atlas)
         return
-    copies = [(yield control.read_copy(keys))]
-    if not (newest := _newest(copies, known)):
+    own = yield control.read_copy(keys)
+    if not (newest := _newest([own], known)):
         answers = yield Many([control.read_copy(other) for other in atlas.span()])
         newest = _newest([copy for _, copy in answers if isinstance(copy, bytes)], known)
     if newest:

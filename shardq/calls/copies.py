@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardq.calls.answers import nothing
+from shardq.calls.observe import info_fields
 from shardq.calls.request import Call, Command
 from shardq.scripts import script
 
@@ -16,8 +17,7 @@ def replicas(slot: int) -> Command[int]:
     """How many are connected to the master of a slot."""
 
     def decode(text: bytes) -> int:
-        fields = dict(row.partition(b":")[::2] for row in text.splitlines())
-        return int(fields[b"connected_slaves"])
+        return int(info_fields(text)[b"connected_slaves"])
 
     return Command(slot=slot, words=("INFO", "replication"), decode=decode)
 

@@ -76,10 +76,10 @@ class Replication:
 
 
 def replication(slot: int) -> Command[Replication]:
-    """The settings of the master of a slot."""
+    """Asks the master of a slot how far its replicas are."""
 
     def decode(text: bytes) -> Replication:
-        fields = _fields(text)
+        fields = info_fields(text)
         # slave0:ip=10.0.0.2,port=6379,state=online,offset=1234,lag=0
         rows = [value for name, value in fields.items() if name.startswith(b"slave") and b"state=online" in value]
         offsets = [int(row.partition(b"offset=")[2].partition(b",")[0]) for row in rows]
@@ -104,10 +104,10 @@ class Nature:
 
 
 def nature(slot: int) -> Command[Nature]:
-    """Of the master of a slot."""
+    """Asks the master of a slot for its settings."""
 
     def decode(text: bytes) -> Nature:
-        fields = _fields(text)
+        fields = info_fields(text)
         return Nature(
             server=fields.get(b"run_id", b"").decode(),
             maxmemory=int(fields.get(b"maxmemory", b"0")),
@@ -129,5 +129,6 @@ def saves(slot: int) -> Command[bool]:
     return Command(slot=slot, words=("CONFIG", "GET", "save"), decode=decode)
 
 
-def _fields(text: bytes) -> dict[bytes, bytes]:
+def info_fields(text: bytes) -> dict[bytes, bytes]:
+    """An answer to INFO, by the names in it."""
     return dict(row.partition(b":")[::2] for row in text.splitlines())

@@ -14,14 +14,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
 
+from shardq.worker.sign import LOOK_S
+
 T = TypeVar("T")
 
 SIGNALLED = 128
 """An exit code above this says which signal ended a command."""
-
-LOOK_S = 0.2
-"""The length of one wait. When two signals come at once, the system may have another thread take both, and does not
-wake the main thread, where Python would call their handlers."""
 
 
 def apart(work: Callable[[], T]) -> T:

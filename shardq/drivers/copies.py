@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+from shardq.calls.observe import info_fields
 from shardq.calls.request import Call
 from shardq.drivers.faults import ErrorReply, of_reply
 from shardq.drivers.wire import pack
@@ -52,7 +53,7 @@ class Copies:
         text = _allowed((yield INFO), address)
         if not isinstance(text, bytes):
             return None
-        fields = dict(row.partition(b":")[::2] for row in text.splitlines())
+        fields = info_fields(text)
         if fields.get(b"role") != b"master":
             return None
         history = fields[b"master_replid"].decode()

@@ -114,7 +114,7 @@ class Registry:
 
 
 def check_on(topic: str, type: Any) -> None:
-    """The options that ``@worker.on`` is given, apart from attempts."""
+    """Checks the options that ``@worker.on`` is given, apart from attempts."""
     if callable(topic):
         raise InvalidOption(f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one')
     check_topic(topic)
