@@ -30,6 +30,8 @@ class Dispatched:
     now_us: int
     lacking: tuple[str, ...]
     """Topics with due tasks whose ready lists were not given."""
+    routed: tuple[str, ...]
+    """Routed topics whose ready lists are not empty now, whoever filled them."""
 
 
 def dispatch(
@@ -40,12 +42,35 @@ def dispatch(
     limit: int,
     max_attempts: int,
     paused: Collection[str] = (),
+    routed: Collection[str] = (),
+    caller: str = "",
     now_us: str = "",
 ) -> Call[Dispatched]:
-    marked = [f"!{topic}" if topic in paused else topic for topic in topics]
+    """``routed``: topics whose tasks go on to a list; they wake no consumer. ``caller`` names who asks, and changes
+    whenever an answer may have been lost: what an earlier call moves after this one rings the bell.
+    """
+    marked = [f"!{topic}" if topic in paused else f">{topic}" if topic in routed else topic for topic in topics]
+
+    def again() -> Call[Dispatched]:
+        return dispatch(
+            keys,
+            epoch,
+            topics,
+            limit=limit,
+            max_attempts=max_attempts,
+            paused=paused,
+            routed=routed,
+            caller=f"{caller}+",
+            now_us=now_us,
+        )
+
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us, limit, max_attempts, keys.wake(""), *marked],
+        words=[
+            *(epoch, now_us, limit, max_attempts, keys.wake("")),
+            *((keys.bell, caller) if routed else ("", "")),
+            *marked,
+        ],
         decode=_dispatched,
         script=script("dispatch"),
         keys=(
@@ -60,11 +85,13 @@ def dispatch(
             *map(keys.ready, topics),
             *map(keys.waiting, topics),
         ),
+        resend=again if routed else None,
     )
 
 
 def _dispatched(answer: list[Any]) -> Dispatched:
-    moved, reaped, buried, oldest, newest, next_ms, now_us, *lacking = body(answer)
+    moved, reaped, buried, oldest, newest, next_ms, now_us, *rest = body(answer)
+    topics = [topic.decode() for topic in rest]
     return Dispatched(
         moved=moved,
         reaped=reaped,
@@ -73,7 +100,8 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         newest_ms=newest,
         next_us=int(next_ms) * 1000 if next_ms else None,
         now_us=int(now_us),
-        lacking=tuple(topic.decode() for topic in lacking),
+        lacking=tuple(topic for topic in topics if not topic.startswith(">")),
+        routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
     )
 
 

@@ -94,7 +94,7 @@ def _unconfirmed(seen: Stats) -> str:
 def shown(seen: Stats) -> dict[str, Any]:
     """As JSON: what this process's pollers would know is left out, it has none."""
     fields: dict[str, Any] = msgspec.to_builtins(seen)
-    for own in ("lateness", "dispatchers", "connections"):
+    for own in ("lateness", "dispatchers", "connections", "failing_routes"):
         del fields[own]
     for shard in fields["shards"]:
         for own in ("lateness", "poller", "poller_error"):

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 from shardq.atlas import Atlas
 from shardq.bells import Bells
+from shardq.dispatcher.faults import RouteFault, RouteFaults
 from shardq.dispatcher.membership import Membership
 from shardq.dispatcher.pacing import Lead
 from shardq.dispatcher.poller import Keep, Poller, PollerReport
@@ -37,7 +38,14 @@ class Dispatcher:
         self._bells = bells
         self._leads: defaultdict[str, Lead] = defaultdict(Lead)
         self._membership = Membership(driver, atlas, self._rebalance)
-        self._relay = Relay(driver, atlas, process=self._membership.process)
+        self._faults = RouteFaults()
+        self._relay = Relay(
+            driver,
+            atlas,
+            process=self._membership.process,
+            serves=lambda shard: shard in self._pollers,
+            faults=self._faults,
+        )
         self._mover = Mover(
             driver,
             atlas,
@@ -91,6 +99,12 @@ class Dispatcher:
             pollers = list(self._pollers.values())
         return {poller.keys.shard: poller.report() for poller in pollers}
 
+    def failing_routes(self) -> tuple[RouteFault, ...]:
+        """The routes that this process can't serve now."""
+        with self._lock:
+            mine = list(self._pollers)
+        return self._faults.shown(self._atlas.topology, mine)
+
     def _hear_news(self, _: str | None) -> None:
         self._membership.news.set()
 
@@ -103,6 +117,7 @@ class Dispatcher:
         self._mover.topology_changed(topology)
         self._membership.news.set()
         with self._lock:
+            self._faults.keep(topology, self._pollers)
             for poller in self._pollers.values():
                 poller.bell.set()
 
@@ -115,15 +130,19 @@ class Dispatcher:
             if self._stopped or mine == self._pollers.keys():
                 return
             gone = [self._pollers.pop(shard) for shard in self._pollers.keys() - mine]
+            self._faults.keep(self._atlas.topology, mine)
             for shard in sorted(mine - self._pollers.keys()):
-                self._pollers[shard] = self._new_poller(shard)
+                # known before it starts: the relay takes no shard of others
+                self._pollers[shard] = poller = self._new_poller(shard)
+                self._bells.listen(poller.keys.bell, poller.keys.slot, poller.rung)
+                poller.start()
         log.info("serving %d of %d shards among %d processes", len(mine), len(span), len(members))
         self._tell_to_end(gone)
         ended(poller.thread for poller in gone)
 
     def _new_poller(self, shard: int) -> Poller:
         keys = self._atlas.keys(shard)
-        poller = Poller(
+        return Poller(
             self._driver,
             self._atlas,
             keys,
@@ -131,8 +150,6 @@ class Dispatcher:
             keep=self._keep,
             hears=lambda: self._bells.hears(keys.bell),
             relay=self._relay.rouse,
+            faults=self._faults,
             leads=self._leads,
         )
-        self._bells.listen(keys.bell, keys.slot, poller.rung)
-        poller.start()
-        return poller

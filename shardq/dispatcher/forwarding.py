@@ -1,109 +1,106 @@
 """One poller's routes: what is ready of a routed topic goes on to its list, by the forward script or by the relay.
 
-A list that refuses (something else has its name, or an ACL forbids it) holds back its own topic and no other: said
-once in the log, shown in ``stats()``, tried again until it takes.
+Dispatch says which routed topics have something ready, whoever moved it, and it is asked with all of them, or with as
+many as go into one call in turns. So nothing is kept here of what may be where.
 
-A topic is looked at when this poller has moved something of it. Others move tasks too: a process that is just giving
-the shard up, or a dispatch of ours whose answer was lost. So all routes are looked at after every connect, once more
-soon after the first look, and then now and then.
+A list that refuses (something else has its name, or an ACL forbids it) holds back its own topic and no other: told by
+``faults``, tried again until it takes.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
-from shardq.atlas import Atlas
 from shardq.calls import dispatch
 from shardq.calls.answers import Missing, Stale
-from shardq.dispatcher.pacing import LONGEST_SLEEP_S
+from shardq.dispatcher.faults import RouteFaults
+from shardq.dispatcher.relay import is_relayed
 from shardq.drivers.sync import Driver, Line
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
-from shardq.layout.slots import slot_of
+from shardq.layout.topology import Route, Topology
 
-log = logging.getLogger("shardq.dispatcher")
+MAX_TOPICS = 64
+"""Ready lists declared to one dispatch. With more topics in use at once the poller takes turns."""
+
+MAX_ROUTED = MAX_TOPICS // 2
+"""Of those, routed ones that are given although nothing is known of them: the others need room, too."""
 
 RETRY_S = 1.0
 """Before a list that refused is tried again: somebody has to change something first."""
 
-
-SETTLED_S = 1.0
-"""A process that gave the shard up has ended its last dispatch of it by then."""
+Relayed = Callable[[int, Sequence[str]], None]
+"""Tells the relay of a shard, and of topics that are ready there."""
 
 
 class Forwarding:
     """For the poller's thread."""
 
     def __init__(
-        self, driver: Driver, line: Line, atlas: Atlas, keys: ShardKeys, *, relay: Callable[[int], None], timeout: float
+        self, driver: Driver, line: Line, keys: ShardKeys, *, relay: Relayed, faults: RouteFaults, timeout: float
     ) -> None:
-        self.error: str | None = None
-        """Why a list is not served; None while all are."""
         self._driver = driver
         self._line = line
-        self._atlas = atlas
         self._keys = keys
         self._relay = relay
+        self._faults = faults
         self._timeout = timeout
-        self._seen = (0, 0)
-        """The epoch, and the connection of the line, at the last look at all routes."""
-        self._look_at = 0.0
-        """When to look at all of them again."""
-        self._open: set[str] = set()
-        """Topics whose ready list may hold something."""
-        self._refused: dict[str, float] = {}
-        """Topic → when to try it again."""
+        self._epoch = 0
+        self._turn = 0
+        """Where the next turn of routed topics begins, when not all go into one call."""
+        self._turns = 0
+        """How many more of them are to be taken at once."""
+        self._refused: dict[str, tuple[Route, float]] = {}
+        """Topic → the route that failed, and when to try it again."""
 
-    def serve(self, touched: Iterable[str], *, limit: int) -> float:
-        """Forwards one batch of each topic that has something; answers in how many seconds there is more to do.
+    def rung(self) -> None:
+        """Something may be ready that this poller has not moved: the next steps ask for all routed topics."""
+        self._epoch = 0
 
-        ``touched``: topics that may have got something since.
+    def given(self, known: Sequence[str], topology: Topology) -> list[str]:
+        """The topics to dispatch: routed ones, and of those ``known`` as many as there is room for."""
+        routed = list(topology.open_routes)
+        if topology.epoch != self._epoch:
+            self._epoch, self._turns = topology.epoch, -(-len(routed) // MAX_ROUTED)
+        self._turns -= 1
+        if len(routed) > MAX_ROUTED:
+            self._turn = (self._turn + MAX_ROUTED) % len(routed)
+            routed = [*routed[self._turn :], *routed[: self._turn]][:MAX_ROUTED]
+        return list(dict.fromkeys([*routed, *known]))[:MAX_TOPICS]
+
+    def serve(self, ready: Sequence[str], given: Sequence[str], topology: Topology, *, limit: int) -> float:
+        """Forwards one batch of each topic that has something ready, as dispatch has answered; answers in how many
+        seconds to dispatch again.
         """
-        topology = self._atlas.topology
-        now = time.monotonic()
-        if topology.epoch != self._seen[0]:
-            self._refused = {}
-        if (seen := (topology.epoch, self._line.connects)) != self._seen:
-            # whatever is ready already goes too, also what another process left there
-            self._open, self._seen, self._look_at = set(topology.open_routes), seen, now + SETTLED_S
-        elif now >= self._look_at:
-            self._open.update(topology.open_routes)
-            self._look_at = now + LONGEST_SLEEP_S
-        self._open.update(topology.open_routes.keys() & set(touched))
-        wait = self._look_at - now
-        for topic in sorted(self._open):
-            wait = min(wait, self._serve(topic, limit))
-        if not self._refused:
-            self.error = None
-        return wait
+        for topic in [topic for topic in self._refused if topic in given and topic not in ready]:
+            # taken back, purged, or forwarded by another process
+            self._faults.works(topic, self._refused.pop(topic)[0], self._keys.shard)
+        for topic in [topic for topic, (route, _) in self._refused.items() if topology.routes.get(topic) != route]:
+            del self._refused[topic]
+        relayed = [topic for topic in ready if is_relayed(self._driver, topology, topic, self._keys)]
+        for topic in relayed:
+            self._refused.pop(topic, None)
+        if relayed:
+            self._relay(self._keys.shard, relayed)
+        waits = [self._serve(topic, topology, limit) for topic in ready if topic not in relayed]
+        return min(waits, default=math.inf) if self._turns <= 0 else 0.0
 
-    def _serve(self, topic: str, limit: int) -> float:
-        route = self._atlas.topology.routes.get(topic)
-        if route is None or (self._driver.is_cluster and slot_of(route.to) != self._keys.slot):
-            self._open.discard(topic)
-            if route is not None:
-                self._relay(self._keys.shard)
-            return math.inf
+    def _serve(self, topic: str, topology: Topology, limit: int) -> float:
+        route = topology.routes[topic]
         now = time.monotonic()
-        if (wait := self._refused.get(topic, now) - now) > 0:
+        if (wait := self._refused.get(topic, (route, now))[1] - now) > 0:
             return wait
-        call = dispatch.forward(self._keys, self._seen[0], topic, to=route.to, side=route.side, limit=limit)
+        call = dispatch.forward(self._keys, topology.epoch, topic, to=route.to, side=route.side, limit=limit)
         try:
             left = self._line.call(call, timeout=self._timeout).left
         except (Stale, Missing, EngineClosed, Unavailable, Unanswered):
             raise  # a node that does not answer is no fault of the list
         except ShardqError as exc:
-            if topic not in self._refused:
-                log.error("shard %d can't forward %r to %r, trying on: %s", self._keys.shard, topic, route.to, exc)
-            self._refused[topic] = now + RETRY_S
-            self.error = f"{type(exc).__name__}: {exc}"
+            self._refused[topic] = route, now + RETRY_S
+            self._faults.failed(topic, route, self._keys.shard, exc)
             return RETRY_S
         if self._refused.pop(topic, None) is not None:
-            log.warning("shard %d forwards %r again", self._keys.shard, topic)
-        if left:
-            return 0.0
-        self._open.discard(topic)
-        return math.inf
+            self._faults.works(topic, route, self._keys.shard)
+        return 0.0 if left else math.inf

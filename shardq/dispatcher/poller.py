@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import threading
 import time
 from collections import defaultdict
@@ -16,7 +17,8 @@ from typing import Literal
 from shardq.atlas import Atlas
 from shardq.calls import clean, dispatch
 from shardq.calls.answers import Missing, Stale
-from shardq.dispatcher.forwarding import Forwarding
+from shardq.dispatcher.faults import RouteFaults
+from shardq.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
 from shardq.dispatcher.lateness import Lateness, Tally
 from shardq.dispatcher.pacing import LONGEST_SLEEP_S, Lead, Pace, sleep
 from shardq.drivers.sync import Driver
@@ -26,9 +28,6 @@ from shardq.layout.topology import Topology
 from shardq.operation import mended, run
 
 log = logging.getLogger("shardq.dispatcher")
-
-MAX_TOPICS = 64
-"""Ready lists declared to one dispatch. With more topics in use at once the poller takes turns."""
 
 CALL_TIMEOUT_S = 2.0
 """Shorter than a producer's: a poller that can't reach its shard should say so in stats(), and it tries for ever."""
@@ -88,7 +87,8 @@ class Poller:
         max_attempts: int,
         keep: Keep,
         hears: Callable[[], bool],
-        relay: Callable[[int], None],
+        relay: Relayed,
+        faults: RouteFaults,
         leads: defaultdict[str, Lead],
     ) -> None:
         self.keys = keys
@@ -96,12 +96,14 @@ class Poller:
         self._driver = driver
         self._atlas = atlas
         self._line = driver.line(keys.slot)
-        self._forwarding = Forwarding(driver, self._line, atlas, keys, relay=relay, timeout=CALL_TIMEOUT_S)
+        self._forwarding = Forwarding(driver, self._line, keys, relay=relay, faults=faults, timeout=CALL_TIMEOUT_S)
         self._max_attempts = max_attempts
         self._keep = keep
         self._trim_at = time.monotonic() + TRIM_S * random.uniform(0.1, 1.0)
         self._hears = hears
         self._topics: list[str] = []
+        self._caller = secrets.token_hex(6)
+        """Another one after each dispatch whose answer may have been lost."""
         self._pace = Pace()
         self._leads = leads
         """By node; shared by the pollers of a process."""
@@ -137,11 +139,10 @@ class Poller:
         self.bell.set()
 
     def report(self) -> PollerReport:
-        refused = self._forwarding.error
         return PollerReport(
             shard=self.keys.shard,
-            state="failing" if refused and self._state == "running" else self._state,
-            error=self._error or refused,
+            state=self._state,
+            error=self._error,
             dispatched=self._dispatched,
             late_ms=self._late_ms,
             lateness=self._lateness.snapshot(),
@@ -152,7 +153,9 @@ class Poller:
         try:
             while not self._stopping:
                 # cleared before the step: a ring during it is not lost
-                self.bell.clear()
+                if self.bell.is_set():
+                    self.bell.clear()
+                    self._forwarding.rung()
                 wait = self._guarded_step()
                 if wait > 0 and not self._stopping and self.bell.wait(wait):
                     self._until_us = None
@@ -181,6 +184,8 @@ class Poller:
     def _failed(self, exc: Exception) -> float:
         if self._stopping:
             return 0.0
+        self._caller = secrets.token_hex(6)
+        self._forwarding.rung()
         if not self._driver.outages.failed(self.keys.shard, exc) and not self._said:
             self._said = True
             known = isinstance(exc, ShardqError)
@@ -207,15 +212,19 @@ class Poller:
         """Moves what is due, and answers how long there is nothing to do, in seconds."""
         topology = self._atlas.topology
         until_us, self._until_us = self._until_us, None
+        routed = topology.open_routes if topology.routes else {}
+        topics = self._forwarding.given(self._topics, topology) if routed else self._topics
         began = time.monotonic()
         result = self._line.call(
             dispatch.dispatch(
                 self.keys,
                 topology.epoch,
-                self._topics,
+                topics,
                 limit=self._pace.limit,
                 max_attempts=self._max_attempts,
                 paused=topology.paused,
+                routed=routed,
+                caller=self._caller,
             ),
             timeout=CALL_TIMEOUT_S,
         )
@@ -231,13 +240,14 @@ class Poller:
         trimming = False
         if self._stepped >= self._trim_at:
             trimming = self._trim(topology)
-        touched = self._topics if result.moved or result.reaped else ()
         if result.lacking:
             # newest first, so that the topics not met for longest fall out
             self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
         wait, self._until_us = sleep(result, lead, hears=self._hears())
-        if topology.routes and (sooner := self._forwarding.serve(touched, limit=self._pace.limit)) < wait:
-            wait, self._until_us = sooner, None
+        if routed:
+            sooner = self._forwarding.serve(result.routed, topics, topology, limit=self._pace.limit)
+            if sooner < wait:
+                wait, self._until_us = sooner, None
         if trimming:
             wait, self._until_us = 0.0, None
         # since the answer: it may have taken a while

@@ -202,6 +202,7 @@ class Core:
             warnings=tuple(each.text for each in advised),
             server=server,
             reports=reports.values(),
+            failing_routes=dispatcher.failing_routes() if dispatcher else (),
             dispatchers=dispatcher.members if dispatcher else (),
             crews=list(self._crews),
             connections=connections,

@@ -10,7 +10,7 @@ import msgspec
 
 from shardq.atlas import Atlas
 from shardq.calls.observe import Glance, Replication
-from shardq.dispatcher import Lateness, PollerReport
+from shardq.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.drivers.routes import Connections
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
@@ -84,11 +84,13 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Topics that are given out within limits."""
     routes: Mapping[str, Route]
     """Topics whose payloads go to a list."""
+    failing_routes: tuple[RouteFault, ...]
+    """Those of them that this process can't serve now: topic, list, reason, shards."""
     healthy: bool
     """There are no problems."""
     problems: tuple[str, ...]
-    """A sentence each: shards that could not be seen, pollers and workers of this process that fail or stand still, and
-    shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
+    """A sentence each: shards that could not be seen, pollers, routes and workers of this process that fail or stand
+    still, and shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
     warnings: tuple[str, ...]
     """Settings of the servers that can lose tasks, a sentence each; they do not count for ``healthy``."""
     connections: Mapping[str, Connections]
@@ -132,12 +134,13 @@ def stats_of(
     warnings: tuple[str, ...],
     server: str,
     reports: Iterable[PollerReport],
+    failing_routes: tuple[RouteFault, ...],
     dispatchers: tuple[str, ...],
     crews: Iterable[Crew],
     connections: Mapping[str, Connections],
 ) -> Stats:
     topology = atlas.topology
-    problems = tuple(_problems(shards, reports, crews))
+    problems = tuple(_problems(shards, reports, failing_routes, crews))
     return Stats(
         name=atlas.name,
         epoch=topology.epoch,
@@ -157,6 +160,7 @@ def stats_of(
         paused=topology.paused,
         limits=topology.limits,
         routes=topology.routes,
+        failing_routes=failing_routes,
         healthy=not problems,
         problems=problems,
         connections=connections,
@@ -164,7 +168,9 @@ def stats_of(
     )
 
 
-def _problems(shards: list[ShardStats], reports: Iterable[PollerReport], crews: Iterable[Crew]) -> Iterator[str]:
+def _problems(
+    shards: list[ShardStats], reports: Iterable[PollerReport], routes: Iterable[RouteFault], crews: Iterable[Crew]
+) -> Iterator[str]:
     blind = [shard for shard in shards if shard.error]
     if blind:
         yield f"{_named(blind)} could not be seen, the totals are without: {blind[0].error}"
@@ -175,6 +181,8 @@ def _problems(shards: list[ShardStats], reports: Iterable[PollerReport], crews: 
     stuck = [report for report in unwell if report.state != "failing"]
     if stuck:
         yield f"{_named(stuck)}: no step of this process's pollers for {max(r.idle_s for r in stuck):,.0f} s"
+    for route in routes:
+        yield f"topic {route.topic!r} can't be forwarded to the list {route.to!r} by this process: {route.error}"
     for crew in crews:
         if not crew.healthy:
             yield f"a worker of this process is not well, see its log: {crew}"

@@ -8,25 +8,34 @@
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
 -- KEYS 8 seen ZSET
--- KEYS 9.. ready LIST, one for each topic of ARGV 6..
+-- KEYS 9.. ready LIST, one for each topic of ARGV 8..
 -- KEYS 9+topics.. waiting ZSET, likewise
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 how many to move at most, up to 1,000
 -- ARGV 4 attempts allowed to a task that brings no limit of its own
 -- ARGV 5 what the wake channels of this shard begin with; a process's name follows
--- ARGV 6.. topics whose lists are given, at most 64; a paused topic has a '!' in front and wakes nobody
+-- ARGV 6 bell channel, or '' without routed topics
+-- ARGV 7 who asks, by a name that no other connection of it has, or '' without routed topics. Whoever moves something of a
+--         routed topic after another has asked rings the bell: that one sleeps, and this one may be about to go
+-- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>', and wakes nobody
 -- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
---         now_us, topic lacking, …} | {'stale', epoch} | {'missing'}; -1 for the latenesses when nothing moved
+--         now_us, topic lacking or '>' and a routed topic whose list is not empty now, …} | {'stale', epoch} | {'missing'};
+--         -1 for the latenesses when nothing moved
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
--- COST O(n + log N)
+-- COST O(n + log N + routed topics)
 local limit = tonumber(ARGV[3])
-local lists, waiting = {}, {}
-local topics = #ARGV - 5
-for i = 6, #ARGV do
-  local topic = string.gsub(ARGV[i], '^!', '')
-  lists[topic] = KEYS[i + 3]
-  if topic == ARGV[i] then waiting[topic] = KEYS[i + 3 + topics] end
+local lists, waiting, routed = {}, {}, nil
+local topics = #ARGV - 7
+for i = 8, #ARGV do
+  local topic = string.gsub(ARGV[i], '^[!>]', '')
+  lists[topic] = KEYS[i + 1]
+  if topic == ARGV[i] then
+    waiting[topic] = KEYS[i + 1 + topics]
+  elseif string.sub(ARGV[i], 1, 1) == '>' then
+    routed = routed or {}
+    routed[#routed + 1] = topic
+  end
 end
 local lacking, lacks = {}, {}
 local function list_of(topic)
@@ -151,5 +160,17 @@ elseif wake_at ~= meta[2] then
 end
 for topic, count in pairs(arrived) do
   if waiting[topic] then draw(topic, waiting[topic], count, ARGV[5]) end
+end
+if routed then
+  local came = false
+  for _, topic in ipairs(routed) do
+    came = came or arrived[topic]
+    -- a list of another type: who serves it is to meet the error
+    if redis.pcall('LLEN', lists[topic]) ~= 0 then lacking[#lacking + 1] = '>' .. topic end
+  end
+  if redis.call('HGET', KEYS[1], 'poller') ~= ARGV[7] then
+    redis.pcall('HSET', KEYS[1], 'poller', ARGV[7])
+    if came then redis.pcall('SPUBLISH', ARGV[6], '') end
+  end
 end
 return {'ok', moved, reaped, buried, oldest, newest, wake_at, string.format('%.0f', now_us), unpack(lacking)}

@@ -9,16 +9,11 @@ import time
 import pytest
 
 from shardq import Engine, Task
-from shardq.calls import dispatch
-from shardq.dispatcher.forwarding import RETRY_S
-from shardq.dispatcher.poller import MAX_TOPICS
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import shard_keys
+from shardq.dispatcher.forwarding import MAX_TOPICS, RETRY_S
 from shardq.layout.slots import slot_of, tag
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until
 
 
@@ -221,24 +216,3 @@ def test_more_topics_than_a_poller_knows_at_a_time(engines: Engines, url: str, n
     wait_until(lambda: engine.stats().scheduled == 0, "all are dispatched")
     left = MAX_TOPICS - 10 + MAX_TOPICS + 30 - 10
     wait_until(lambda: engine.stats().ready == left, "all that no route takes is ready")
-
-
-def test_what_another_process_makes_ready_as_it_leaves(
-    running: Engine, url: str, servers: Servers, list_name: str, name: str
-) -> None:
-    running.forward("email", to=list_name)
-    id = running.push("a", topic="email")
-    keys = shard_keys(name, running.topology.shard_of(id))
-    wait_until(lambda: on_list(servers, list_name) == [b'"a"'], "its poller has looked")
-    beside = (f"email/mine-{n}" for n in itertools.count())
-    running.push(
-        "b", topic="email", id=next(i for i in beside if keys.shard == running.topology.shard_of(i))[6:], delay=FAR_S
-    )
-    # nothing tells this process of it
-    later_us = int(servers.now_ms(keys.slot) + 2 * FAR_S * 1000) * 1000
-    call = dispatch.dispatch(keys, running.topology.epoch, ["email"], limit=10, max_attempts=9, now_us=str(later_us))
-    driver = Driver(Settings.from_url(url))
-    driver.open()
-    assert driver.call(call).moved == 1
-    driver.close()
-    wait_until(lambda: on_list(servers, list_name) == [b'"a"', b'"b"'], "it is forwarded all the same", timeout=60)

@@ -56,6 +56,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
             dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=attempts, paused=paused, now_us=NOW)
             for attempts, paused in ((1, ()), (9, ("mail",)))
         ),
+        dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=9, routed=("mail",), caller="me", now_us=NOW),
         dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="right", limit=1000, now_us=NOW),
         dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="left", limit=1000, now_us=NOW),
         *(

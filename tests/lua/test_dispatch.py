@@ -24,9 +24,21 @@ def dispatch(
     *,
     limit: int = LIMIT,
     paused: Collection[str] = (),
+    routed: Collection[str] = (),
+    caller: str = "me",
     now_us: str = NOW,
 ) -> Call[Dispatched]:
-    return calls.dispatch(keys, EPOCH, topics, limit=limit, max_attempts=ATTEMPTS, paused=paused, now_us=now_us)
+    return calls.dispatch(
+        keys,
+        EPOCH,
+        topics,
+        limit=limit,
+        max_attempts=ATTEMPTS,
+        paused=paused,
+        routed=routed,
+        caller=caller,
+        now_us=now_us,
+    )
 
 
 def done(
@@ -38,10 +50,11 @@ def done(
     newest: int = -1,
     next: int | None = None,
     lacking: tuple[str, ...] = (),
+    routed: tuple[str, ...] = (),
 ) -> Dispatched:
     """An answer at T; ``next`` is counted from there."""
     next_us = None if next is None else (T + next) * 1000
-    return Dispatched(moved, reaped, buried, oldest, newest, next_us, T * 1000, lacking)
+    return Dispatched(moved, reaped, buried, oldest, newest, next_us, T * 1000, lacking, routed)
 
 
 @dataclass(frozen=True)
@@ -275,6 +288,52 @@ def test_twice_moves_nothing_more(shard: Shard, keys: ShardKeys) -> None:
     state = shard.state()
     assert shard.run(dispatch(keys)) == done(next=9)
     assert shard.state() == state
+
+
+def test_what_is_ready_on_routed_topics_is_told_whoever_moved_it(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed(
+        {"meta": meta(), "due": {"a/1": T, "x/1": T}, "ready/b": ["b/1"], "ready/c": ["c/1"], "ready/d": ["d/1"]}
+    )
+    call = dispatch(keys, ["a", "b", "c", "d", "e"], routed=["a", "b", "c", "e"], paused=["c"])
+    assert shard.run(call) == done(1, oldest=0, newest=0, next=0, lacking=("x",), routed=("a", "b"))
+    # also what was moved by a call whose answer was lost
+    assert shard.run(call) == done(next=0, lacking=("x",), routed=("a", "b"))
+    shard.do("DEL", keys.ready("a"), keys.ready("b"))
+    shard.do("SET", keys.ready("e"), "no list: forward says so")
+    assert shard.run(call) == done(next=0, lacking=("x",), routed=("e",))
+
+
+@pytest.mark.parametrize(
+    ("callers", "rings"),
+    [(["a", "a"], 0), (["b", "a"], 1), (["b", "a", "a"], 1), (["b", "a", "b"], 1), (["b", "b"], 0)],
+)
+def test_what_is_moved_behind_the_back_of_another_rings(
+    shard: Shard, keys: ShardKeys, callers: list[str], rings: int
+) -> None:
+    """The first call meets nothing; the second moves a task, as does an earlier one that comes late."""
+    shard.seed({"meta": meta(), "due": {"mail/a": T + 1}})
+    with shard.listener(keys.bell) as bell:
+        for late, caller in enumerate(callers):
+            shard.run(dispatch(keys, ["mail"], routed=["mail"], caller=caller, now_us=at(late)))
+        assert bell.heard() == [(keys.bell, "")] * rings
+    assert shard.state()["meta"]["poller"] == callers[-1]
+
+
+def test_a_resend_asks_under_another_name(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"mail/a": T + 1}})
+    lost = dispatch(keys, ["mail"], routed=["mail"], now_us=at(1))
+    with shard.listener(keys.bell) as bell:
+        shard.run(dispatch(keys, ["mail"], routed=["mail"]).after_loss())
+        shard.run(lost)
+        assert bell.heard() == [(keys.bell, "")]
+
+
+def test_without_routed_topics_nobody_is_noted(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"mail/a": T}})
+    call = dispatch(keys, ["mail"], paused=["mail"])
+    assert list(call.words[5:7]) == ["", ""]
+    shard.run(call)
+    assert "poller" not in shard.state()["meta"]
 
 
 @pytest.mark.parametrize("beside", [{}, {"mail/b": T - 1}])

@@ -128,6 +128,14 @@ def test_a_paused_topic_wakes_nobody(shard: Shard, keys: ShardKeys) -> None:
     assert waiting(shard, "mail") == ["p1"]
 
 
+def test_a_routed_topic_wakes_nobody(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"mail/a": T, "b": T}, "waiting/mail": {"p1": T}, "waiting/": {"p1": T}})
+    with shard.listener(keys.wake("p1")) as wakes:
+        assert shard.run(dispatch(keys, ["mail", ""], routed=["mail"])).moved == 2
+        assert wakes.heard() == [(keys.wake("p1"), "")]
+    assert waiting(shard, "mail") == ["p1"]
+
+
 @pytest.mark.parametrize(("max", "woken"), [(1, ["p1"]), (2, []), (0, [])])
 def test_a_claim_that_leaves_tasks_behind_wakes_the_next(
     shard: Shard, keys: ShardKeys, max: int, woken: list[str]

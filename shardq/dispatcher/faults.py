@@ -1,0 +1,95 @@
+"""The routes that can't be served, and why: one ``RouteFaults`` a process, for the forward script and for the relay.
+
+A list is the same for all shards, but a fault may be of one shard alone. So faults are noted by shard, and a route is
+well again when each shard that met one has put something on the list, or has nothing left for it. The log says a cause
+once for a route, whatever changes in the topology meanwhile, and once that it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from shardq.errors import Unanswered, Unavailable
+from shardq.layout.topology import Route, Topology
+
+log = logging.getLogger("shardq.dispatcher")
+
+
+class RouteFault(msgspec.Struct, frozen=True):
+    """A route that this process can't serve."""
+
+    topic: str
+    to: str
+    """The list."""
+    error: str
+    """Why not."""
+    shards: tuple[int, ...]
+    """The shards that hold tasks back for it."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    reasons: dict[int, str] = field(default_factory=dict)
+    """By shard."""
+    said: set[type[Exception]] = field(default_factory=set)
+    """Kinds of errors that the log has."""
+
+
+class RouteFaults:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._troubles: dict[tuple[str, str], _Trouble] = {}
+        """By topic and list."""
+
+    def failed(self, topic: str, route: Route, shard: int, exc: Exception, *, said: bool = False) -> None:
+        """Tasks of the topic in this shard can't go to the list. ``said``: the log has it of the whole node."""
+        reason = f"{type(exc).__name__}: {exc}"
+        # one cause in however many words: each script and each node says it in its own
+        cause = Unavailable if isinstance(exc, Unanswered) else type(exc)
+        with self._lock:
+            trouble = self._troubles.setdefault((topic, route.to), _Trouble())
+            trouble.reasons[shard] = reason
+            if said or cause in trouble.said:
+                return
+            trouble.said.add(cause)
+        log.error("topic %r can't be forwarded to the list %r, trying on: %s", topic, route.to, exc)
+
+    def works(self, topic: str, route: Route, shard: int) -> None:
+        """They can, or there are none left."""
+        if not self._troubles:
+            return
+        with self._lock:
+            trouble = self._troubles.get((topic, route.to))
+            if trouble is None or trouble.reasons.pop(shard, None) is None or trouble.reasons:
+                return
+            del self._troubles[topic, route.to]
+        if trouble.said:
+            log.warning("topic %r is forwarded to the list %r again", topic, route.to)
+
+    def keep(self, topology: Topology, shards: Iterable[int]) -> None:
+        """Forgets routes that are no more, and shards that other processes serve now."""
+        mine = set(shards)
+        with self._lock:
+            for topic, to in list(self._troubles):
+                trouble = self._troubles[topic, to]
+                trouble.reasons = {shard: why for shard, why in trouble.reasons.items() if shard in mine}
+                route = topology.routes.get(topic)
+                if route is None or route.to != to or not trouble.reasons:
+                    del self._troubles[topic, to]
+
+    def shown(self, topology: Topology, shards: Iterable[int]) -> tuple[RouteFault, ...]:
+        """Those of routes that are open now and of shards that are ours, by topic."""
+        routes, mine, found = topology.open_routes, set(shards), list[RouteFault]()
+        with self._lock:
+            for (topic, to), trouble in sorted(self._troubles.items()):
+                reasons = {shard: why for shard, why in sorted(trouble.reasons.items()) if shard in mine}
+                if reasons and topic in routes and routes[topic].to == to:
+                    found.append(RouteFault(topic, to, next(iter(reasons.values())), tuple(reasons)))
+        return tuple(found)
