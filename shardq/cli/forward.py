@@ -26,7 +26,11 @@ example:
 @shared
 @pass_given
 def forward(given: Given, topic: str, to: str | None, left: bool, off: bool) -> None:
-    """Send the payloads of TOPIC, when they are due, to a Redis list that other consumers read."""
+    """Send the payloads of TOPIC, when they are due, to a Redis list that other consumers read.
+
+    Workers get nothing of TOPIC meanwhile. A rate set with `shardq limit` holds for it; a topic that is limited in how
+    many run at once is refused.
+    """
     if off == bool(to):
         raise click.UsageError("give the list, as --to LIST, or --off to stop forwarding")
     if left and off:

@@ -131,7 +131,9 @@ example:
 @shared
 @pass_given
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
-    """Limit TOPIC over all shards and workers of the fleet, in place of the limits it had."""
+    """Limit TOPIC over all shards and workers of the fleet, in place of the limits it had. A rate holds for a forwarded
+    topic, too, but --concurrency is refused there: its tasks leave, and are then not counted.
+    """
     if off == (rate is not None or concurrency is not None):
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
     with opened(given) as engine:

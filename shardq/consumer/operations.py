@@ -27,10 +27,11 @@ from shardq.errors import (
     Unavailable,
 )
 from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import Route
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
 from shardq.model.task import Delivery
-from shardq.operation import Many, Operation, Part, each, mended
+from shardq.operation import Many, Operation, Part, each, mended, refreshed
 
 log = logging.getLogger("shardq.consumer")
 
@@ -60,6 +61,7 @@ class Claims:
         codec: Codec,
         max_attempts: int,
         stocks: Stocks,
+        away: dict[str, object] | None = None,
         weights: Mapping[str, int] | None = None,
         types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
@@ -75,6 +77,8 @@ class Claims:
         self.types = types or {}
         """What the payloads of some topics are decoded into."""
         self.stocks = stocks
+        self.away = {} if away is None else away
+        """Forwarded topics of which the log says so; shared by the consumers of an engine."""
         self.hints = Hints(self.topics, weights, stocks)
         self.permits = Permits(atlas, lease_ms)
         self.trouble: dict[int, float] = {}
@@ -107,9 +111,30 @@ class Claims:
             log.info("all shards can be reached again")
 
     def open_topics(self) -> list[str]:
-        """Those that are not paused now."""
-        paused = self.atlas.topology.paused
-        return [topic for topic in self.topics if topic not in paused] if paused else self.topics
+        """Those that are neither paused nor forwarded now."""
+        topology = self.atlas.topology
+        if not topology.paused and not topology.routes and not self.away:
+            return self.topics
+        self._tell_routes(topology.routes)
+        return [topic for topic in self.topics if topic not in topology.paused and topic not in topology.routes]
+
+    def _tell_routes(self, routes: Mapping[str, Route]) -> None:
+        """Says once of a topic that it is forwarded, and that it is no longer."""
+        for topic in self.topics:
+            route, said = routes.get(topic), object()
+            if route is not None and self.away.setdefault(topic, said) is said:
+                text = "the topic %r is forwarded to the list %r: consumers get nothing of it until that ends"
+                log.warning(text, topic, route.to)
+            elif route is None and self.away.pop(topic, None) is not None:
+                log.warning("the topic %r is no longer forwarded: consumers get its tasks", topic)
+
+    def tell_if_idle(self) -> None:
+        """Says so at the beginning where all topics are forwarded: there is nothing to do then."""
+        routes = self.atlas.topology.routes
+        if all(topic in routes for topic in self.topics):
+            lists = ", ".join(f"{topic!r} to the list {routes[topic].to!r}" for topic in self.topics)
+            log.warning("every topic of this consumer is forwarded, so it gets nothing until that ends: %s", lists)
+            self.away.update(dict.fromkeys(self.topics, object()))
 
     def token(self) -> str:
         """A lease's name, never used before: the consumer's and a number."""
@@ -127,6 +152,9 @@ def claimed(
     for a caller who has left goes back.
     """
     try:
+        if not claims.open_topics():
+            # nothing is asked for, so nobody would say that a topic is given out again
+            yield from refreshed(claims.atlas)
         deliveries: list[Delivery] = []
         if not claims.cut_off():
             deliveries = yield from _claimed(claims, taken, max, claims.reachable(shards), room, PATIENCE_S)

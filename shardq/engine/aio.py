@@ -399,7 +399,8 @@ class AsyncEngine(AsyncOrders):
     ) -> AsyncConsumer:
         """Claims tasks of these topics, in this order of priority; of the default topic when none is given.
 
-        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
+        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
+        forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
         """
         self._check_not_closed()
         if self._driver is None:

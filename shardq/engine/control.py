@@ -11,7 +11,7 @@ import msgspec
 from shardq.atlas import Atlas
 from shardq.calls import clean, observe
 from shardq.calls.observe import Glance
-from shardq.errors import ShardqError, Unavailable
+from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
 from shardq.growth.moves import all_brought
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route, Topology
@@ -33,7 +33,8 @@ MOST_WALKS = 10
 
 
 def changed(atlas: Atlas, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
-    """Publishes an edited topology under the next epoch; edits again when somebody else was first.
+    """Publishes an edited topology under the next epoch; edits again when somebody else was first. What ``edit``
+    refuses with BadInput is refused by the present topology.
 
     Published before the shards are told: whoever is then refused as stale finds the newer one to read. While a number
     of shards is announced nothing else may change: what follows it is settled.
@@ -46,7 +47,14 @@ def changed(atlas: Atlas, edit: Callable[[Topology], Topology]) -> Operation[Top
             yield from refreshed(atlas) if round < REPAIR_ROUND else come_in_force(atlas)
             round += 1
             continue
-        edited = msgspec.structs.replace(edit(known), epoch=known.epoch)
+        try:
+            edited = msgspec.structs.replace(edit(known), epoch=known.epoch)
+        except BadInput:
+            # by what this process knows, which may be old
+            yield from refreshed(atlas)
+            if atlas.topology.epoch == known.epoch:
+                raise
+            continue
         if edited == known:
             # so it seems: this process may know an old one, and then there is something to change
             yield from refreshed(atlas)
@@ -64,6 +72,12 @@ def routed(atlas: Atlas, topic: str, route: Route | None) -> Operation[Topology]
     def edit(topology: Topology) -> Topology:
         routes = {name: to for name, to in topology.routes.items() if name != topic}
         if route is not None:
+            at_once = topology.limits.get(topic, Limit()).concurrency
+            if at_once is not None:
+                raise InvalidOption(
+                    f"the topic {topic!r} is limited to {at_once:,} at once, so it can't be forwarded: its tasks would "
+                    "leave, and are then not counted; end that limit first, or leave a rate alone"
+                )
             routes[topic] = route
         return msgspec.structs.replace(topology, routes=routes)
 
@@ -85,6 +99,12 @@ def limited(atlas: Atlas, topic: str, limit: Limit) -> Operation[Topology]:
 
     def edit(topology: Topology) -> Topology:
         limits = {name: other for name, other in topology.limits.items() if name != topic}
+        if limit.concurrency is not None and topic in topology.routes:
+            raise InvalidOption(
+                f"the topic {topic!r} is forwarded to the list {topology.routes[topic].to!r}, so it can't be limited "
+                f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
+                "stop forwarding it first"
+            )
         if limit != Limit():
             limits[topic] = limit
         return msgspec.structs.replace(topology, limits=limits)

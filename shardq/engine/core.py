@@ -64,6 +64,7 @@ class Core:
         """
         self._atlas: Atlas | None = None
         self._stocks = Stocks()
+        self._away: dict[str, object] = {}
         self._crews: WeakSet[Crew] = WeakSet()
 
     def __repr__(self) -> str:
@@ -144,7 +145,7 @@ class Core:
             raise InvalidOption(f"topics={topics!r} name one twice; the order is the priority: name each once")
         if name is not None:
             check_name(name, of="consumer")
-        return Claims(
+        claims = Claims(
             self._map(),
             topics or ("",),
             # its leases must never be taken for another's, whatever name the caller gives
@@ -153,10 +154,13 @@ class Core:
             codec=self.options.codec,
             max_attempts=self.options.max_attempts,
             stocks=self._stocks,
+            away=self._away,
             weights=weights,
             types=types,
             topic_attempts=topic_attempts,
         )
+        claims.tell_if_idle()
+        return claims
 
     def _noted(self, crew: Crew) -> Crew:
         """A worker's running part, of which stats tell as long as there is one."""

@@ -39,7 +39,9 @@ class Orders(Core, ABC):
     def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
         """From now on the topic's payloads go to that list, byte for byte, also those ready already; None: no longer.
 
-        Exactly once to a list on the same server, at least once to one in another slot of a cluster.
+        Exactly once to a list on the same server, at least once to one in another slot of a cluster. A rate given with
+        ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of ours get nothing of the topic
+        meanwhile.
         """
         route = route_of(topic, to, side)
         driver = self._open_driver()
@@ -98,7 +100,7 @@ class Orders(Core, ABC):
 
     def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
-        fleet; neither ends the limits.
+        fleet; neither ends the limits. Of a forwarded topic the rate only: its tasks leave, and are not counted.
         """
         limit = limit_of(topic, rate, concurrency)
         driver = self._open_driver()
@@ -142,7 +144,9 @@ class AsyncOrders(Core, ABC):
     async def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
         """From now on the topic's payloads go to that list, byte for byte, also those ready already; None: no longer.
 
-        Exactly once to a list on the same server, at least once to one in another slot of a cluster.
+        Exactly once to a list on the same server, at least once to one in another slot of a cluster. A rate given with
+        ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of ours get nothing of the topic
+        meanwhile.
         """
         route = route_of(topic, to, side)
         driver = await self._open_driver()
@@ -203,7 +207,7 @@ class AsyncOrders(Core, ABC):
 
     async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
-        fleet; neither ends the limits.
+        fleet; neither ends the limits. Of a forwarded topic the rate only: its tasks leave, and are not counted.
         """
         limit = limit_of(topic, rate, concurrency)
         driver = await self._open_driver()

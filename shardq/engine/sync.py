@@ -342,7 +342,8 @@ class Engine(Orders):
     ) -> Consumer:
         """Claims tasks of these topics, in this order of priority; of the default topic when none is given.
 
-        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
+        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
+        forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
         """
         driver = self._open_driver()
         return Consumer(driver, self._claims(names, topics, lease, name), self._open_room)

@@ -126,6 +126,23 @@ def test_pause_and_resume(shardq: Shell, running: Engine) -> None:
     assert [delivery.id for delivery in claim(running.consumer("mail"), 1)] == [id]
 
 
+def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> None:
+    assert shardq.run("forward", "mail", "--to", "theirs").code == 0
+    done = shardq.run("limit", "mail", "--concurrency", "5")
+    assert done.code != 0
+    assert "forwarded to the list 'theirs', so it can't be limited to 5 at once" in done.err
+    assert "give a rate alone, or stop forwarding it first" in done.err
+    assert shardq.run("limit", "mail", "--rate", "5").code == 0
+    engine.limit("sms", concurrency=5)
+    done = shardq.run("forward", "sms", "--to", "theirs")
+    assert done.code != 0
+    assert "limited to 5 at once, so it can't be forwarded" in done.err
+    topics = {
+        row["topic"]: (row["to"], row["rate"], row["concurrency"]) for row in shardq.run("topics", "--json").objects
+    }
+    assert topics == {"mail": ("theirs", 5, None), "sms": (None, None, 5)}
+
+
 def test_limit(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("limit", "mail", "--rate", "0.5", "--concurrency", "1000")
     assert (done.code, done.out) == (0, "topic 'mail' is limited to 0.5 a second, 1,000 at once\n")
