@@ -148,11 +148,12 @@ def stock(keys: ShardKeys, epoch: int, cursor: str, *, count: int, now_us: str =
     )
 
 
-def remember(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str = "") -> Call[None]:
-    """``ends``: id → end of its dedup window in ms. The later end of a window counts."""
+def remember(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, ahead_ms: int, now_us: str = "") -> Call[None]:
+    """``ends``: id → end of its dedup window in ms. The later end of a window counts. ``ahead_ms``: of the shard they
+    come from."""
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us, *_windows(ends)],
+        words=[epoch, now_us, ahead_ms, *_windows(ends)],
         decode=nothing,
         script=script("remember"),
         keys=(keys.meta, keys.seen),
@@ -168,6 +169,11 @@ def forget(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str 
         script=script("forget"),
         keys=(keys.meta, keys.seen),
     )
+
+
+def ahead(keys: ShardKeys) -> Command[int]:
+    """How far the steady clock of a shard, by which dedup windows end, is before its server's, in ms."""
+    return Command(slot=keys.slot, words=("HGET", keys.meta, "ahead"), decode=lambda said: int(said or 0))
 
 
 def _windows(ends: Mapping[str, str]) -> list[Word]:

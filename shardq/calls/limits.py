@@ -54,5 +54,5 @@ def renew(keys: ControlKeys, topic: str, names: Sequence[str], *, lease_ms: int,
         words=[now_us, lease_ms, *names],
         decode=nothing,
         script=script("renew"),
-        keys=(keys.permits(topic),),
+        keys=(keys.bucket(topic), keys.permits(topic)),
     )

@@ -252,6 +252,7 @@ def _stocked(topology: Topology, source: ShardKeys) -> Operation[bool]:
 def _windows_moved(atlas: Atlas, topology: Topology, source: ShardKeys) -> Operation[bool]:
     """False when some stay, whose end the replicas of their homes do not have."""
     cursor, barrier, all_moved = "", Barrier(atlas), True
+    ahead_ms: int = yield grow.ahead(source)
     while cursor != "0":
         cursor, ends = yield grow.scan(source, source.seen, cursor or "0", count=grow.SCAN)
         parts = [
@@ -264,7 +265,7 @@ def _windows_moved(atlas: Atlas, topology: Topology, source: ShardKeys) -> Opera
         if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
             yield from barrier.behind(new)
         # never nowhere: an id that is asked for meanwhile is asked for here first
-        yield from _sure([grow.remember(keys, topology.epoch, some) for keys, some in parts])
+        yield from _sure([grow.remember(keys, topology.epoch, some, ahead_ms=ahead_ms) for keys, some in parts])
         behind = yield from barrier.behind(homes)
         all_moved = all_moved and not behind
         gone = [some for keys, some in parts if keys.shard not in behind]

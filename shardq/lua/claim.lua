@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: guard, begin, rouse, lease, record, draw, roomy, ghosts
+-- USES: guard, steady, begin, rouse, lease, record, draw, roomy, ghosts
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -25,7 +25,8 @@
 -- COST O(n log M), n the entries met: at most 1,000, and about 1 MiB of records. What is stale or has expired takes nobody's
 --         place: it is dropped, and what is behind it looked at. Something dropped and nothing given: call again at once
 local max, token = tonumber(ARGV[4]), ARGV[6]
-local deadline = now_ms + tonumber(ARGV[5])
+local lease_ms, steady_ms = tonumber(ARGV[5]), steady(now_ms, meta[3], meta[4])
+local deadline = steady_ms + lease_ms
 local haunted
 local items, met, odd, reasons = {}, {}, {}, {}
 local members, entries, taken_of, drained, back = {}, {}, {}, {}, {}
@@ -135,12 +136,12 @@ for i = 1, lists do
     if taken_of[7 + i] > 0 then draw(ARGV[6 + i * 3], waiting, 1, ARGV[7]) end
   elseif ARGV[8] ~= '' then
     -- a process that did not come back for an hour is gone: who waits looks again at least every half hour
-    if redis.pcall('ZADD', waiting, 'NX', now_ms, ARGV[8]) == 1 then
-      redis.pcall('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - 3600000)
+    if redis.pcall('ZADD', waiting, 'NX', steady_ms, ARGV[8]) == 1 then
+      redis.pcall('ZREMRANGEBYSCORE', waiting, '-inf', steady_ms - 3600000)
     end
   end
   local crowd = ARGV[8] ~= '' and redis.pcall('ZCARD', waiting)
   crowds[i] = type(crowd) == 'number' and crowd or 0
 end
-if given > 0 and deadline - now_ms <= STEP_MS then rouse(deadline) end
+if given > 0 and lease_ms <= STEP_MS then rouse(now_ms + lease_ms) end
 return {'ok', lengths, crowds, looked - given, items}

@@ -1,5 +1,5 @@
 -- dispatch: moves what is due to its ready list, takes back leases that ran out, trims seen, says when to come again.
--- USES: guard, begin, lease, topic, draw
+-- USES: guard, steady, begin, lease, topic, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -94,12 +94,14 @@ if #ids > 0 then
   if moved == 0 then oldest, newest = -1, -1 end
 end
 
+-- leases and windows go by the steady clock
 local reaped, buried = 0, 0
+local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
 local lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
 local next_lapse = tonumber(lapsed[2] or 'never') or math.huge
-if next_lapse <= now_ms and not failure then
+if next_lapse <= steady_ms and not failure then
   -- 200 a call: each costs a few commands
-  local late = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 200)
+  local late = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', steady_ms), 'LIMIT', 0, 200)
   local entries = redis.call('HMGET', KEYS[5], unpack(late))
   for i, id in ipairs(late) do
     local failures, lapses, own, _ = lease_of(entries[i])
@@ -119,7 +121,7 @@ if next_lapse <= now_ms and not failure then
         -- on the left: it has waited longest
         local pushed = redis.pcall('LPUSH', list, id)
         if type(pushed) == 'table' then
-          redis.call('ZADD', KEYS[4], now_ms, id)
+          redis.call('ZADD', KEYS[4], steady_ms, id)
           failure = pushed
           break
         end
@@ -136,21 +138,22 @@ if failure then return failure end
 
 local window = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')
 local next_trim = tonumber(window[2] or 'never') or math.huge
-if next_trim <= now_ms then
-  local past = redis.call('ZRANGEBYSCORE', KEYS[8], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 500)
+if next_trim <= steady_ms then
+  local past = redis.call('ZRANGEBYSCORE', KEYS[8], '-inf', string.format('%.0f', steady_ms), 'LIMIT', 0, 500)
   redis.call('ZREMRANGEBYRANK', KEYS[8], 0, #past - 1)
   window = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')
   next_trim = tonumber(window[2] or 'never') or math.huge
 end
 -- 500 a call, and at once again while there are more: fewer than end would pile up. What ends later is not urgent
 -- (push_unique reads the window's end itself): at most once a second
-if next_trim <= now_ms then next_trim = now_ms elseif next_trim < now_ms + 1000 then next_trim = now_ms + 1000 end
+if next_trim <= steady_ms then next_trim = steady_ms elseif next_trim < steady_ms + 1000 then next_trim = steady_ms + 1000 end
 
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local next_due = tonumber(head[2] or 'never') or math.huge
-local next_ms = math.min(next_due, next_lapse, next_trim)
+local next_ms = math.min(next_due, next_lapse - ahead_ms, next_trim - ahead_ms)
 if full or #lacking > 0 then next_ms = now_ms end
 local wake_at = next_ms < math.huge and string.format('%.0f', next_ms) or ''
+note_steady(KEYS[1], now_ms, meta[3], meta[4])
 if moved + reaped + buried > 0 then
   redis.pcall('HSET', KEYS[1], 'wake_at', wake_at, 'late', newest)
   if reaped > 0 then redis.pcall('HINCRBY', KEYS[1], 'reaped', reaped) end

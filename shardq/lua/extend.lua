@@ -1,5 +1,5 @@
 -- extend: moves the deadlines of leases; their tokens stay, so that an ack already on its way is good.
--- USES: guard, begin, rouse, lease
+-- USES: guard, steady, begin, rouse, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 leased ZSET
 -- KEYS 3 lease HASH
@@ -11,7 +11,8 @@
 -- RETURNS {'ok', position, lost | replaced, …} the positions (from 1) whose token is not the present one | {'stale', epoch} | {'missing'}
 -- ATOMIC every lease whose token is the present one
 -- COST O(n log M)
-local deadline = now_ms + tonumber(ARGV[4])
+local lease_ms = tonumber(ARGV[4])
+local deadline = steady(now_ms, meta[3], meta[4]) + lease_ms
 local answers, scores, position = {'ok'}, {}, 0
 for i = 5, #ARGV, 2 do
   local id, token = ARGV[i], ARGV[i + 1]
@@ -27,6 +28,6 @@ end
 if #scores > 0 then
   begin() -- a longer lease needs no memory, and a server without any must not make two workers of one
   redis.call('ZADD', KEYS[2], 'XX', unpack(scores))
-  if deadline - now_ms <= STEP_MS then rouse(deadline) end
+  if lease_ms <= STEP_MS then rouse(now_ms + lease_ms) end
 end
 return answers

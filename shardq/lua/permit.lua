@@ -1,5 +1,5 @@
 -- permit: lets a claimer take so many tasks of a limited topic, over the whole fleet.
--- USES: control
+-- USES: control, steady
 -- KEYS 1 topology HASH
 -- KEYS 2 bucket HASH
 -- KEYS 3 permits ZSET
@@ -14,14 +14,17 @@
 -- ATOMIC
 -- COST O(n log N)
 local granted, again_ms = tonumber(ARGV[3]), 0
+local bucket = redis.call('HMGET', KEYS[2], 'tokens', 'at_us', 'clock', 'ahead')
+local steady_ms = steady(now_ms, bucket[3], bucket[4])
 -- a removal comes first: behind it a server without memory takes the rest, so that a limited topic drains too
-redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now_ms))
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', steady_ms))
 if ARGV[5] ~= '' then
+  note_steady(KEYS[2], now_ms, bucket[3], bucket[4])
   local free = tonumber(ARGV[5]) - redis.call('ZCARD', KEYS[3])
   if free <= 0 then
     -- one may be given back at any moment, which rings nobody: look soon
     local head = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
-    return {'ok', 0, math.max(1, math.min(50, head[2] and tonumber(head[2]) - now_ms or 50))}
+    return {'ok', 0, math.max(1, math.min(50, head[2] and tonumber(head[2]) - steady_ms or 50))}
   end
   granted = math.min(granted, free)
 end
@@ -29,7 +32,6 @@ if ARGV[4] ~= '' then
   -- a tenth of a second's worth may come at once: more would double the rate of a second that follows a pause
   local rate = tonumber(ARGV[4])
   local most = math.max(1, rate / 10)
-  local bucket = redis.call('HMGET', KEYS[2], 'tokens', 'at_us')
   local tokens = tonumber(bucket[1] or most)
   local since_us = math.max(0, now_us - tonumber(bucket[2] or now_us))
   tokens = math.min(most, tokens + since_us / 1000000 * rate)
@@ -38,7 +40,7 @@ if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[2], 'tokens', string.format('%.6f', tokens - granted), 'at_us', string.format('%.0f', now_us))
 end
 if ARGV[5] ~= '' and granted > 0 then
-  local names, deadline = {}, now_ms + tonumber(ARGV[6])
+  local names, deadline = {}, steady_ms + tonumber(ARGV[6])
   for i = 1, granted do
     names[i * 2 - 1], names[i * 2] = deadline, ARGV[7] .. i
   end

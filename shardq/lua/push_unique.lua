@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: guard, instant, rouse, record, dated, nonce, lease, state
+-- USES: guard, steady, instant, rouse, record, dated, nonce, lease, state
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -23,6 +23,7 @@
 -- ATOMIC all tasks in one step, each by the conflict table
 -- COST O(n log N)
 local answers, first = {'ok'}, math.huge
+local steady_ms = steady(now_ms, meta[3], meta[4])
 -- a key of the wrong type fails here, before anything is written
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[4])
@@ -49,7 +50,7 @@ for i = 6, #ARGV, 5 do
   local present = redis.call('HGET', KEYS[2], id)
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
   local window = not present and (resent or mode ~= 'replace') and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0)
-  local open, answer = window and window > now_ms
+  local open, answer = window and window > steady_ms
   if not present and ARGV[5] ~= '2' and redis.call('HEXISTS', KEYS[10], id) == 1 then
     answer = 'moving'
   elseif resent and present and ours(id, nonce_of(present), i) then
@@ -86,7 +87,7 @@ for i = 6, #ARGV, 5 do
       redis.call('ZREM', KEYS[6], id)
       redis.call('HDEL', KEYS[7], id)
     end
-    if dedup > 0 then redis.call('ZADD', KEYS[9], now_ms + dedup - mark_of(nonce_of(record)), id) end
+    if dedup > 0 then redis.call('ZADD', KEYS[9], steady_ms + dedup - mark_of(nonce_of(record)), id) end
     if at < first then first = at end
   end
   answers[#answers + 1] = answer

@@ -1,5 +1,7 @@
 -- renew: permits live as long as the leases they were given for.
--- KEYS 1 permits ZSET
+-- USES: steady
+-- KEYS 1 bucket HASH
+-- KEYS 2 permits ZSET
 -- ARGV 1 now_us or ''
 -- ARGV 2 length of the lease from now in ms
 -- ARGV 3.. names of permits, at most 1,000
@@ -13,9 +15,14 @@ if ARGV[1] == '' then
 else
   now_ms = math.floor(tonumber(ARGV[1]) / 1000)
 end
+local bucket = redis.call('HMGET', KEYS[1], 'clock', 'ahead')
+local deadline = steady(now_ms, bucket[1], bucket[2]) + tonumber(ARGV[2])
 -- a removal that removes nothing: behind it a server without memory takes the next write, which needs none
-redis.call('ZREM', KEYS[1], '')
+redis.call('ZREM', KEYS[2], '')
 local scores = {}
-for i = 3, #ARGV do scores[#scores + 1], scores[#scores + 2] = now_ms + tonumber(ARGV[2]), ARGV[i] end
-if #scores > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(scores)) end
+for i = 3, #ARGV do scores[#scores + 1], scores[#scores + 2] = deadline, ARGV[i] end
+if #scores > 0 then
+  redis.call('ZADD', KEYS[2], 'XX', unpack(scores))
+  note_steady(KEYS[1], now_ms, bucket[1], bucket[2])
+end
 return {'ok'}

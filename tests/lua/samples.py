@@ -98,7 +98,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         grow.put(keys, epoch, PARCELS, now_us=NOW),
         grow.clear(keys, epoch, [grow.Parcel("away", b"n1|2|")], now_us=NOW),
         grow.stock(keys, epoch, "0", count=100, now_us=NOW),
-        grow.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, now_us=NOW),
+        grow.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, ahead_ms=0, now_us=NOW),
         grow.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
         grow.unmark(keys, epoch, now_us=NOW),
         grow.swept(keys, epoch, 2, now_us=NOW),

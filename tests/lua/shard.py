@@ -59,7 +59,7 @@ def raw(word: str) -> bytes:
 
 def meta(**fields: object) -> dict[str, str]:
     """The meta of an open shard."""
-    return {"epoch": f"{EPOCH}"} | {name: f"{value}" for name, value in fields.items()}
+    return {"epoch": f"{EPOCH}", "clock": f"{T}"} | {name: f"{value}" for name, value in fields.items()}
 
 
 def _number(score: str) -> int | float:

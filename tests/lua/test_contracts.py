@@ -117,7 +117,7 @@ def test_the_guard_comes_first(each: Contract) -> None:
         assert [word.name for word in each.words[:2]] == ["epoch", "now_us"]
     else:
         assert each.name in {"open", "declare", "heartbeat", "release", "renew"}
-        assert each.uses == []
+        assert not ENTRANCES & set(each.uses)
 
 
 def test_a_part_that_rings_has_the_bell_where_it_looks_for_it(each: Contract) -> None:

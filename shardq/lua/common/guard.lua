@@ -2,7 +2,7 @@
 -- KEYS[1] is the shard's meta, ARGV[1] the caller's epoch, ARGV[2] an explicit now in µs ('' = the server's clock).
 -- A shard without meta was never opened, or was lost by a failover: nothing is written there ('missing').
 -- A caller with an old epoch may have the wrong shard: it must refresh and route again ('stale').
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'wake_at')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'wake_at', 'clock', 'ahead')
 if not meta[1] then return {'missing'} end
 if ARGV[1] ~= meta[1] then
   if tonumber(ARGV[1]) < tonumber(meta[1]) then return {'stale', meta[1]} end
