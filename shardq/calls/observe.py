@@ -99,6 +99,8 @@ class Nature:
     """In bytes; 0: as much as there is."""
     policy: str
     """The server's policy when that is used up."""
+    evicted: bool
+    """It has removed keys by that policy since it started."""
     appends: bool
     """It keeps an append-only file."""
 
@@ -112,11 +114,12 @@ def nature(slot: int) -> Command[Nature]:
             server=fields.get(b"run_id", b"").decode(),
             maxmemory=int(fields.get(b"maxmemory", b"0")),
             policy=fields.get(b"maxmemory_policy", b"").decode(),
+            evicted=fields.get(b"evicted_keys", b"0") != b"0",
             # where it does not say, there is nothing to complain about
             appends=fields.get(b"aof_enabled") != b"0",
         )
 
-    return Command(slot=slot, words=("INFO", "server", "memory", "persistence"), decode=decode)
+    return Command(slot=slot, words=("INFO", "server", "memory", "persistence", "stats"), decode=decode)
 
 
 def saves(slot: int) -> Command[bool]:

@@ -30,7 +30,8 @@ exit codes:
   0  all is well
   1  not: a shard could not be seen, or has tasks that nobody has moved
      for OVERDUE s since they were due (those of paused, limited and
-     forwarded topics are moved, too, and held after that)""".replace("OVERDUE", f"{OVERDUE_S:g}"),
+     forwarded topics are moved, too, and held after that), or a
+     server evicts keys (maxmemory-policy)""".replace("OVERDUE", f"{OVERDUE_S:g}"),
 )
 @click.option("--watch", metavar="TIME", callback=read_by(seconds), help="Look again every so often, until Ctrl-C.")
 @shared

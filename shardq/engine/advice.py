@@ -1,4 +1,4 @@
-"""Settings of the servers that can lose tasks: logged at open, once a process and server, and told by ``stats()``.
+"""Settings of the servers that can lose tasks, or have: logged at open, once a process and server; told by ``stats()``.
 
 Nothing here ever fails: a server that may not say (an ACL, a command renamed) or is slow is passed over.
 """
@@ -32,6 +32,8 @@ class Advice:
 
     server: str
     text: str
+    lost: bool = False
+    """Tasks may be lost by now: a problem, not only a warning."""
 
 
 def given(slots: Mapping[str, int], unserved: int) -> Operation[list[Advice]]:
@@ -50,6 +52,13 @@ def given(slots: Mapping[str, int], unserved: int) -> Operation[list[Advice]]:
                 f"(maxmemory-policy {nature.policy}): set maxmemory-policy to noeviction"
             )
             found.append(Advice(nature.server, text))
+            if nature.evicted:
+                # how many tells nothing: one key may hold the tasks of a shard
+                text = (
+                    f"{node} has evicted keys since it started, and tasks of this engine may be among them "
+                    f"(maxmemory-policy {nature.policy}): set maxmemory-policy to noeviction"
+                )
+                found.append(Advice(nature.server, text, lost=True))
         if node in forgetful:
             text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
             found.append(Advice(nature.server, text))

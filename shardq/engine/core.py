@@ -203,7 +203,7 @@ class Core:
             self._map(),
             shards,
             replication=replication,
-            warnings=tuple(each.text for each in advised),
+            advised=advised,
             server=server,
             reports=reports.values(),
             failing_routes=dispatcher.failing_routes() if dispatcher else (),

@@ -17,6 +17,7 @@ from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
 
 if TYPE_CHECKING:
+    from shardq.engine.advice import Advice
     from shardq.worker.crew import Crew
 
 OVERDUE_S = 10.0
@@ -90,7 +91,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """There are no problems."""
     problems: tuple[str, ...]
     """A sentence each: shards that could not be seen, pollers, routes and workers of this process that fail or stand
-    still, and shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them."""
+    still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them, and servers that
+    have evicted keys and go on doing so."""
     warnings: tuple[str, ...]
     """Settings of the servers that can lose tasks, a sentence each; they do not count for ``healthy``."""
     connections: Mapping[str, Connections]
@@ -131,7 +133,7 @@ def stats_of(
     shards: list[ShardStats],
     *,
     replication: Mapping[str, Replication],
-    warnings: tuple[str, ...],
+    advised: Iterable[Advice],
     server: str,
     reports: Iterable[PollerReport],
     failing_routes: tuple[RouteFault, ...],
@@ -140,12 +142,16 @@ def stats_of(
     connections: Mapping[str, Connections],
 ) -> Stats:
     topology = atlas.topology
-    problems = tuple(_problems(shards, reports, failing_routes, crews))
+    advised = list(advised)
+    problems = (
+        *_problems(shards, reports, failing_routes, crews),
+        *(each.text for each in advised if each.lost),
+    )
     return Stats(
         name=atlas.name,
         epoch=topology.epoch,
         server=server,
-        warnings=warnings,
+        warnings=tuple(each.text for each in advised if not each.lost),
         scheduled=sum(s.scheduled for s in shards),
         ready=sum(s.ready for s in shards),
         leased=sum(s.leased for s in shards),

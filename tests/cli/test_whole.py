@@ -152,3 +152,19 @@ def test_what_can_lose_tasks_is_for_stats_to_say(shell: Shell, server_binary: Pa
         assert "keeps nothing on its disk" in shell.run("stats", *given).err
         (text,) = shell.run("stats", "--json", *given).object["warnings"]
         assert text.startswith(server.address)
+
+
+def test_a_server_that_evicts_is_not_well(shell: Shell, server_binary: Path, name: str) -> None:
+    options = {"appendonly": "yes", "maxmemory": "4mb", "maxmemory-policy": "allkeys-lru"}
+    with Server(server_binary, options=options) as server:
+        given = ("--url", server.url, "--name", name)
+        assert shell.run("push", "1", *given).code == 0
+        told = shell.run("stats", *given)
+        assert (told.code, "evicts tasks without an error" in told.err) == (0, True)
+        for number in range(1000):
+            server.ask("SET", f"cache:{number}", "x" * 10_000)
+        assert server.ask("INFO", "stats")["evicted_keys"]
+        # what it evicted may be all there is of the engine
+        assert shell.run("push", "1", *given).code == 0
+        told = shell.run("stats", *given)
+        assert (told.code, "has evicted keys" in told.err) == (1, True)
