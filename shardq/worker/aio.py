@@ -20,6 +20,7 @@ from shardq.worker.crew import Crew
 from shardq.worker.handlers import Attempts
 from shardq.worker.named import AsyncNamedTask
 from shardq.worker.policy import Backoff
+from shardq.worker.sign import ending_signals
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +102,7 @@ class AsyncWorker(Base):
         return register if function is None else register(function)
 
     async def run(self) -> None:
-        """Handles tasks until ``stop()``, SIGTERM, SIGINT or its cancellation, and then ends in this order:
+        """Handles tasks until ``stop()``, SIGTERM, SIGINT, SIGHUP or its cancellation, and then ends in this order:
 
         1. It claims no more, and gives back what is not begun.
         2. Handlers may finish, all of them within ``grace`` seconds.
@@ -111,6 +112,9 @@ class AsyncWorker(Base):
            was too short come back when their lease runs out.
 
         A second signal, ``stop()`` or cancellation ends step 2 at once, and leaves step 4 a second.
+
+        Signals are heard in the main thread. SIGHUP, which a closed terminal sends, ends nothing when it is ignored, as
+        under nohup, or has a handler of the program's own.
         """
         self._plan()
         loop = asyncio.get_running_loop()
@@ -158,15 +162,20 @@ class AsyncWorker(Base):
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call ``stop``, where that is possible: in the main thread."""
-    handled: list[signal.Signals] = []
+    """The signals that end a worker call ``stop``, where that is possible: in the main thread."""
+    before: dict[signal.Signals, Any] = {}
     # another thread's loop can't take signals
     with contextlib.suppress(RuntimeError, ValueError):
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ending_signals():
+            handler = signal.getsignal(number)
             loop.add_signal_handler(number, stop)
-            handled.append(number)
+            before[number] = handler
     try:
         yield
     finally:
-        for number in handled:
+        for number, handler in before.items():
+            ours = signal.getsignal(number)
             loop.remove_signal_handler(number)
+            # the same one: it was the loop's own, for a callback that the loop has forgotten
+            if handler is not None and handler != ours:
+                signal.signal(number, handler)

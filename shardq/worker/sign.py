@@ -1,4 +1,4 @@
-"""A sign to stop, given by signal handlers too.
+"""A sign to stop, given by signal handlers too, and the signals that are meant.
 
 Not a ``threading.Event``: a handler interrupts the main thread anywhere, also while that holds the event's own lock.
 ``SimpleQueue.put`` may be called even then.
@@ -9,12 +9,21 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
+import signal
 import threading
 import time
 
 LOOK_S = 0.2
 """The length of one wait. When two signals come at once, the system may have another thread take both, and does not
 wake the main thread, where Python would call their handlers."""
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a worker. SIGHUP, which a closed terminal sends, is not among them when it is ignored, as
+    under nohup, or when the program has a handler for it.
+    """
+    always = (signal.SIGTERM, signal.SIGINT)
+    return (*always, signal.SIGHUP) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else always
 
 
 class Sign:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -16,6 +16,7 @@ from shardq.worker.fleet import Fleet
 from shardq.worker.handlers import Attempts
 from shardq.worker.named import NamedTask
 from shardq.worker.policy import Backoff
+from shardq.worker.sign import ending_signals
 
 if TYPE_CHECKING:
     from shardq.worker.crew import Crew
@@ -101,7 +102,7 @@ class Worker(Base):
         return register if function is None else register(function)
 
     def run(self) -> None:
-        """Handles tasks until ``stop()``, SIGTERM or SIGINT, and then ends in this order:
+        """Handles tasks until ``stop()``, SIGTERM, SIGINT or SIGHUP, and then ends in this order:
 
         1. It claims no more, and gives back what is not begun.
         2. Handlers may finish, all of them within ``grace`` seconds.
@@ -112,14 +113,20 @@ class Worker(Base):
 
         A second signal, or ``stop()``, ends step 2 at once, and leaves step 4 a second.
 
+        Signals are heard in the main thread; in another one the program calls ``stop()``. SIGHUP, which a closed
+        terminal sends, ends nothing when it is ignored, as under nohup, or has a handler of the program's own.
+
         With ``processes=`` the handlers run in that many children of this process, which keeps their number. It tells
-        them to stop together, and a second signal to hurry; one that is frozen is killed in the end.
+        them to stop together, and a second signal to hurry; one that is frozen is killed in the end. A child that gets
+        SIGTERM itself ends in this order, too, and is replaced; all do when this process is killed. Where children
+        die again and again at their start, the next are started after longer and longer pauses.
         """
         self._plan()
         try:
-            with _signals(self._signalled):
+            heard = ending_signals()
+            with _signals(heard, self._signalled):
                 if self._fleet.size > 1:
-                    self._fleet.run(self._run_here, self._stop, self._hurry, grace=self.grace)
+                    self._fleet.run(self._run_here, self._stop, self._hurry, heard=heard, grace=self.grace)
                 else:
                     self._run_here()
         finally:
@@ -155,12 +162,12 @@ class Worker(Base):
 
 
 @contextlib.contextmanager
-def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT go to ``handler``, where that is possible: in the main thread."""
+def _signals(heard: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """They go to ``handler``, where that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:

@@ -9,10 +9,18 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import psutil
+
+from tests.support.waiting import wait_until
+
 STOP_TIMEOUT_S = 40.0
+
+SOON_S = 40.0
+"""For other processes on a busy machine."""
 
 
 class Worker:
@@ -60,6 +68,12 @@ class Worker:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
+    def end(self) -> None:
+        """Tells it to stop, and does not wait."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it may have ended already
+            self._process.stdin.close()
+
     def kill(self) -> None:
         """SIGKILL, as a crash is."""
         self._process.kill()
@@ -67,19 +81,32 @@ class Worker:
 
     def stop(self) -> int:
         """Tells it to stop, and waits. Its exit code."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it may have ended already
-            self._process.stdin.close()
+        self.end()
         return self._finish()
 
     def _finish(self) -> int:
         code = self._process.wait(STOP_TIMEOUT_S)
-        assert self._process.stdin is not None
+        self.end()
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
         self._process.stdout.close()
         return code
+
+
+Start = Callable[..., Worker]
+
+
+def gone(process: psutil.Process) -> bool:
+    """Ended, though perhaps nobody has asked yet how."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def ends(worker: Worker) -> None:
+    """By itself, and well."""
+    wait_until(lambda: not worker.running, "the worker has ended", timeout=SOON_S)
+    assert worker.stop() == 0
 
 
 def wait_for_the_end() -> None:

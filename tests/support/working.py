@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from shardq import Backoff, Delivery, Engine
+from shardq import Backoff, Delivery, Engine, Worker
 from tests.support.workers import say, wait_for_the_end
 
 
@@ -108,8 +109,9 @@ class Handlers:
         (self._folder / f"{pid}.sated").touch()
 
 
-def main(url: str, name: str, text: str) -> None:
-    options = msgspec.json.decode(text, type=Options)
+def prepared(url: str, name: str, options: Options) -> tuple[Engine, Worker]:
+    """An engine and its worker, with handlers and a log."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     logging.basicConfig(filename=Path(options.folder) / f"{os.getpid()}.log", level=logging.WARNING)
     engine = Engine(url, name=name)
     worker = engine.worker(
@@ -122,12 +124,22 @@ def main(url: str, name: str, text: str) -> None:
     )
     handlers = Handlers(options)
     worker.on("")(handlers.function if options.flavour == "function" else handlers.coroutine)
+    return engine, worker
+
+
+def stopped_at_the_end(worker: Worker) -> None:
+    """Stops it when the test says so, or is gone."""
 
     def stop() -> None:
         wait_for_the_end()
         worker.stop()
 
     threading.Thread(target=stop, daemon=True).start()
+
+
+def main(url: str, name: str, text: str) -> None:
+    engine, worker = prepared(url, name, msgspec.json.decode(text, type=Options))
+    stopped_at_the_end(worker)
     say("ready")
     worker.run()
     engine.close()

@@ -1,7 +1,45 @@
-"""Engines of both kinds, as the tests of the engine have them."""
+"""Engines of both kinds, as the tests of the engine have them, and workers in processes of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shardq import Engine
 from tests.engine.conftest import consumer, engine, engines, running, servers
+from tests.support.workers import Start, Worker
+from tests.support.working import Note, Options, notes
 
 __all__ = ["consumer", "engine", "engines", "running", "servers"]
+
+
+@pytest.fixture
+def start(running: Engine, url: str, name: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a worker process; ``amid``: in a program of ``fleeting``."""
+    with ExitStack() as stack:
+
+        def begin(amid: str | None = None, **options: Any) -> Worker:
+            text = msgspec.json.encode(Options(folder=str(tmp_path), **options)).decode()
+            program = ("tests.support.working",) if amid is None else ("tests.support.fleeting", amid)
+            worker = stack.enter_context(Worker(*program, url, name, text))
+            assert worker.said() == "ready"
+            return worker
+
+        yield begin
+        (tmp_path / "open").touch()  # for a test that failed before it did
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Callable[[str], list[Note]]:
+    """The notes of one kind."""
+    return lambda kind: [note for note in notes(tmp_path) if note.kind == kind]
+
+
+@pytest.fixture
+def open_gate(tmp_path: Path) -> Callable[[], None]:
+    return (tmp_path / "open").touch

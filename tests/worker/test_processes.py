@@ -5,24 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import psutil
 import pytest
 
 from shardq import Engine, Task
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
-from tests.support.workers import Worker
-from tests.support.working import Note, Options, logged, notes, sated
-
-Start = Callable[..., Worker]
-
-SOON_S = 40.0
-"""For other processes on a busy machine."""
+from tests.support.workers import SOON_S, Start, ends, gone
+from tests.support.working import Note, logged, sated
 
 
 @pytest.fixture
@@ -33,47 +25,8 @@ def running(url: str, name: str) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture
-def start(running: Engine, url: str, name: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts a worker process."""
-    with ExitStack() as stack:
-
-        def begin(**options: Any) -> Worker:
-            text = msgspec.json.encode(Options(folder=str(tmp_path), **options)).decode()
-            worker = stack.enter_context(Worker("tests.support.working", url, name, text))
-            assert worker.said() == "ready"
-            return worker
-
-        yield begin
-        (tmp_path / "open").touch()  # for a test that failed before it did
-
-
-@pytest.fixture
-def noted(tmp_path: Path) -> Callable[[str], list[Note]]:
-    """The notes of one kind."""
-    return lambda kind: [note for note in notes(tmp_path) if note.kind == kind]
-
-
-@pytest.fixture
-def open_gate(tmp_path: Path) -> Callable[[], None]:
-    return (tmp_path / "open").touch
-
-
-def gone(process: psutil.Process) -> bool:
-    """Ended, though perhaps nobody has asked yet how."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def ends(worker: Worker) -> None:
-    wait_until(lambda: not worker.running, "the worker has ended", timeout=SOON_S)
-    assert worker.stop() == 0
-
-
 @pytest.mark.parametrize("flavour", ["function", "coroutine"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_told_to_stop_it_finishes_and_gives_back(
     running: Engine,
     start: Start,

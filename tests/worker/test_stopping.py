@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,13 @@ from shardq import AsyncEngine, Delivery, Engine, Task
 from tests.support.engines import Engines
 from tests.support.states import counted, state_of
 from tests.support.waiting import wait_until
-from tests.support.workers import Worker
+from tests.support.workers import SOON_S, Start, Worker
 from tests.support.working import Note, Options, notes
 from tests.worker.flavours import BLOCKED_S, Flavour, Gate
 
 PROMPT_S = 14.0
 
 HUNG = 6
-
-SOON_S = 40.0
-"""For other processes on a busy machine."""
 
 
 @pytest.fixture(params=["function", "coroutine"])
@@ -190,9 +187,65 @@ def test_cancelled_twice_it_gives_back_without_grace(url: str, name: str) -> Non
     asyncio.run(main())
 
 
-# ---- processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_signal_ends_it_on_a_loop_and_is_the_programs_again(url: str, name: str, number: signal.Signals) -> None:
+    async def main() -> None:
+        def own(*_: object) -> None:
+            raise AssertionError("the worker is to hear it")
 
-Start = Callable[..., Worker]
+        loop = asyncio.get_running_loop()
+        outer = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        for each in outer:
+            # the tests may run under nohup
+            signal.signal(each, signal.SIG_DFL if each == signal.SIGHUP else own)
+        before = {each: signal.getsignal(each) for each in outer}
+        try:
+            async with AsyncEngine(url, name=name, shards=1) as engine:
+                await engine.start()
+                worker = engine.worker()
+                heard: list[bool] = []
+
+                @worker.on("")
+                async def handle(delivery: Delivery) -> None:
+                    heard.extend(signal.getsignal(each) != before[each] for each in outer)
+                    if all(heard):
+                        loop.call_soon(signal.raise_signal, number)
+                    else:
+                        worker.stop()
+
+                await engine.push("x")
+                await worker.run()
+                assert heard == [True, True, True]
+                assert {each: signal.getsignal(each) for each in outer} == before
+        finally:
+            for each, handler in outer.items():
+                signal.signal(each, handler)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_signal_with_a_callback_of_the_loop_is_not_lost_afterwards(url: str, name: str) -> None:
+    """The loop has forgotten the callback: the signal does then what it does by default."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, str)
+        async with AsyncEngine(url, name=name, shards=1) as engine:
+            worker = engine.worker()
+            worker.on("")(str)
+            worker.stop()
+            await worker.run()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ---- processes
 
 
 @pytest.fixture
@@ -239,7 +292,7 @@ def test_told_twice_while_its_server_is_silent(
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_for_the_whole_group_counts_once(
     own_engine: Engine, start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
