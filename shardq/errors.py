@@ -20,7 +20,7 @@
     │   ├── Unanswered                   sent, but no answer in time: it may or may not have happened
     │   ├── OutOfMemory                  maxmemory reached; nothing was written
     │   ├── ReadOnly                     a replica that stayed one, or a disk that is full
-    │   ├── AccessDenied                 wrong password, or an ACL that forbids a command
+    │   ├── AccessDenied                 wrong password, or a command that an ACL forbids or the server has switched off
     │   ├── DurabilityUnavailable        nothing there that could confirm what durability= asks for; nothing was written
     │   └── SettleError                  some of many could not be settled: .settled .lost .failed .unknown
     ├── PushError                        a bulk push that did not store all: .stored .failed .unknown
@@ -126,7 +126,7 @@ class ReadOnly(ServerFault):
 
 
 class AccessDenied(ServerFault):
-    """The server refused the user, the password, or the permission."""
+    """The server refused the user, the password, or a command: by its ACL, or because it has it switched off."""
 
 
 class DurabilityUnavailable(ServerFault):

@@ -132,6 +132,21 @@ def saves(slot: int) -> Command[bool]:
     return Command(slot=slot, words=("CONFIG", "GET", "save"), decode=decode)
 
 
+def waits(slot: int) -> Command[int]:
+    """Whether WAIT may be used at the master of a slot: it waits for nothing."""
+    return Command(slot=slot, words=("WAIT", 0, 1), decode=int)
+
+
+def named(slot: int) -> Command[Any]:
+    """Whether a connection may have a name there. It gets the one that it has."""
+    return Command(slot=slot, words=("CLIENT", "SETNAME", "shardq"), decode=lambda answer: answer)
+
+
+def rings(keys: ShardKeys) -> Command[int]:
+    """Whether the bells of a shard may be rung: on a channel that nobody listens to."""
+    return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=int)
+
+
 def info_fields(text: bytes) -> dict[bytes, bytes]:
     """An answer to INFO, by the names in it."""
     return dict(row.partition(b":")[::2] for row in text.splitlines())

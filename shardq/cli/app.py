@@ -9,6 +9,7 @@ import traceback
 import click
 
 from shardq import __version__
+from shardq.cli.acl import acl
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.forward import forward
@@ -62,7 +63,7 @@ def app() -> None:
 
 for command in (
     *(demo, run, push, get, cancel, reschedule, forward, stats),
-    *(topics, shards, expand, shrink, dead, requeue, purge, pause, resume, limit),
+    *(topics, shards, expand, shrink, dead, requeue, purge, pause, resume, limit, acl),
 ):
     app.add_command(command)
 

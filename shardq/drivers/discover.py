@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from shardq.drivers.faults import Fault, Reaction, of_reply
 from shardq.drivers.settings import Settings, bracketed
 from shardq.drivers.slots import SlotMap, from_cluster_slots, located
-from shardq.errors import InvalidUrl, ServerFault, ServerTooOld, Unavailable
+from shardq.errors import AccessDenied, InvalidUrl, ServerFault, ServerTooOld, Unavailable
 
 # A node that hangs must not keep a driver from asking the next one.
 ASK_TIMEOUT_S = 1.0
@@ -184,10 +184,14 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
     met: list[tuple[str, Fault]] = []
     for address in nodes:
         answer = yield from _asked(settings, Ask(address, ("INFO",)))
+        if isinstance(answer, Fault) and answer.error is AccessDenied:
+            # no ACL forbids HELLO; a proxy may not have it
+            hello = yield Ask(address, ("HELLO",))
+            answer = answer if isinstance(hello, Fault) else hello
         if isinstance(answer, Fault):
             met.append((address, answer))
             continue
-        fields = dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
+        fields = _nature(answer)
         version = check_version(settings, address, fields)
         if fields.get("loading") == "1":
             return of_reply(f"LOADING {address} is loading its data", asked=address)
@@ -195,6 +199,15 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
         return version
     # the URL of a single server names it already
     return met[0][1] if settings.kind == "single" else _of_all(met)
+
+
+def _nature(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:
+    """The fields of INFO; of HELLO those that it has, under INFO's names."""
+    if isinstance(answer, bytes):
+        return dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
+    told = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+    server, version, mode = (told.get(name, b"").decode() for name in (b"server", b"version", b"mode"))
+    return {"redis_version": version, f"{server}_version": version, "redis_mode": mode}
 
 
 def check_version(settings: Settings, address: str, info: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+import re
 import ssl
 
 from shardq.drivers.slots import host_of, located
@@ -106,7 +107,11 @@ _BY_WORD: dict[str, tuple[Reaction, type[ServerFault]]] = {
 
 # What a script may not do is answered with a plain ERR, in the words of Redis 7.0 and of those after it.
 _DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
-
+# A server that has a command renamed or switched off, or is a proxy without it, answers a plain ERR, too, and quotes
+# what was sent: of EVAL that is a whole script.
+_UNKNOWN = re.compile(r"ERR (unknown command ['`][^'`]*['`]|Unknown (?:Redis )?command called from script)")
+_UNPERMITTED = re.compile(r"to run the '([^']+)' command")
+_LINE = "`shardq acl` prints the line with all that it needs"
 
 # Of OpenSSL, when the first bytes of the peer are those of another protocol.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
@@ -137,9 +142,23 @@ def of_reply(text: str, *, asked: str) -> Fault:
         return Fault(reaction, error, text, slot=int(slot), address=located(host, int(port), asked=asked))
     if "max number of clients" in text:
         return Fault(Reaction.WAIT, Unavailable, text)
-    if any(sign in text for sign in _DENIED_IN_SCRIPT):
-        return Fault(Reaction.END, AccessDenied, text)
+    if any(sign in text for sign in (*_DENIED_IN_SCRIPT, "NOPERM")):
+        return Fault(Reaction.END, AccessDenied, text, advice=f"allow its user {_missing(text)}; {_LINE}")
+    if unknown := _UNKNOWN.match(text):
+        advice = "take it out of the server's rename-command lines: shardq needs it there, under its own name"
+        return Fault(Reaction.END, AccessDenied, unknown[1], advice=advice)
     return Fault(reaction, error, text)
+
+
+def _missing(text: str) -> str:
+    """What the ACL of a user lacks, as an ACL writes it."""
+    if found := _UNPERMITTED.search(text):
+        return f"+{found[1].lower()}"
+    if "channel" in text:
+        return "the channels &shardq:{NAME:* and &shardq:{NAME}:*"
+    if "key" in text:
+        return "the keys ~shardq:{NAME:* and ~shardq:{NAME}:*, and the lists that are forwarded to"
+    return "every command that the script runs"
 
 
 def of_exception(exc: Exception, *, sent: bool) -> Fault:

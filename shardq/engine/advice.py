@@ -1,6 +1,7 @@
-"""Settings of the servers that can lose tasks, or have: logged at open, once a process and server; told by ``stats()``.
+"""Settings of the servers that can lose tasks, or have, and commands that the engine does without where its user may not
+run them: logged at open, once a process and server, and told by ``stats()``.
 
-Nothing here ever fails: a server that may not say (an ACL, a command renamed) or is slow is passed over.
+Nothing here ever fails: a server that is slow is passed over.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shardq.calls import observe
 from shardq.calls.request import Command
-from shardq.errors import ShardqError
+from shardq.errors import AccessDenied, ShardqError
+from shardq.layout.keys import ShardKeys
 from shardq.operation import Many, Operation
 
 T = TypeVar("T")
@@ -36,14 +38,32 @@ class Advice:
     """Tasks may be lost by now: a problem, not only a warning."""
 
 
-def given(slots: Mapping[str, int], unserved: int) -> Operation[list[Advice]]:
-    """Finds what to change at these nodes. ``slots``: one slot of each; ``unserved``: how many no node serves."""
+UNTOLD = "settings that lose tasks, and what replicas have, can't be told"
+UNMOVED = "pushes with durability= are refused, and beside replicas no task is moved to another shard"
+UNNAMED = "connections have no name in CLIENT LIST"
+UNHEARD = "pollers and consumers are not woken, and tasks may be late by seconds"
+
+
+def given(slots: Mapping[str, int], unserved: int, rung: ShardKeys) -> Operation[list[Advice]]:
+    """Finds what to change at these nodes. ``slots``: one slot of each; ``unserved``: how many no node serves;
+    ``rung``: a shard, to try its channels.
+    """
     found = []
     if unserved:
         found.append(Advice("", f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"))
-    natures: dict[str, observe.Nature] = yield from _asked({node: observe.nature(slot) for node, slot in slots.items()})
+    asked = {node: observe.nature(slot) for node, slot in slots.items()}
+    tried: list[tuple[Command[Any], str]] = [(request, UNTOLD) for request in asked.values()]
+    for slot in slots.values():
+        tried += (observe.waits(slot), UNMOVED), (observe.named(slot), UNNAMED)
+    tried.append((observe.rings(rung), UNHEARD))
+    answers = yield from _answers([request for request, _ in tried])
+    for request, so in tried:
+        answer = answers.get(id(request))
+        if isinstance(answer, AccessDenied):
+            found.append(Advice(answer.node, f"{so}: {answer}"))
+    natures: dict[str, observe.Nature] = _told(asked, answers)
     unsure = {node: observe.saves(slots[node]) for node, nature in natures.items() if not nature.appends}
-    forgetful = {node for node, saves in (yield from _asked(unsure)).items() if not saves}
+    saving = _told(unsure, (yield from _answers(list(unsure.values()))))
     for node, nature in sorted(natures.items()):
         # no key of ours expires: the policies for those that do evict nothing here
         if nature.maxmemory and nature.policy.startswith("allkeys-"):
@@ -59,17 +79,22 @@ def given(slots: Mapping[str, int], unserved: int) -> Operation[list[Advice]]:
                     f"(maxmemory-policy {nature.policy}): set maxmemory-policy to noeviction"
                 )
                 found.append(Advice(nature.server, text, lost=True))
-        if node in forgetful:
+        if saving.get(node) is False:
             text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
             found.append(Advice(nature.server, text))
     return found
 
 
-def _asked(requests: dict[str, Command[T]]) -> Operation[dict[str, T]]:
-    """The answers of those nodes that give one."""
-    node_of = {id(request): node for node, request in requests.items()}
-    answers = (yield Many(list(requests.values()))) if requests else []
-    return {node_of[id(request)]: said for request, said in answers if not isinstance(said, ShardqError)}
+def _answers(requests: list[Command[Any]] | list[Command[T]]) -> Operation[dict[int, Any]]:
+    """By request, the answer or its error."""
+    answers = (yield Many(list(requests))) if requests else []
+    return {id(request): said for request, said in answers}
+
+
+def _told(requests: Mapping[str, Command[T]], answers: Mapping[int, Any]) -> dict[str, T]:
+    """The answers of those nodes that gave one."""
+    said = {node: answers.get(id(request)) for node, request in requests.items()}
+    return {node: answer for node, answer in said.items() if answer is not None and not isinstance(answer, ShardqError)}
 
 
 def say(found: Iterable[Advice]) -> None:

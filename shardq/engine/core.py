@@ -107,7 +107,8 @@ class Core:
             slots = [atlas.control.slot, *(keys.slot for keys in atlas.span())]
         else:
             slots = [keys.slot for keys, seen in glances if not isinstance(seen, ShardqError)]
-        return advice.given({node: slot for slot in slots if (node := driver.node_of(slot))}, driver.unserved)
+        nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
+        return advice.given(nodes, driver.unserved, atlas.keys(0))
 
     def _learn(self, topology: Topology) -> None:
         self.options.compare(topology)

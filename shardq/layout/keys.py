@@ -107,3 +107,8 @@ def control_keys(name: str) -> ControlKeys:
         limits=f"{prefix}limits",
         news=f"{prefix}news",
     )
+
+
+def patterns(name: str) -> tuple[str, str]:
+    """What all names of the engine ``name`` match, as an ACL writes it: those of its shards, and of it as a whole."""
+    return f"shardq:{{{name}:*", f"{control_keys(name).prefix}*"

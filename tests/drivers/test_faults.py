@@ -129,6 +129,25 @@ def test_tls(exc: OSError, final: bool) -> None:
     assert (fault.is_final, fault.mute, fault.lost) == (final, not final, False)
 
 
+@pytest.mark.parametrize(
+    ("text", "told", "advice"),
+    [
+        ("ERR unknown command 'INFO', with args beginning with: 'x'", "unknown command 'INFO'", "rename-command"),
+        ("ERR unknown command `INFO`, with args beginning with: `x`", "unknown command `INFO`", "rename-command"),
+        ("ERR Unknown command called from script f", "Unknown command called from script", "rename-command"),
+        ("NOPERM User me has no permissions to run the 'client|setname' command", "", "its user +client|setname; "),
+        ("NOPERM No permissions to access a channel", "", "its user the channels &shardq:"),
+        ("NOPERM No permissions to access a key", "", "its user the keys ~shardq:"),
+        ("ERR ACL failure in script: User me has no permissions to run the 'set' command", "", "its user +set; "),
+        ("ERR The user executing the script can't run this command or subcommand", "", "every command that the script"),
+    ],
+)
+def test_what_an_acl_or_a_server_lacks_is_named_and_no_argument_is_quoted(text: str, told: str, advice: str) -> None:
+    fault = of_reply(text, asked="h:1")
+    assert (fault.error, fault.text) == (AccessDenied, told or text)
+    assert advice in fault.advice
+
+
 # ---- on a new connection
 
 

@@ -1,0 +1,147 @@
+"""acl: the least that a user of the server needs, by role. The table here is what the tests create users from.
+
+The commands inside a script are read from its text: a server checks each of them, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import click
+
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.output import complain, say, tell
+from shardq.layout.keys import patterns
+from shardq.model.checks import check_name
+from shardq.scripts import script
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    scripts: frozenset[str]
+    """Those it runs."""
+    commands: frozenset[str]
+    """Those it sends besides, as an ACL names them."""
+
+    def __or__(self, other: Role) -> Role:
+        return Role(self.scripts | other.scripts, self.commands | other.commands)
+
+    @property
+    def allowed(self) -> list[str]:
+        """The commands to allow, sorted."""
+        inner = (found for name in self.scripts for found in _INNER.findall(script(name).text))
+        return sorted({*self.commands, *map(str.lower, inner)})
+
+
+_INNER = re.compile(r"redis\.p?call\('([A-Z]+)'")
+
+
+def _role(scripts: str, commands: str) -> Role:
+    return Role(frozenset(scripts.split()), frozenset(commands.split()))
+
+
+_CONNECTING = _role("", "client|setname select info cluster|slots asking role")
+"""One line does for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS, ASKING)."""
+
+# Whoever meets a change of the number of shards may have to complete it, and brings tasks that are on their way to
+# where they go: so even a producer runs put and clear, and asks the replicas.
+_EVERYBODY = _CONNECTING | _role(
+    "declare open put clear seal", "eval evalsha hgetall hget hlen hscan spublish wait info"
+)
+_HEARING = _role("", "ssubscribe sunsubscribe ping")
+_SETTLING = _role("claim settle extend", "")
+_BY_ID = _role("get cancel reschedule", "")
+
+ROLES = {
+    "producer": _EVERYBODY | _BY_ID | _role("push push_unique", ""),
+    "worker": _EVERYBODY | _HEARING | _SETTLING | _role("wake permit release renew", "llen"),
+    "dispatcher": _EVERYBODY
+    | _HEARING
+    | _SETTLING
+    | _role("heartbeat dispatch forward trim peek", "lpush rpush")
+    | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
+    "operator": _EVERYBODY
+    | _BY_ID
+    | _role("peek dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
+}  # fmt: skip
+"""By name. ``all`` is all of them."""
+
+ALL = "all"
+
+_NOT_IN_RULES = re.compile(r"[\s\x00]")
+_GLOB = re.compile(r"([*?\[\]\\])")
+
+
+FSYNCED = _role("", "waitaof")
+"""Apart from the roles: Redis 7.0 takes no rule about a command that it does not know."""
+
+
+def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced: bool = False) -> list[str]:
+    """The words of ACL SETUSER after the user's name. They leave its passwords as they are.
+
+    ``lists``: those that topics are forwarded to; ``fsynced``: with what durability="fsynced" asks.
+    """
+    role = FSYNCED if fsynced else _role("", "")
+    for each in ROLES if ALL in roles else roles:
+        role |= ROLES[each]
+    names = patterns(name)
+    # a rule can't have a blank: there any character may stand
+    escaped = [_NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", each)) for each in lists]
+    return [
+        "on",
+        *("resetkeys", *(f"~{pattern}" for pattern in (*names, *escaped))),
+        *("resetchannels", *(f"&{pattern}" for pattern in names)),
+        *("-@all", *(f"+{command}" for command in role.allowed)),
+    ]
+
+
+@click.command(
+    short_help="Print the least ACL for a role.",
+    epilog="""\b
+example:
+  shardq acl producer --name orders
+  shardq acl producer worker --name orders --user shop
+  shardq acl dispatcher --name delays --to mail-queue | redis-cli
+  redis-cli ACL SETUSER delays-dispatcher '>a long password'
+\b
+roles:
+  producer    pushes; looks for, cancels and reschedules tasks by id
+  worker      claims tasks and says what became of them
+  dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
+              forwards them, moves them between shards
+  operator    stats, topics, shards, expand, shrink, dead, requeue, purge,
+              pause, resume, limit, forward, get, cancel, reschedule
+  all         all of these""",
+)
+@click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))
+@click.option("--user", metavar="USER", help="The user on the server. Default: the engine's name and the roles.")
+@click.option(
+    "--to", "lists", metavar="LIST", multiple=True, help="A list that topics are forwarded to; may be repeated."
+)
+@click.option("--fsynced", is_flag=True, help="With pushes of durability fsynced: for Redis 7.2 or newer, or Valkey.")
+@shared
+@pass_given
+def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str, ...], fsynced: bool) -> None:
+    """Print the ACL SETUSER line for a user of the server that may do what the ROLEs need with the engine of that
+    name, and nothing else. No server is asked.
+
+    The line gives the user its commands, keys and channels in place of those that it had, and leaves its passwords: a
+    new user has none, and can't be used before it gets one. On a cluster give it to every node, replicas included.
+    """
+    name = given.engine_name
+    check_name(name)
+    user = user or "-".join((name, *dict.fromkeys(roles)))
+    if _NOT_IN_RULES.search(user):
+        raise click.UsageError(f"--user {user!r}: the name of a user has no blanks")
+    if lists and not {"dispatcher", ALL} & set(roles):
+        raise click.UsageError("--to goes with the dispatcher, who puts tasks on that list")
+    if fsynced and not {"producer", ALL} & set(roles):
+        raise click.UsageError("--fsynced goes with the producer, who pushes")
+    words = rules(roles, name=name, lists=lists, fsynced=fsynced)
+    if given.json:
+        tell({"user": user, "rules": words})
+    else:
+        say(" ".join(("ACL", "SETUSER", user, *words)))
+        complain(f"give it a password, if it has none: ACL SETUSER {user} '>a long password'")
