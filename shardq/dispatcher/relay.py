@@ -106,6 +106,8 @@ class Relay:
         """By list."""
         self._again: dict[str | int | Place | tuple[str, str], float] = {}
         """List, shard or place that failed, and ("rate", topic) without permits → when to try again."""
+        self._unasked: dict[str, list[int]] = {}
+        """Topic → the shards it fails in because nobody could be asked for permits."""
         self.thread: threading.Thread | None = None
 
     def rouse(self, shard: int, topics: Sequence[str]) -> None:
@@ -239,6 +241,8 @@ class Relay:
         )
         try:
             permit = self._driver.call(call, timeout=CALL_TIMEOUT_S)
+            for shard in self._unasked.pop(topic, ()):
+                self._faults.works(topic, route, shard)
             if permit.granted < want:
                 self._again["rate", topic] = time.monotonic() + max(PACE_S, permit.again_ms / 1000)
             return permit.granted
@@ -249,6 +253,7 @@ class Relay:
                 run(self._driver, refreshed(self._atlas), CALL_TIMEOUT_S)
         except ShardqError as exc:
             self._again["rate", topic] = time.monotonic() + RETRY_S
+            self._unasked[topic] = shards
             for shard in shards:
                 self._faults.failed(topic, route, shard, exc, said=self._is_said(exc))
         return 0
@@ -279,7 +284,8 @@ class Relay:
                     self._send(batch)
         except ShardqError as exc:
             self._failed(topic, route, shard, exc)
-            return 0, 0
+            # they may have gone: then their permits are used
+            return most if isinstance(exc, Unanswered) else 0, 0
         if route.to in self._held or shard in self._again:
             return taken, 0
         if left:

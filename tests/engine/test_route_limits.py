@@ -1,4 +1,4 @@
-"""A forwarded topic keeps to its rate, has no limit on what runs at once, and is nobody's else."""
+"""A forwarded topic keeps to its rate, has no limit on what runs at once, and is nobody else's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardq import Delivery, Engine, InvalidOption, Task
+from shardq.layout.keys import control_keys
 from shardq.layout.slots import slot_of, tag
 from shardq.layout.topology import Limit
 from tests.engine.conftest import SHARDS
@@ -205,3 +206,17 @@ def test_a_worker_whose_topics_are_forwarded(
         wait_until(lambda: told(caplog, "topic 'email' is forwarded to the list 'mine': consumers"), "it is told")
         assert running.stats().healthy
     assert sorted(handled) == list(range(10))
+
+
+def test_without_the_slot_of_permits_it_waits_and_says_so(running: Engine, servers: Servers, list_name: str) -> None:
+    keys = control_keys(running.name)
+    servers.ask(keys.slot, "SET", keys.bucket("email"), "no bucket")
+    running.limit("email", rate=0.001)
+    running.forward("email", to=list_name)
+    running.push_many([Task(n, topic="email") for n in range(20)])
+    wait_until(lambda: running.stats().failing_routes, "there is nobody to ask")
+    assert length(servers, list_name) == 0
+    servers.ask(keys.slot, "DEL", keys.bucket("email"))
+    # the other shards wait for their turn, and that is no fault
+    wait_until(lambda: running.stats().healthy, "all is well")
+    wait_until(lambda: length(servers, list_name) == 1, "the one that may go has arrived")
