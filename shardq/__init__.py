@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ServerTooOld,
         SettleError,
         ShardqError,
+        TooManyOpenFiles,
         Unanswered,
         Unavailable,
     )
@@ -65,7 +66,7 @@ else:
             "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
             "InvalidTopic InvalidUrl LeaseLost NaiveDatetime NotReplicated OutOfMemory PayloadNotDecodable "
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
-            "ShardqError Unanswered Unavailable"
+            "ShardqError TooManyOpenFiles Unanswered Unavailable"
         ),
         "shardq.growth": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
@@ -129,6 +130,7 @@ __all__ = [
     "ServerFault",
     "ServerTooOld",
     "Unavailable",
+    "TooManyOpenFiles",
     "Unanswered",
     "OutOfMemory",
     "ReadOnly",

@@ -287,7 +287,7 @@ class _Listener:
         if self._deaf_since is None:
             self._deaf_since = now
         passing = isinstance(exc, Unavailable) and now - self._deaf_since < DEAF_S
-        if self._said or passing or self._stopping or self._driver.outages.covers(self.node):
+        if self._said or passing or self._stopping or self._driver.outages.covers(self.node, exc):
             return
         log.warning("not hearing %s for the moment: %s", self.node or "the cluster", exc)
         self._said = True

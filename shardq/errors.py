@@ -17,6 +17,7 @@
     ├── ServerFault                      the server answered an error, or did not answer
     │   ├── ServerTooOld                 older than 7.0
     │   ├── Unavailable                  gone, loading, or its cluster down, for longer than the timeout
+    │   │   └── TooManyOpenFiles         not the server's fault: this process has no file descriptor left to connect
     │   ├── Unanswered                   sent, but no answer in time: it may or may not have happened
     │   ├── OutOfMemory                  maxmemory reached; nothing was written
     │   ├── ReadOnly                     a replica that stayed one, or a disk that is full
@@ -111,6 +112,12 @@ class ServerTooOld(ServerFault):
 
 class Unavailable(ServerFault):
     """No server could take the call before the timeout. Nothing of this call was written."""
+
+
+class TooManyOpenFiles(Unavailable):
+    """This process, or its whole system, has no file descriptor left for a connection. Nothing of this call was
+    written.
+    """
 
 
 class Unanswered(ServerFault):

@@ -27,12 +27,22 @@ class Script:
 @functools.cache
 def script(name: str) -> Script:
     """The script in ``lua/NAME.lua``."""
-    folder = resources.files("shardq") / "lua"
-    body = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    files = _files()
+    body = files[name]
     uses = _USES.search(body)
-    parts = [
-        (folder / "common" / f"{part.strip()}.lua").read_text(encoding="utf-8")
-        for part in (uses.group(1).split(",") if uses else ())
-    ]
+    parts = [files[f"common/{part.strip()}"] for part in (uses.group(1).split(",") if uses else ())]
     text = "".join([*parts, body])
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
+
+
+@functools.cache
+def _files() -> dict[str, str]:
+    """All of them, read together: later there may be no file descriptor left."""
+    folder = resources.files("shardq") / "lua"
+    places = {"": folder, "common/": folder / "common"}
+    return {
+        prefix + file.name.removesuffix(".lua"): file.read_text(encoding="utf-8")
+        for prefix, place in places.items()
+        for file in place.iterdir()
+        if file.name.endswith(".lua")
+    }

@@ -103,6 +103,10 @@ class Nature:
     """It has removed keys by that policy since it started."""
     appends: bool
     """It keeps an append-only file."""
+    maxclients: int
+    """The most connections that it takes; 0: it does not say."""
+    clients: int
+    """Those it has."""
 
 
 def nature(slot: int) -> Command[Nature]:
@@ -117,9 +121,11 @@ def nature(slot: int) -> Command[Nature]:
             evicted=fields.get(b"evicted_keys", b"0") != b"0",
             # where it does not say, there is nothing to complain about
             appends=fields.get(b"aof_enabled") != b"0",
+            maxclients=int(fields.get(b"maxclients", b"0")),
+            clients=int(fields.get(b"connected_clients", b"0")),
         )
 
-    return Command(slot=slot, words=("INFO", "server", "memory", "persistence", "stats"), decode=decode)
+    return Command(slot=slot, words=("INFO", "server", "clients", "memory", "persistence", "stats"), decode=decode)
 
 
 def saves(slot: int) -> Command[bool]:

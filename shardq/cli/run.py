@@ -14,6 +14,7 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, lateness_shown, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
+from shardq.drivers import descriptors
 from shardq.engine import Engine, Stats
 from shardq.errors import ShardqError
 from shardq.layout.slots import MAX_SHARDS
@@ -38,7 +39,11 @@ example:
 @shared
 @pass_given
 def run(given: Given, shards: int | None, quiet: bool) -> None:
-    """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM."""
+    """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
+
+    Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
+    """
+    descriptors.more()
     with ExitStack() as stack:
         engine = stack.enter_context(opened(given, create=True, shards=shards))
         ending = stack.enter_context(Ending())

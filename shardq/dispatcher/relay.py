@@ -360,5 +360,5 @@ class Relay:
 
     def _is_said(self, exc: ShardqError) -> bool:
         """True where the log says of the whole node that it fails, or at the end, when nobody needs to know."""
-        covered = isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node)
+        covered = isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node, exc)
         return covered or self._stopping.is_set()

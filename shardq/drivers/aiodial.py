@@ -23,7 +23,10 @@ async def dial_async(settings: Settings, address: str, factory: Callable[[], P],
     Raises InvalidUrl for TLS files only.
     """
     loop = asyncio.get_running_loop()
-    context = context_of(settings.tls) if settings.tls is not None else None
+    try:
+        context = context_of(settings.tls) if settings.tls is not None else None
+    except OSError as exc:  # no descriptor for its files
+        return of_connecting(exc)
     sock = await connect_async(address, deadline=deadline)
     if isinstance(sock, Fault):
         return sock

@@ -34,7 +34,10 @@ def reader() -> hiredis.Reader:
 
 def dial(settings: Settings, address: str, *, deadline: float) -> socket.socket | Fault:
     """A connected socket, with TLS where the URL says so; the caller owns it. Raises InvalidUrl for TLS files only."""
-    context = context_of(settings.tls) if settings.tls is not None else None
+    try:
+        context = context_of(settings.tls) if settings.tls is not None else None
+    except OSError as exc:  # no descriptor for its files
+        return of_connecting(exc)
     sock = connect(address, deadline=deadline)
     if isinstance(sock, Fault):
         return sock

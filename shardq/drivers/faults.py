@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import errno
 import os
 import re
 import ssl
 
+from shardq.drivers import descriptors
 from shardq.drivers.slots import host_of, located
 from shardq.errors import (
     AccessDenied,
@@ -19,6 +21,7 @@ from shardq.errors import (
     ReadOnly,
     ServerFault,
     ShardqError,
+    TooManyOpenFiles,
     Unavailable,
 )
 
@@ -42,6 +45,7 @@ class Reaction(enum.Enum):
     MOVED = "note who serves the slot now, and send there at once"
     ASK = "send this once to the node named, after ASKING"
     WAIT = "pause, learn the slot map again, and send again until the deadline"
+    PAUSE = "pause, and send again until the deadline: the servers are well"
     END = "tell the caller now"
 
 
@@ -131,6 +135,11 @@ _OTHER_NAME = "write a host that it names, or check_hostname=no"
 # By OpenSSL's code: X509_V_ERR_HOSTNAME_MISMATCH, ..._IP_ADDRESS_MISMATCH, and ..._CERT_HAS_EXPIRED.
 _BY_VERIFY_CODE = {62: _OTHER_NAME, 64: _OTHER_NAME, 10: "renew it, or set this machine's clock"}
 
+_FULL = (
+    "raise its maxclients (CONFIG SET maxclients): each process has a connection for every shard that it polls, one to "
+    "listen, and up to 64 more"
+)
+
 
 def of_reply(text: str, *, asked: str) -> Fault:
     """The fault that an error answered by ``asked`` is."""
@@ -141,7 +150,7 @@ def of_reply(text: str, *, asked: str) -> Fault:
         host, _, port = where.partition(" ")[0].rpartition(":")
         return Fault(reaction, error, text, slot=int(slot), address=located(host, int(port), asked=asked))
     if "max number of clients" in text:
-        return Fault(Reaction.WAIT, Unavailable, text)
+        return Fault(Reaction.WAIT, Unavailable, text, advice=_FULL)
     if any(sign in text for sign in (*_DENIED_IN_SCRIPT, "NOPERM")):
         return Fault(Reaction.END, AccessDenied, text, advice=f"allow its user {_missing(text)}; {_LINE}")
     if unknown := _UNKNOWN.match(text):
@@ -175,17 +184,36 @@ def of_exception(exc: Exception, *, sent: bool) -> Fault:
 
 def of_resolving(exc: OSError, address: str) -> Fault:
     """The name of a host has not become an address."""
+    # getaddrinfo gives other reasons then
+    shortage = exc if descriptors.scarce(exc) else descriptors.shortage()
+    if shortage is not None:
+        return of_shortage(shortage)
     told = "the name servers did not answer in time" if isinstance(exc, TimeoutError) else exc.strerror or str(exc)
     return Fault(Reaction.WAIT, Unavailable, f"the host {host_of(address)} was not found: {told}", cause=exc)
 
 
 def of_connecting(exc: OSError) -> Fault:
-    """Nobody took the connection."""
+    """Nobody took the connection, or it could not be tried."""
+    if descriptors.scarce(exc):
+        return of_shortage(exc)
     if isinstance(exc, TimeoutError):
         text = "nobody took the connection in time"
     else:
         text = os.strerror(exc.errno) if exc.errno else str(exc)
     return Fault(Reaction.WAIT, Unavailable, text, cause=exc)
+
+
+def of_shortage(exc: OSError) -> Fault:
+    """There is no file descriptor for a connection: no fault of the server's."""
+    if exc.errno == errno.ENFILE:
+        text, advice = "this system has no file descriptor left for a connection", "raise its limit (fs.file-max)"
+    else:
+        text = (
+            "this process has no file descriptor left for a connection: "
+            f"it may have {descriptors.allowed():,} files open"
+        )
+        advice = descriptors.REMEDY
+    return Fault(Reaction.PAUSE, TooManyOpenFiles, text, advice=advice, cause=exc)
 
 
 def of_tls(exc: Exception) -> Fault:

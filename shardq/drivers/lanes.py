@@ -87,7 +87,8 @@ class Lanes(Generic[T]):
         self._routes = routes
         self._timeout = timeout
         self._lanes: dict[str, Lane] = {}
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()
+        """Of the kind that takes no file descriptor: there may be none left."""
         self._exhausted = False
         self._ready: deque[Errand[T]] = deque()
         """To be routed now."""

@@ -11,12 +11,15 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, Unanswered, Unavailable
+from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, TooManyOpenFiles, Unanswered, Unavailable
 
 log = logging.getLogger("shardq.outages")
 
 # What hits every shard of a node alike; any other answer is about what was asked.
 _OF_A_NODE = (Unavailable, Unanswered, ReadOnly, OutOfMemory, AccessDenied)
+
+OURS = "this process"
+"""Named in place of a node where none is to blame."""
 
 
 @dataclass(slots=True)
@@ -29,6 +32,10 @@ class _Outage:
     """How many of those it hit are dispatched again."""
     answered: bool = False
     """Somebody is well again, be it no shard."""
+
+
+def _blamed(node: str, exc: Exception) -> str:
+    return OURS if isinstance(exc, TooManyOpenFiles) else node
 
 
 class Outages:
@@ -46,14 +53,15 @@ class Outages:
             self.over(who)  # the node answers
             return False
         with self._lock:
-            node = self._hit_by.setdefault(who, exc.node)
+            node = self._hit_by.setdefault(who, _blamed(exc.node, exc))
             outage = self._outages.get(node)
             begins = outage is None
             if outage is None:
                 outage = self._outages[node] = _Outage(time.monotonic() - exc.tried_s)
             outage.waiting.add(who)
         if begins:
-            log.error("%s fails, its shards are not dispatched meanwhile, trying on: %s", node, exc)
+            its = "some of its shards" if node == OURS else "its shards"
+            log.error("%s fails, %s are not dispatched meanwhile, trying on: %s", node, its, exc)
         return True
 
     def over(self, who: int | str) -> None:
@@ -64,9 +72,9 @@ class Outages:
         """It ends without having become well: another process goes on."""
         self._gone(who, well=False)
 
-    def covers(self, node: str) -> bool:
-        """True if the log says that this node fails."""
-        return node in self._outages
+    def covers(self, node: str, exc: Exception) -> bool:
+        """True if the log says already why this happened at this node."""
+        return _blamed(node, exc) in self._outages
 
     def _gone(self, who: int | str, *, well: bool) -> None:
         with self._lock:

@@ -30,6 +30,9 @@ ASKING = b"*1\r\n$6\r\nASKING\r\n"
 FIRST_PAUSE_S = 0.005
 # ... and the longest keeps the delay after a failover small, and 64 pollers at some 1,000 tries a second.
 LONGEST_PAUSE_S = 0.1
+# A try after a fault of our own side begins with that much of its time left, or half of it: what it meets in less would
+# be blamed on a node that was never asked before.
+LAST_TRY_S = 1.0
 # More redirections in a row mean that two nodes point at each other: from then on pause between them.
 REDIRECTS_AT_ONCE = 5
 
@@ -98,13 +101,19 @@ class Errand(Generic[T]):
             return Step()
         self.address = None
         self._tries += 1
-        paused = self._tries - (0 if fault.reaction is Reaction.WAIT else REDIRECTS_AT_ONCE)
+        waits = fault.reaction in (Reaction.WAIT, Reaction.PAUSE)
+        paused = self._tries - (0 if waits else REDIRECTS_AT_ONCE)
         pause = pause_s(paused, chance)
         # No try begins past the deadline: its answer could not be waited for.
-        if fault.reaction in (Reaction.END, Reaction.IN_FULL) or now + pause >= self._again_until:
+        until = self._again_until
+        if fault.reaction is Reaction.PAUSE:
+            until -= min(LAST_TRY_S, self._patience_s / 2)
+        if fault.reaction in (Reaction.END, Reaction.IN_FULL) or now + pause >= until:
             raise self._over(fault, now, node) from fault.cause
         if fault.reaction is Reaction.ASK:
             self.address = fault.address
+            return Step(pause)
+        if fault.reaction is Reaction.PAUSE:
             return Step(pause)
         moved = (fault.slot, fault.address) if fault.reaction is Reaction.MOVED else None
         return Step(pause, refresh=True, moved=moved, doubted=node)
@@ -140,7 +149,7 @@ def pause_s(tries: int, chance: float) -> float:
 def explained(fault: Fault, node: str, what: str, timeout_s: float) -> str:
     """The message of the error that a fault ends in: what was wrong, and what to do."""
     error = fault.error
-    if fault.reaction is not Reaction.END and error in (Unavailable, ReadOnly):
+    if fault.reaction is not Reaction.END and issubclass(error, (Unavailable, ReadOnly)):
         what = f"{what} within {timeout_s:g} s"
     usual: dict[type[ShardqError], str] = {
         Unavailable: "check that the server runs and can be reached from here",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from shardq.calls.request import Call, Command
 from shardq.drivers.copies import CONVERSATION_S, Copies
 from shardq.drivers.ear import Ear
-from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
+from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unserved
 from shardq.drivers.lanes import Lanes
 from shardq.drivers.outages import Outages
 from shardq.drivers.patience import Errand, Step, explained
@@ -26,7 +26,7 @@ from shardq.drivers.pool import Node
 from shardq.drivers.routes import Connections, Routes
 from shardq.drivers.settings import Settings
 from shardq.drivers.wire import HEAR_OUT_S, Wire
-from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
+from shardq.errors import EngineClosed, ShardqError, TooManyOpenFiles, Unanswered, Unavailable
 
 T = TypeVar("T")
 
@@ -125,7 +125,12 @@ class Driver:
         wire = self._routes.dial(node, time.monotonic() + timeout, protocol=2)
         if isinstance(wire, Fault):
             raise wire.error(explained(wire, node, "the subscriber could not connect", timeout)) from wire.cause
-        return Ear(wire)
+        try:
+            return Ear(wire)
+        except OSError as exc:
+            wire.close()
+            fault = of_connecting(exc)
+            raise fault.error(explained(fault, node, "the subscriber could not connect", timeout)) from exc
 
     def _confirmed(self, address: str, seal: Call[None]) -> str | None:
         if not address or (known := self._copies.known(address)) is not None:
@@ -224,6 +229,8 @@ class Line:
         self._check()
         try:
             return carry(call, self._routes, self._trip, self._sleep, timeout)
+        except TooManyOpenFiles:
+            raise
         except (Unanswered, Unavailable):
             # a node that hangs takes all the time a call has: the next one must not go there again, if another serves
             self._check()

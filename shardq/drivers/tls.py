@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from shardq.drivers.descriptors import scarce
 from shardq.drivers.settings import Tls
 from shardq.errors import InvalidUrl
 
@@ -42,6 +43,8 @@ def _stamp(tls: Tls) -> _Stamp:
             with Path(name).open("rb"):
                 status = Path(name).stat()
         except OSError as exc:
+            if scarce(exc):
+                raise
             raise InvalidUrl(f"{option}={name} in the URL can't be read: {exc.strerror}; name a PEM file") from exc
         seen.append((status.st_mtime_ns, status.st_size, status.st_ino))
     return tuple(seen)
@@ -51,6 +54,8 @@ def _context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca)
     except (ssl.SSLError, OSError) as exc:
+        if scarce(exc):
+            raise
         raise InvalidUrl(f"ca={tls.ca} in the URL holds no certificate in PEM form: {_reason(exc)}") from exc
     context.check_hostname = tls.check_hostname
     if tls.cert is not None:

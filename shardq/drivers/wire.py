@@ -18,7 +18,7 @@ from hiredis import HiredisError
 
 from shardq.calls.request import Command
 from shardq.drivers.dial import INCOMPLETE, connect, dial, reader
-from shardq.drivers.faults import Fault, of_exception, timed_out
+from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
 from shardq.drivers.handshake import handshake
 from shardq.drivers.settings import Settings
 
@@ -56,7 +56,7 @@ class Wire:
             # What is sent in part is never executed: a failure here is one before sending.
             sock.sendall(data)
         except (OSError, ValueError) as exc:
-            return of_exception(self._last_word() or exc, sent=False)
+            return self._last_word() or of_exception(exc, sent=False)
         return self._received(wait, answers)
 
     def receive(self, wait: float) -> Any:
@@ -86,17 +86,17 @@ class Wire:
         except (OSError, ValueError, HiredisError) as exc:
             return of_exception(exc, sent=True)
 
-    def _last_word(self) -> ssl.SSLError | None:
-        """Why the server ended TLS, where it told: it may have been told while we were sending."""
-        if isinstance(self.sock, ssl.SSLSocket):
-            try:
-                self.sock.settimeout(0)
-                self.sock.recv(CHUNK)
-            except ssl.SSLError as exc:
-                return None if isinstance(exc, ssl.SSLWantReadError | ssl.SSLEOFError) else exc
-            except (OSError, ValueError):
-                pass
-        return None
+    def _last_word(self) -> Fault | None:
+        """Why the server ended the connection, where it told: it may have been told while we were sending."""
+        try:
+            self.sock.settimeout(0)
+            self.reader.feed(self.sock.recv(CHUNK))
+            said = self.reader.gets()
+        except ssl.SSLError as exc:
+            return None if isinstance(exc, ssl.SSLWantReadError | ssl.SSLEOFError) else of_exception(exc, sent=False)
+        except (OSError, ValueError, HiredisError):
+            return None
+        return of_reply(said.text, asked=self.address) if isinstance(said, ErrorReply) else None
 
     def dead(self, now: float) -> bool:
         """Known to be closed by the server, or to hold bytes that nobody asked for."""

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 from urllib.parse import quote
 
+from shardq.drivers import descriptors
 from shardq.embedded import locks
 from shardq.embedded.launch import launch, misfit
 from shardq.embedded.places import Place, default_path
@@ -102,7 +103,8 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
     try:
         lock = locks.shared(place.users_lock, deadline=deadline)
     except OSError as exc:
-        raise EmbeddedFault(f"{place.users_lock} cannot be opened: {exc}; whose is {place.folder}?") from exc
+        advice = descriptors.REMEDY if descriptors.scarce(exc) else f"whose is {place.folder}?"
+        raise EmbeddedFault(f"{place.users_lock} cannot be opened: {exc}; {advice}") from exc
     if lock is None:
         raise EmbeddedFault(
             f"the embedded server in {place.folder} has been ending for {timeout:g} s; "

@@ -1,5 +1,5 @@
-"""Settings of the servers that can lose tasks, or have, and commands that the engine does without where its user may not
-run them: logged at open, once a process and server, and told by ``stats()``.
+"""Settings of the servers that can lose tasks, or have; commands that the engine does without where its user may not
+run them; limits too low for pollers. Logged at open and at start, once a process and server, and told by ``stats()``.
 
 Nothing here ever fails: a server that is slow is passed over.
 """
@@ -13,13 +13,18 @@ from typing import Any, TypeVar
 
 from shardq.calls import observe
 from shardq.calls.request import Command
+from shardq.drivers import descriptors
 from shardq.errors import AccessDenied, ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.operation import Many, Operation
 
 T = TypeVar("T")
 
-log = logging.getLogger("shardq.advice")
+SERVERS = "shardq.advice"
+"""The log for what is wrong with servers."""
+
+LIMITS = "shardq.limits"
+"""The log for limits that are too low for what this process has begun."""
 
 TIMEOUT_S = 0.5
 """The bound of each of two trips: opening must not wait long for what is only good to know."""
@@ -36,6 +41,7 @@ class Advice:
     text: str
     lost: bool = False
     """Tasks may be lost by now: a problem, not only a warning."""
+    log: str = SERVERS
 
 
 UNTOLD = "settings that lose tasks, and what replicas have, can't be told"
@@ -44,9 +50,12 @@ UNNAMED = "connections have no name in CLIENT LIST"
 UNHEARD = "pollers and consumers are not woken, and tasks may be late by seconds"
 
 
-def given(slots: Mapping[str, int], unserved: int, rung: ShardKeys) -> Operation[list[Advice]]:
+def given(
+    slots: Mapping[str, int], unserved: int, rung: ShardKeys, needs: Mapping[str, int]
+) -> Operation[list[Advice]]:
     """Finds what to change at these nodes. ``slots``: one slot of each; ``unserved``: how many no node serves;
-    ``rung``: a shard, to try its channels.
+    ``rung``: a shard, to try its channels; ``needs``: how many connections more to each this process comes to have if
+    it has to serve every shard.
     """
     found = []
     if unserved:
@@ -82,7 +91,26 @@ def given(slots: Mapping[str, int], unserved: int, rung: ShardKeys) -> Operation
         if saving.get(node) is False:
             text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
             found.append(Advice(nature.server, text))
-    return found
+        clients = nature.clients + needs.get(node, 0)
+        if needs and 0 < nature.maxclients < clients:
+            text = (
+                f"{node} takes {nature.maxclients:,} clients, and may come to need {clients:,}, if this process has to "
+                "serve every shard: raise its maxclients"
+            )
+            found.append(Advice(nature.server, text, log=LIMITS))
+    return [*found, *_of_descriptors(sum(needs.values()))]
+
+
+def _of_descriptors(more: int) -> list[Advice]:
+    allowed, needed = descriptors.allowed(), descriptors.in_use() + more if more else 0
+    if needed <= allowed:
+        return []
+    text = (
+        f"this process may have {allowed:,} files open, and may come to need {needed:,}, if it has to serve every "
+        "shard (a connection for each, and for each server 1 to listen and up to 64 shared ones): "
+        f"{descriptors.REMEDY}"
+    )
+    return [Advice("", text, log=LIMITS)]
 
 
 def _answers(requests: list[Command[Any]] | list[Command[T]]) -> Operation[dict[int, Any]]:
@@ -102,4 +130,4 @@ def say(found: Iterable[Advice]) -> None:
     for advice in found:
         if advice not in _said:
             _said.add(advice)
-            log.warning("%s", advice.text)
+            logging.getLogger(advice.log).warning("%s", advice.text)

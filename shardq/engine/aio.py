@@ -18,6 +18,7 @@ from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.aioroutes import OTHER_LOOP
 from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
 from shardq.embedded import Embedded, Fsync
 from shardq.engine import advice, aside, control
 from shardq.engine.aside import Threads
@@ -213,11 +214,17 @@ class AsyncEngine(AsyncOrders):
         await self.close()
 
     async def start(self) -> None:
-        """Runs pollers in this process, for its share of the shards. Returns when they run; cancelled, none does."""
+        """Runs pollers in this process, for its share of the shards. Returns when they run; cancelled, none does.
+
+        Each shard takes a connection. Where the limit of open files of this process (``ulimit -n``) or the servers'
+        ``maxclients`` would not do for all shards, the log says so, and ``stats().warnings``.
+        """
         async with self._here():
-            await self._open()
+            driver = await self._open()
             if self._dispatcher is None:
                 threads = await self._open_threads()
+                advised = self._advice(driver, pollers=threads.driver)
+                advice.say(await operation.arun(driver, advised, advice.TIMEOUT_S))
                 self._dispatcher = await aside.made(lambda: self._new_dispatcher(threads), Dispatcher.stop)
 
     def _new_dispatcher(self, threads: Threads) -> Dispatcher:
@@ -385,10 +392,14 @@ class AsyncEngine(AsyncOrders):
             nodes,
             self._dispatcher,
             replication=await operation.arun(driver, control.replicated(glances, nodes), timeout),
-            advised=await operation.arun(driver, self._advice(driver, glances), timeout),
+            advised=await operation.arun(driver, self._advice(driver, glances, pollers=self._polling()), timeout),
             server=driver.server_version,
             connections=driver.connections(),
         )
+
+    def _polling(self) -> Driver | None:
+        """The driver of the pollers, while there are some."""
+        return self._threads.driver if self._dispatcher is not None and self._threads is not None else None
 
     def consumer(
         self,

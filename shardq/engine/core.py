@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -44,6 +45,9 @@ from shardq.producer.packing import MAX_BATCH, Entries, Packer
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
     from shardq.worker.crew import Crew
+
+LISTENING = 1
+"""Connections of a subscriber to each node."""
 
 
 class Core:
@@ -100,15 +104,29 @@ class Core:
         if server is not None:
             server.leave()
 
-    def _advice(self, driver: Driver | AsyncDriver, glances: Glances | None = None) -> Operation[list[Advice]]:
-        """Finds what to change at the servers of this engine, or at those where a shard was seen."""
+    def _advice(
+        self, driver: Driver | AsyncDriver, glances: Glances | None = None, *, pollers: Driver | None = None
+    ) -> Operation[list[Advice]]:
+        """Finds what to change at the servers of this engine, or at those where a shard was seen. ``pollers``: the
+        driver of those that run here, or are about to.
+        """
         atlas = self._map()
         if glances is None:
             slots = [atlas.control.slot, *(keys.slot for keys in atlas.span())]
         else:
             slots = [keys.slot for keys, seen in glances if not isinstance(seen, ShardqError)]
         nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
-        return advice.given(nodes, driver.unserved, atlas.keys(0))
+        return advice.given(nodes, driver.unserved, atlas.keys(0), self._needs(pollers) if pollers is not None else {})
+
+    def _needs(self, driver: Driver) -> dict[str, int]:
+        """How many connections more to each node this process comes to have, at most, if it is the last one left."""
+        polled = Counter(driver.node_of(keys.slot) for keys in self._map().span())
+        open_now = driver.connections()
+        needs = {}
+        for node in filter(None, polled):
+            has = open_now.get(node)
+            needs[node] = polled[node] + LISTENING + driver.settings.connections - (has.shared + has.own if has else 0)
+        return needs
 
     def _learn(self, topology: Topology) -> None:
         self.options.compare(topology)

@@ -148,12 +148,18 @@ class Engine(Orders):
         self.close()
 
     def start(self) -> None:
-        """Runs pollers in this process, for its share of the shards. Returns when they run."""
+        """Runs pollers in this process, for its share of the shards. Returns when they run.
+
+        Each shard takes a connection. Where the limit of open files of this process (``ulimit -n``) or the servers'
+        ``maxclients`` would not do for all shards, the log says so, and ``stats().warnings``.
+        """
         with self._lock:
             self.open()
             if self._dispatcher is None:
+                driver = self._open_driver()
+                advice.say(operation.run(driver, self._advice(driver, pollers=driver), advice.TIMEOUT_S))
                 dispatcher = Dispatcher(
-                    self._open_driver(),
+                    driver,
                     self._map(),
                     self._open_bells(),
                     max_attempts=self.options.max_attempts,
@@ -328,7 +334,9 @@ class Engine(Orders):
             nodes,
             self._dispatcher,
             replication=operation.run(driver, control.replicated(glances, nodes), timeout),
-            advised=operation.run(driver, self._advice(driver, glances), timeout),
+            advised=operation.run(
+                driver, self._advice(driver, glances, pollers=driver if self._dispatcher else None), timeout
+            ),
             server=driver.server_version,
             connections=driver.connections(),
         )

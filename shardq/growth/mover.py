@@ -105,7 +105,7 @@ class Mover:
 
     def _covered(self, exc: Exception) -> bool:
         """The log says of the whole node that it fails."""
-        return isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node)
+        return isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node, exc)
 
     def _guarded_refresh(self) -> None:
         try:

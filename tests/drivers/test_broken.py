@@ -138,7 +138,8 @@ def test_a_full_server_is_waited_for(carriers: Carriers, own_server: Server, nam
             return str(caught.value)
 
         # asked again: its word may be lost when it closes while we send
-        wait_until(lambda: "max number of clients" in refusal(), "the server says that it is full")
+        said = "max number of clients reached; raise its maxclients (CONFIG SET maxclients)"
+        wait_until(lambda: said in refusal(), "the server says that it is full")
         freed = threading.Timer(0.2, command_of, ("CONFIG", "SET", "maxclients", "1000"))
         freed.start()
         carrier = carriers.opened(own_server.url, connect_timeout=60.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 
@@ -27,6 +28,7 @@ from shardq.errors import (
     ReadOnly,
     ServerFault,
     ServerTooOld,
+    TooManyOpenFiles,
     Unavailable,
 )
 
@@ -100,6 +102,22 @@ def test_exceptions(exc: Exception, sent: bool) -> None:
 def test_nobody_listens(exc: OSError, text: str) -> None:
     fault = of_connecting(exc)
     assert (fault.reaction, fault.error, fault.text, fault.lost) == (Reaction.WAIT, Unavailable, text, False)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.EMFILE, "this process has no file descriptor left for a connection: it may have "),
+        (errno.ENFILE, "this system has no file descriptor left for a connection"),
+    ],
+)
+def test_no_descriptor_is_left(number: int, text: str) -> None:
+    """Which is no fault of the server's, nor of the name servers'."""
+    exc = OSError(number, os.strerror(number))
+    for fault in (of_connecting(exc), of_resolving(exc, "redis.example:1")):
+        assert (fault.reaction, fault.error, fault.lost) == (Reaction.PAUSE, TooManyOpenFiles, False)
+        assert fault.text.startswith(text)
+        assert fault.advice.startswith("raise ")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from shardq.drivers.outages import Outages
-from shardq.errors import ServerFault, Unavailable
+from shardq.errors import ServerFault, TooManyOpenFiles, Unavailable
 
 
 def fault(node: str, kind: type[ServerFault] = Unavailable) -> ServerFault:
@@ -36,14 +36,14 @@ def test_many_shards_of_one_node(caplog: pytest.LogCaptureFixture) -> None:
         assert all(outages.failed(shard, fault("a:1")) for shard in range(16))
     assert outages.failed("the heartbeat", fault("a:1"))
     assert said(caplog) == ["ERROR a:1 fails, its shards are not dispatched meanwhile, trying on: a:1: no answer"]
-    assert outages.covers("a:1")
+    assert outages.covers("a:1", fault("a:1"))
     for who in [*range(16), "the heartbeat"]:
         assert len(said(caplog)) == 1
         outages.over(who)
     (again,) = said(caplog)[1:]
     assert again.startswith("WARNING a:1: the outage is over after ")
     assert again.endswith(" s, 16 shards are dispatched again")
-    assert not outages.covers("a:1")
+    assert not outages.covers("a:1", fault("a:1"))
     outages.over(3)
     assert len(said(caplog)) == 2
 
@@ -57,6 +57,21 @@ def test_each_node_for_itself(caplog: pytest.LogCaptureFixture) -> None:
     assert [line.split()[1] for line in said(caplog)] == ["a:1", "b:1", "a:1:"]
     outages.over(2)
     assert len(said(caplog)) == 4
+
+
+def test_a_process_without_descriptors_is_no_outage_of_its_nodes(caplog: pytest.LogCaptureFixture) -> None:
+    outages = Outages()
+    for shard in range(4):
+        assert outages.failed(shard, fault(f"{shard % 2}:1", TooManyOpenFiles))
+    assert said(caplog) == [
+        "ERROR this process fails, some of its shards are not dispatched meanwhile, trying on: 0:1: no answer"
+    ]
+    assert outages.covers("0:1", fault("0:1", TooManyOpenFiles))
+    assert not outages.covers("0:1", fault("0:1"))
+    for shard in range(4):
+        outages.over(shard)
+    assert said(caplog)[1].startswith("WARNING this process: the outage is over after ")
+    assert len(said(caplog)) == 2
 
 
 def test_what_is_wrong_with_one_shard_is_not_the_node_s(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,4 +95,4 @@ def test_who_leaves_does_not_recover(caplog: pytest.LogCaptureFixture) -> None:
     outages.failed(1, fault("a:1"))
     outages.left(1)
     assert len(said(caplog)) == 3
-    assert not outages.covers("a:1")
+    assert not outages.covers("a:1", fault("a:1"))

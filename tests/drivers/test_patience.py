@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from shardq.drivers.faults import Fault, of_exception, of_reply
+from shardq.drivers.faults import Fault, of_exception, of_reply, of_shortage
 from shardq.drivers.patience import (
     ASKING,
     FIRST_PAUSE_S,
@@ -20,6 +22,7 @@ from shardq.errors import (
     ReadOnly,
     ServerFault,
     ShardqError,
+    TooManyOpenFiles,
     Unanswered,
     Unavailable,
 )
@@ -28,6 +31,7 @@ from tests.drivers.calls import script_call
 REFUSED = of_exception(ConnectionRefusedError("refused"), sent=False)
 LOST = of_exception(ConnectionResetError("reset"), sent=True)
 NOSCRIPT = of_reply("NOSCRIPT No matching script.", asked="a:1")
+SHORTAGE = of_shortage(OSError(errno.EMFILE, "Too many open files"))
 ASK = of_reply("ASK 7 b:2", asked="a:1")
 MOVED = of_reply("MOVED 7 b:2", asked="a:1")
 
@@ -69,6 +73,21 @@ def test_noscript_when_the_time_is_over() -> None:
     with pytest.raises(Unavailable, match="not done within 1 s: NOSCRIPT") as caught:
         met(under_way, NOSCRIPT, now=101.0)
     assert (caught.value.node, caught.value.tried_s) == ("a:1", 1.0)
+
+
+def test_a_fault_of_our_own_is_waited_out_and_nothing_is_learnt() -> None:
+    step = met(errand(), SHORTAGE)
+    assert step.pause_s > 0
+    assert not step.refresh
+    assert not step.doubted
+
+
+@pytest.mark.parametrize(("timeout", "last"), [(30.0, 129.0), (1.0, 100.5)])
+def test_a_fault_of_our_own_leaves_time_for_the_last_try(timeout: float, last: float) -> None:
+    under_way = errand(timeout=timeout)
+    assert met(under_way, SHORTAGE, now=last - 0.2).pause_s > 0
+    with pytest.raises(TooManyOpenFiles, match=r"a:1: .* was not done within .*no file descriptor left.*; raise that"):
+        met(under_way, SHORTAGE, now=last)
 
 
 def test_ask_is_for_one_try() -> None:

@@ -26,6 +26,7 @@ from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, lateness_shown, milliseconds, say, set_up_logging, tell
 from shardq.cli.session import connected
 from shardq.cli.signals import Ending
+from shardq.drivers import descriptors
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Stats
 from shardq.engine.options import DEFAULT_SHARDS
@@ -72,6 +73,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     if given.name is not None:
         raise click.UsageError("demo uses a name of its own, that nobody else has; leave --name out")
     set_up_logging(verbose=given.verbose)
+    descriptors.more()
     with Ending() as ending, ExitStack() as stack:
         url = given.url or stack.enter_context(_own_server())
         name = f"demo-{secrets.token_hex(4)}"
