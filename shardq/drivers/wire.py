@@ -18,7 +18,7 @@ from hiredis import HiredisError
 
 from shardq.calls.request import Command
 from shardq.drivers.dial import INCOMPLETE, connect, dial, reader
-from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
+from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_exception, of_reply, timed_out
 from shardq.drivers.handshake import handshake
 from shardq.drivers.settings import Settings
 
@@ -96,7 +96,9 @@ class Wire:
             return None if isinstance(exc, ssl.SSLWantReadError | ssl.SSLEOFError) else of_exception(exc, sent=False)
         except (OSError, ValueError, HiredisError):
             return None
-        return of_reply(said.text, asked=self.address) if isinstance(said, ErrorReply) else None
+        fault = of_reply(said.text, asked=self.address) if isinstance(said, ErrorReply) else None
+        # it was no answer to us: the next connection may well be served
+        return fault if fault is not None and fault.reaction is Reaction.WAIT else None
 
     def dead(self, now: float) -> bool:
         """Known to be closed by the server, or to hold bytes that nobody asked for."""
