@@ -263,7 +263,11 @@ class PayloadNotDecodable(ShardqError):
 
 
 class EmbeddedFault(ShardqError):
-    """The embedded server could not be found, started or reached."""
+    """The embedded server could not be found, started or reached, or there is no directory for its data.
+
+    Raised when an engine opens. A server that is lost later is started again; where it can't be, calls end as
+    Unavailable.
+    """
 
 
 class EngineClosed(ShardqError):

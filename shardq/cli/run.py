@@ -98,8 +98,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, f
 
 
 def _where(engine: Engine) -> str:
-    options = engine.options
-    return options.settings(str(options.url)).safe_url
+    return engine.options.safe_url
 
 
 def _said(seen: Stats | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 from shardq.calls.control import read_topology
 from shardq.cli.options import Given
@@ -35,7 +37,8 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
                 f"there is no engine named {name!r} at {where}; give another --name or --url; "
                 "the first push or run makes a new one"
             )
-        url = server.url if server else asked.options.url
+        # a use of its own: the engine starts a server again that dies meanwhile
+        url = f"embedded://{quote(os.fsencode(server.path))}" if server else asked.options.url
         with Engine(url, name=name, shards=shards or stored or DEFAULT_SHARDS, codec=codec) as engine:
             yield engine
     finally:
@@ -46,12 +49,15 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
 @contextmanager
 def connected(engine: Engine) -> Iterator[Driver]:
     """Connections of the command's own to the server of an open engine, for what the engine does not offer."""
-    driver = Driver(engine.options.settings(str(engine.options.url)))
-    driver.open()
+    settings, server = engine.options.enter()
+    driver = Driver(settings)
     try:
+        driver.open()
         yield driver
     finally:
         driver.close()
+        if server is not None:
+            server.leave()
 
 
 def _stored_shards(settings: Settings, name: str) -> int | None:

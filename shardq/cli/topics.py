@@ -181,7 +181,7 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
 
 def _question(engine: Engine, topic: str | None) -> str:
     options = engine.options
-    where = f"of {engine.name!r} at {options.settings(str(options.url)).safe_url}"
+    where = f"of {engine.name!r} at {options.safe_url}"
     if topic is not None:
         return f"Remove all tasks of the topic {topic!r} {where}?"
     seen = engine.stats()

@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from shardq import forks
-from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
+from shardq.drivers.discover import (
+    ASK_TIMEOUT_S,
+    LOOK_TIMEOUT_S,
+    REFRESH_EVERY_S,
+    Locate,
+    Look,
+    Question,
+    discover,
+    greet,
+)
 from shardq.drivers.faults import ErrorReply, Fault, dropped, of_reply, unconnected
 from shardq.drivers.patience import Errand, Step, explained, pause_s
 from shardq.drivers.pipe import Pipe, look, open_pipe
@@ -35,10 +44,10 @@ BUSY = 64
 class AsyncNode:
     """One node and its pipes. One dial at a time, in a task of its own; all who wait share what comes of it."""
 
-    def __init__(self, address: str, settings: Settings) -> None:
+    def __init__(self, address: str, *, bound: int, dial: Callable[[str], Coroutine[Any, Any, Pipe | Fault]]) -> None:
         self.address = address
-        self.bound = min(PIPES, settings.connections)
-        self._settings = settings
+        self.bound = min(PIPES, bound)
+        self._dial_pipe = dial
         self._pipes: list[Pipe] = []
         self._dialling: asyncio.Task[Pipe | Fault] | None = None
         self._closed = False
@@ -67,7 +76,7 @@ class AsyncNode:
 
     async def _dial(self) -> Pipe | Fault:
         try:
-            pipe = await open_pipe(self._settings, self.address, within=self._settings.connect_timeout)
+            pipe = await self._dial_pipe(self.address)
         finally:
             self._dialling = None
         if isinstance(pipe, Pipe):
@@ -120,6 +129,8 @@ class AsyncRoutes:
         self._learning = asyncio.Lock()
         self._learned = 0.0
         self._doubted = ""
+        self._missing: Fault | None = None
+        """Why there is no server to dial, as the last look for it said."""
         forks.watch(self, AsyncRoutes._forked)
 
     # ---- opening and closing
@@ -187,8 +198,11 @@ class AsyncRoutes:
         node = self._nodes.get(address)
         if node is None:
             self.check_open()
-            node = self._nodes[address] = AsyncNode(address, self.settings)
+            node = self._nodes[address] = AsyncNode(address, bound=self.settings.connections, dial=self._dial)
         return node
+
+    async def _dial(self, address: str) -> Pipe | Fault:
+        return self._missing or await open_pipe(self.settings, address, within=self.settings.connect_timeout)
 
     def check_open(self) -> None:
         """Raise when there is nothing to send through, or not from this loop."""
@@ -228,7 +242,9 @@ class AsyncRoutes:
         found = await self._converse(discover(self.settings, known, doubted=self._doubted))
         self._learned = time.monotonic()
         if isinstance(found, Fault):
+            self._missing = found if self.settings.locate is not None else None
             return found
+        self._missing = None
         self.map = found
         gone = [address for address in self._nodes if address not in found.nodes]
         for node in [self._nodes.pop(address) for address in gone]:
@@ -249,6 +265,8 @@ class AsyncRoutes:
         self.check_open()
         if isinstance(ask, Look):
             return await look(ask.address, ask.data, within=LOOK_TIMEOUT_S)
+        if isinstance(ask, Locate):
+            return await asyncio.wrap_future(ask.begun())
         pipe = await open_pipe(self.settings, ask.address, within=ASK_TIMEOUT_S, sentinel=ask.sentinel)
         if isinstance(pipe, Fault):
             return pipe

@@ -1,7 +1,7 @@
 """How a driver learns who serves what: the server itself, any node of the cluster, or the sentinels.
 
-Conversations are written once, as generators that yield an ``Ask`` and are sent its answer or a ``Fault``, or a
-``Look`` and are sent bytes; each driver holds them in its own way of waiting. No I/O here.
+Conversations are written once, as generators that yield an ``Ask`` or a ``Locate`` and are sent its answer or a
+``Fault``, or a ``Look`` and are sent bytes; each driver holds them in its own way of waiting. No I/O here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import random
 import ssl
-from collections.abc import Generator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from shardq.drivers.faults import Fault, Reaction, of_reply
 from shardq.drivers.settings import Settings, bracketed
 from shardq.drivers.slots import SlotMap, from_cluster_slots, located
-from shardq.errors import AccessDenied, InvalidUrl, ServerFault, ServerTooOld, Unavailable
+from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, ServerTooOld, Unavailable
 
 # A node that hangs must not keep a driver from asking the next one.
 ASK_TIMEOUT_S = 1.0
@@ -25,6 +27,7 @@ LOOK_TIMEOUT_S = 0.3
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
 REFRESH_EVERY_S = 0.1
 OLDEST = (7, 0)
+_AT_EACH_CALL = "it is started again, every few seconds, for as long as anything is asked of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,35 @@ class Look:
     data: bytes
 
 
-Question: TypeAlias = Ask | Look
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """A question to whoever runs the server: where is it now? He may have to start it."""
+
+    locate: Callable[[], str]
+
+    def answer(self) -> str | Fault:
+        """Blocks."""
+        try:
+            return self.locate()
+        except EmbeddedFault as exc:
+            return Fault(Reaction.WAIT, Unavailable, str(exc), advice=_AT_EACH_CALL, cause=exc)
+
+    def begun(self) -> Future[str | Fault]:
+        """In a thread, which ends it, whoever gives up waiting."""
+        future: Future[str | Fault] = Future()
+        future.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                future.set_result(self.answer())
+            except BaseException as exc:  # noqa: BLE001  whoever waits learns of it
+                future.set_exception(exc)
+
+        threading.Thread(target=run, name="shardq-locate", daemon=True).start()
+        return future
+
+
+Question: TypeAlias = Ask | Look | Locate
 Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
@@ -61,8 +92,10 @@ def discover(settings: Settings, known: Sequence[str], *, doubted: str = "") -> 
 
 
 def _of_single(settings: Settings) -> Conversation:
-    yield from ()
-    return SlotMap(settings.addresses)
+    if settings.locate is None:
+        return SlotMap(settings.addresses)
+    where = yield Locate(settings.locate)
+    return where if isinstance(where, Fault) else SlotMap((where,))
 
 
 def _of_cluster(settings: Settings, known: Sequence[str], doubted: str) -> Conversation:

@@ -16,7 +16,16 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from shardq import forks
-from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, REFRESH_EVERY_S, Look, Question, discover, greet
+from shardq.drivers.discover import (
+    ASK_TIMEOUT_S,
+    LOOK_TIMEOUT_S,
+    REFRESH_EVERY_S,
+    Locate,
+    Look,
+    Question,
+    discover,
+    greet,
+)
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.outages import Outages
 from shardq.drivers.patience import Errand, Step, explained, pause_s
@@ -66,6 +75,8 @@ class Routes:
         self._learning = threading.Lock()
         self._learned = 0.0
         self._doubted = ""
+        self._missing: Fault | None = None
+        """Why there is no server to dial, as the last look for it said."""
         self._followers: tuple[Callable[[], object], ...] = ()
         self.outages = Outages()
 
@@ -152,6 +163,8 @@ class Routes:
     def dial(self, address: str, deadline: float, *, protocol: int | None = None) -> Wire | Fault:
         """A new connection, counted and closed with all the others."""
         self.check_open()
+        if self._missing is not None:
+            return self._missing
         timeout = max(0.001, min(self.settings.connect_timeout, deadline - time.monotonic()))
         wire = open_wire(self.settings, address, timeout=timeout, protocol=protocol)
         if isinstance(wire, Wire):
@@ -220,7 +233,9 @@ class Routes:
         found = self._converse(discover(self.settings, known, doubted=self._doubted))
         self._learned = time.monotonic()
         if isinstance(found, Fault):
+            self._missing = found if self.settings.locate is not None else None
             return found
+        self._missing = None
         self._adopt(found)
         with self._changing:
             gone = [address for address in self._nodes if address not in found.nodes]
@@ -243,6 +258,8 @@ class Routes:
         self.check_open()
         if isinstance(ask, Look):
             return look(ask.address, ask.data, timeout=LOOK_TIMEOUT_S)
+        if isinstance(ask, Locate):
+            return ask.answer()
         wire = open_wire(self.settings, ask.address, timeout=ASK_TIMEOUT_S, sentinel=ask.sentinel)
         if isinstance(wire, Fault):
             return wire

@@ -6,10 +6,12 @@ and ``repr`` show passwords as ``***``, and no message quotes a part that could 
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes
 
 from shardq.errors import InvalidOption, InvalidUrl
 
@@ -82,6 +84,9 @@ class Settings:
     protocol: int
     connections: int
     """The bound of pooled connections to each node."""
+    locate: Callable[[], str] | None = None
+    """Answers the address of a server that may be started anew elsewhere, or raises EmbeddedFault. It may block for
+    some seconds, and is asked whenever ``addresses`` fails."""
 
     def __repr__(self) -> str:
         return f"Settings({self.safe_url!r})"
@@ -122,7 +127,7 @@ class Settings:
         options = _options(scheme, kind, tls, query)
         if scheme == "unix":
             addresses, service, db = _path(where), "", _db(scheme, options.pop("db", ""))
-            shown_where = quote(addresses[0])
+            shown_where = quote(os.fsencode(addresses[0]))
         else:
             hosts, _, path = where.partition("/")
             addresses = _hosts(scheme, hosts, port, many=kind != "single")
@@ -192,7 +197,7 @@ def _options(scheme: str, kind: Kind, tls: bool, query: str) -> dict[str, str]:
 
 
 def _path(where: str) -> tuple[str, ...]:
-    path = unquote(where)
+    path = os.fsdecode(unquote_to_bytes(where))  # any bytes may be a file's name
     if not path.startswith("/") or path == "/":
         raise InvalidUrl("a unix:// URL needs the absolute path of a socket: unix:///run/redis/redis.sock")
     return (path,)

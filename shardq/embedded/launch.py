@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import string
 import subprocess
 from pathlib import Path
 
@@ -11,19 +13,28 @@ from shardq.errors import EmbeddedFault
 
 # What servers say of a snapshot in a form that they do not know: of Valkey and Redis 8, of the others.
 _UNREADABLE = ("handle RDB format version", "Bad file format reading the append only file")
+# Bytes that need no escape in a configuration: some of the others are lost when it is read.
+_PLAIN = frozenset((string.ascii_letters + string.digits + "/._-+ ").encode())
 _START_S = 30.0  # until it has gone to the background, before it reads any data
 
 
 def launch(place: Place, *, fsync: str, lock: int) -> None:
     """Start a server in the background. It keeps ``lock`` for as long as it lives.
 
+    One that was killed is started again with the ``fsync`` it had where that is the stricter one: others may still
+    count on it.
+
     It detaches itself (``daemonize``): it belongs to no terminal and no process, so Ctrl-C does not reach it,
     and it leaves no zombie in whoever started it.
     """
-    binary = program.find()
     try:
+        place.note_start()
+        binary = program.find()
         socket = place.choose_socket()
-        place.config.write_bytes(_config(place, socket, fsync=fsync))
+        config = _config(place, socket, fsync="always" if place.fsync() == "always" else fsync)
+        fresh = place.folder / "server.conf.new"
+        fresh.write_bytes(config)
+        fresh.replace(place.config)
         if place.log.exists():
             place.log.replace(place.folder / "server.log.1")
         run = subprocess.run(
@@ -37,7 +48,7 @@ def launch(place: Place, *, fsync: str, lock: int) -> None:
             umask=0o077,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise EmbeddedFault(f"the embedded server {binary} could not be started in {place.folder}: {exc}") from exc
+        raise EmbeddedFault(f"the embedded server could not be started in {place.folder}: {exc}") from exc
     if run.returncode != 0:
         said = (run.stdout + run.stderr).decode(errors="replace").strip()
         raise EmbeddedFault(
@@ -74,15 +85,16 @@ def _config(place: Place, socket: Path, *, fsync: str) -> bytes:
         "appendonly": "yes",
         "appendfsync": fsync,
         "save": '""',
+        "shutdown-on-sigterm": "nosave",  # as SHUTDOWN NOSAVE: the append-only file is flushed
     }
-    return "".join(f"{key} {value}\n" for key, value in lines.items()).encode("utf-8", "surrogateescape")
+    return "".join(f"{key} {value}\n" for key, value in lines.items()).encode("ascii")
 
 
 def _quoted(path: Path) -> str:
     r"""As the server's configuration reads it.
 
-    >>> _quoted(Path('/a "b"'))
-    '"/a \\"b\\""'
+    >>> _quoted(Path('/a "ß"'))
+    '"/a \\x22\\xc3\\x9f\\x22"'
     """
-    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = "".join(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in os.fsencode(path))
     return f'"{escaped}"'

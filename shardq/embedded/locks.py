@@ -9,6 +9,7 @@ Called by ``share`` and ``launch``.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -65,6 +66,31 @@ def drop(fd: int) -> None:
     """Close it, not unlock it: a process that inherited it keeps the lock."""
     _passing.discard(fd)
     os.close(fd)
+
+
+def drop_removed(fd: int) -> bool:
+    """As ``drop``, of a file that has no path any more. True if nobody else has it. Linux alone can tell."""
+    try:
+        fresh = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    finally:
+        drop(fd)
+    try:
+        return _try(fresh, fcntl.LOCK_EX)
+    finally:
+        os.close(fresh)
+
+
+def path_of(fd: int, path: Path) -> Path | None:
+    """Where the file is now that was opened by this path: it may have been moved, or its directory. None: removed."""
+    mine = os.fstat(fd)
+    candidates = [path]
+    with contextlib.suppress(OSError):
+        candidates.append(Path(f"/proc/self/fd/{fd}").readlink())
+    for each in candidates:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(each.stat(), mine):
+                return each
+    return None
 
 
 @contextmanager

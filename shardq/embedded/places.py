@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import re
+import shutil
 import stat
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +29,29 @@ _SOCKET_PATH_BYTES = 100
 _HEAD_BYTES = 64
 
 
+# Log lines of servers with less room than this may be missing, too.
+_FULL_BYTES = 1 << 20
+
+
 def default_path() -> Path:
-    """``$XDG_DATA_HOME/shardq``, or ``~/.local/share/shardq``."""
-    home = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
-    return base / "shardq"
+    """``$XDG_DATA_HOME/shardq``, or ``~/.local/share/shardq``.
+
+    Raises EmbeddedFault where neither is known: in a container, often, whose user has no name.
+    """
+    given = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if given.is_absolute():
+        return given / "shardq"
+    home = Path(os.environ.get("HOME", ""))
+    if not home.is_absolute():
+        try:
+            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+        except KeyError:
+            raise EmbeddedFault(
+                "there is no directory for the data of the embedded server: neither XDG_DATA_HOME nor HOME is an "
+                f"absolute path, and the system knows no home of the user {os.getuid()}; "
+                "set one of them, or name a directory: embedded:///path"
+            ) from None
+    return home / ".local" / "share" / "shardq"
 
 
 @dataclass(frozen=True)
@@ -48,7 +69,7 @@ class Place:
         except (OSError, RuntimeError) as exc:
             raise EmbeddedFault(
                 f"the directory {path} of the embedded server cannot be made: {exc}; "
-                "choose one that you may write to: embedded:///path"
+                "choose one that you may write to: embedded:///path, or set XDG_DATA_HOME"
             ) from exc
         return cls(folder)
 
@@ -73,21 +94,35 @@ class Place:
         return self.folder / "server.pid"
 
     def socket(self) -> Path | None:
-        """The socket of the server that runs, or ran last; None before the first.
+        """The socket of the server that runs, or ran last; None when none is known.
 
-        It is written down, not computed: the runtime directory of a login differs from that of a cron job.
+        It is written down, not computed: the runtime directory of a login differs from that of a cron job. The one
+        that another directory's server wrote, of which this is a copy, is not ours.
         """
         try:
-            return Path(os.fsdecode((self.folder / "socket").read_bytes()))
+            path = Path(os.fsdecode((self.folder / "socket").read_bytes()))
         except FileNotFoundError:
             return None
+        return path if path == self._own_socket or path.name == self._short_name else None
+
+    @property
+    def _own_socket(self) -> Path:
+        return self.folder / "server.sock"
+
+    @property
+    def _short_name(self) -> str:
+        """The socket's name where the directory's own path is too long."""
+        return f"{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]}.sock"
+
+    def is_socket(self, path: Path) -> bool:
+        """True if the server of this directory, or of the one that it was when it was moved, listens there."""
+        return path.name in (self._own_socket.name, self._short_name)
 
     def choose_socket(self) -> Path:
         """Where the next server shall listen; written down. Only for the holder of the server's lock."""
-        path = self.folder / "server.sock"
+        path = self._own_socket
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-            digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
-            path = _runtime_folder() / f"{digest}.sock"
+            path = _runtime_folder() / self._short_name
         fresh = self.folder / "socket.new"
         fresh.write_bytes(os.fsencode(path))
         fresh.replace(self.folder / "socket")
@@ -102,14 +137,39 @@ class Place:
                 return f"{said[1].decode().capitalize()} {said[2].decode()}"
         return ""
 
+    def fsync(self) -> str:
+        """How often the server that ran last wrote to the disk, if it was killed; empty after an orderly end.
+
+        A server removes the file with its process id at its end.
+        """
+        try:
+            self.pid.stat()
+            said = re.search(rb"^appendfsync (\w+)$", self.config.read_bytes(), re.MULTILINE)
+        except FileNotFoundError:
+            return ""
+        return said[1].decode() if said else ""
+
+    def started_s(self) -> float:
+        """How long ago somebody tried last to start a server here, in seconds; see ``note_start``."""
+        try:
+            return time.time() - self.config.stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
+
+    def note_start(self) -> None:
+        """Somebody tries it now. Needs no room on the disk where that was done before."""
+        self.config.touch(mode=0o600)
+
     def last_words(self, lines: int = 12) -> str:
-        """The end of the server's log."""
+        """The end of the server's log, and that the disk is full where it is: no log tells that."""
         try:
             text = self.log.read_text(errors="replace")
         except FileNotFoundError:
             text = ""
         tail = "\n".join(text.splitlines()[-lines:])
-        return f"the end of {self.log}:\n{tail}" if tail else f"{self.log} is empty"
+        said = f"the end of {self.log}:\n{tail}" if tail else f"{self.log} is empty"
+        free = shutil.disk_usage(self.folder).free
+        return f"the disk of {self.folder} is full ({free} bytes are free); {said}" if free < _FULL_BYTES else said
 
 
 def _runtime_folder() -> Path:

@@ -3,29 +3,40 @@
 Every user holds the users' lock shared. Who leaves lets go of it and tries, on a fresh opening, to take it
 alone: if that works nobody else uses the server, and nobody can come in before it has ended. Who enters
 takes the lock first and looks for a server second, so the one found stays.
+
+A server that dies meanwhile is started again by the first of its users whose connection fails, and one whose
+socket was removed is replaced: drivers ask ``locate`` where it is now.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 from urllib.parse import quote
 
+from shardq import forks
 from shardq.drivers import descriptors
 from shardq.embedded import locks
 from shardq.embedded.launch import launch, misfit
 from shardq.embedded.places import Place, default_path
-from shardq.embedded.probe import Answer, ping, shut_down
+from shardq.embedded.probe import Answer, listens, ping, shut_down, unsaved
+from shardq.embedded.process import Process, end_cut_off
 from shardq.errors import EmbeddedFault, InvalidOption
 
 Fsync = Literal["everysec", "always"]
 
 _POLL_S = 0.01
 _END_S = 20.0  # flushing the append-only file to a slow disk
+_LOCATE_S = 1.0  # a server listens sooner, before it reads its data; who asks asks again
+# One that ends at each start, for want of memory or disk, is started no more often by those who use it.
+_RESTART_S = 3.0
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +48,24 @@ class Embedded:
     child counts as a user of its own until it, too, has left or ended.
     """
 
-    def __init__(self, place: Place, socket: Path, lock: int, *, started: bool) -> None:
+    def __init__(self, place: Place, socket: Path, lock: int, *, started: bool, fsync: Fsync) -> None:
         self.path = place.folder
         self.socket = socket
-        self.url = f"unix://{quote(str(socket))}"
+        self.url = f"unix://{quote(os.fsencode(socket))}"
         self.started = started
         """True when this call started the server, False when it was found running."""
         self._place = place
+        self._fsync = fsync
+        self._process = Process.of(place)
         self._lock = [lock]  # empty once we have left; popped, so that of two threads only one leaves
         atexit.register(self.leave)
+        self._forked()
+        forks.watch(self, Embedded._forked)
+
+    def _forked(self) -> None:
+        self._changing = threading.RLock()
+        """Held while leaving, and while looking for the server: one that has left starts none. Of a thread, because a
+        signal's handler may leave."""
 
     def __repr__(self) -> str:
         return f"<Embedded {self.path} {'in use' if self._lock else 'left'}>"
@@ -58,43 +78,89 @@ class Embedded:
     ) -> None:
         self.leave()
 
+    def locate(self) -> str:
+        """The socket of the server as it is now. One that has ended is started again, and one whose socket was removed
+        is ended and replaced. Raises EmbeddedFault while there is none.
+
+        For drivers, at each failure of a connection. Does not wait for a server that is busy, or reading its data.
+        """
+        with self._changing:
+            if not self._lock:
+                return str(self.socket)
+            deadline = time.monotonic() + _LOCATE_S
+            try:
+                socket, started = _serving(
+                    self._place, fsync=self._fsync, deadline=deadline, found=listens, every_s=_RESTART_S
+                )
+            except OSError as exc:
+                raise EmbeddedFault(f"the directory {self.path} of the embedded server can't be used: {exc}") from exc
+            self._process = Process.of(self._place) or self._process
+            if started:
+                _log.warning("the embedded server in %s had ended, and was started again", self.path)
+            if not self._lock:  # left meanwhile, in a signal's handler
+                _shut_down_if_last(self._place)
+        return str(socket)
+
     def leave(self) -> None:
         """Stop using the server; the last user shuts it down and waits until it has ended. Idempotent.
 
-        Never raises: a server that stays up is found by the next who enters, and its data is safe.
+        One that can't write to its disk stays up, and a warning says so: it alone has the last writes. Never raises: a
+        server that stays up is found by the next who enters.
         """
-        try:
-            lock = self._lock.pop()
-        except IndexError:
-            return
-        atexit.unregister(self.leave)
-        locks.drop(lock)
-        try:
-            self._shut_down_if_last()
-        except OSError as exc:
-            _log.warning("the embedded server in %s may still run: %s", self.path, exc)
-
-    def _shut_down_if_last(self) -> None:
-        with locks.alone(self._place.users_lock) as last:
-            if last is None:
+        with self._changing:
+            try:
+                lock = self._lock.pop()
+            except IndexError:
                 return
-            said = shut_down(self.socket)
-            with locks.alone(self._place.server_lock, deadline=time.monotonic() + _END_S) as ended:
-                if ended is None:
-                    _log.warning(
-                        "the embedded server in %s did not end within %.0f s (%s), and stays up",
-                        self.path,
-                        _END_S,
-                        said or "it was told to",
-                    )
+            atexit.unregister(self.leave)
+            try:
+                at = locks.path_of(lock, self._place.users_lock)
+                if at is not None:
+                    locks.drop(lock)
+                    _shut_down_if_last(Place(at.parent))
+                elif locks.drop_removed(lock) and self._process is not None:
+                    # nobody will find the server any more, nor its data
+                    self._process.end_if(lambda: True, wait_s=_END_S)
+            except OSError as exc:
+                _log.warning("the embedded server in %s may still run: %s", self.path, exc)
+
+
+def _shut_down_if_last(place: Place) -> None:
+    with locks.alone(place.users_lock) as last:
+        if last is None:
+            return
+        deadline = time.monotonic() + _END_S
+        socket = place.socket()
+        if socket is not None and (why := unsaved(socket, deadline=deadline)):
+            _log.warning(
+                "the embedded server in %s stays up, because its last writes are in its memory only: %s; make room if "
+                "its disk is full, and it writes them by itself; then open the engine and close it again, to end it: "
+                "its process id is in %s",
+                place.folder,
+                why,
+                place.pid,
+            )
+            return
+        said = shut_down(socket) if socket is not None else "its socket is not known"
+        if said and end_cut_off(place):
+            said = ""
+        with locks.alone(place.server_lock, deadline=deadline) as ended:
+            if ended is None:
+                _log.warning(
+                    "the embedded server in %s did not end within %.0f s (%s), and stays up; its process id is in %s",
+                    place.folder,
+                    _END_S,
+                    said or "it was told to",
+                    place.pid,
+                )
 
 
 def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float = 30.0) -> Embedded:
     """Use the server of a directory, ``default_path()`` unless given; start it if nobody has.
 
     ``fsync`` is how often it writes to the disk: ``everysec`` may lose the last second or two when the power
-    fails (never when a process dies), ``always`` loses nothing and is slower. It counts for the one who
-    starts the server; who finds it running takes it as it is.
+    fails (or the server is killed, if the disk is very slow), ``always`` loses nothing and is slower. It counts for
+    the one who starts the server; who finds it running takes it as it is, and one that was killed keeps ``always``.
     """
     if fsync not in get_args(Fsync):
         raise InvalidOption(f"fsync is {fsync!r}; it can be {' or '.join(map(repr, get_args(Fsync)))}")
@@ -111,8 +177,8 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
             f"{place.last_words()}\nwait for it, or end it: its process id is in {place.pid}"
         )
     try:
-        socket, started = _serving(place, fsync=fsync, deadline=deadline)
-        use = Embedded(place, socket, lock, started=started)
+        socket, started = _serving(place, fsync=fsync, deadline=deadline, found=_answers)
+        use = Embedded(place, socket, lock, started=started, fsync=fsync)
     except BaseException:
         locks.drop(lock)
         raise
@@ -120,25 +186,37 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
     return use
 
 
-def _serving(place: Place, *, fsync: str, deadline: float) -> tuple[Path, bool]:
-    """The socket of a server that answers, and whether we started it. We hold the users' lock."""
+def _answers(socket: Path) -> bool:
+    return ping(socket) is Answer.READY
+
+
+def _serving(
+    place: Place, *, fsync: str, deadline: float, found: Callable[[Path], bool], every_s: float = 0.0
+) -> tuple[Path, bool]:
+    """The socket of a server that is found there, and whether we started it, which nobody did for ``every_s``.
+
+    We hold the users' lock.
+    """
     started = False
     while True:
-        socket = place.socket()
-        answer = ping(socket) if socket else Answer.ABSENT
-        if socket and answer is Answer.READY:
-            return socket, started
         # Of many who enter at once, one gets this lock and starts the server; the server then holds it.
         with locks.alone(place.server_lock) as free:
             if free is not None:
-                if started:
+                ago_s = place.started_s()
+                if started or 0 <= ago_s < every_s:
+                    ended = "ended at its start" if started else f"was started {ago_s:.1f} s ago and has ended"
                     raise EmbeddedFault(
-                        misfit(place)
-                        or f"the embedded server in {place.folder} ended at its start; {place.last_words()}"
+                        misfit(place) or f"the embedded server in {place.folder} {ended}; {place.last_words()}"
                     )
                 launch(place, fsync=fsync, lock=free)
                 started = True
+        socket = place.socket()
+        if socket is not None and found(socket):
+            return socket, started
+        if socket is None or not listens(socket):
+            end_cut_off(place)
         if time.monotonic() > deadline:
+            answer = ping(socket) if socket is not None else Answer.ABSENT
             raise EmbeddedFault(
                 f"the embedded server in {place.folder} lives but cannot be used: {answer.value}; "
                 f"{place.last_words()}\nwait longer (timeout=), or end it and try again: its process id is "

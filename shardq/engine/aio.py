@@ -84,6 +84,7 @@ class AsyncEngine(AsyncOrders):
         else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout`` bounds
         how long a call waits out whatever passes: failovers, moving slots, loading servers. ``max_attempts`` holds for
         tasks that bring no limit of their own; dead ones are kept for ``dead_age`` seconds, ``dead_count`` at most.
+        ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
         """
         super().__init__(
             Options.checked(

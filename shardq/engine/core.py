@@ -96,7 +96,7 @@ class Core:
     def _entered(self) -> tuple[Settings, embedded.Embedded | None]:
         if self._embedded is not None:
             # it was entered before: by the parent of a fork, or in an event loop that has ended
-            return self.options.settings(self._embedded.url), self._embedded
+            return self.options.settings_of(self._embedded), self._embedded
         return self.options.enter()
 
     def _leave(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from shardq import embedded
 from shardq.dispatcher import Keep
@@ -114,7 +114,7 @@ class Options:
         parts = urlsplit(self.url)
         if parts.netloc or parts.query or parts.fragment:
             raise InvalidUrl(f"{self.url!r} is not understood; write embedded:// or embedded:///absolute/path")
-        return Path(unquote(parts.path)) if parts.path not in ("", "/") else None
+        return Path(os.fsdecode(unquote_to_bytes(parts.path))) if parts.path not in ("", "/") else None
 
     def settings(self, url: str) -> Settings:
         return Settings.from_url(
@@ -134,7 +134,16 @@ class Options:
             server.path,
             ENVIRONMENT,
         )
-        return self.settings(server.url), server
+        return self.settings_of(server), server
+
+    def settings_of(self, server: embedded.Embedded) -> Settings:
+        """How to connect to the embedded server, wherever it will be."""
+        return replace(self.settings(server.url), locate=server.locate)
+
+    @property
+    def safe_url(self) -> str:
+        """For messages: the URL with its passwords hidden."""
+        return self.url or "embedded://" if self.is_embedded else self.settings(str(self.url)).safe_url
 
     def keep(self) -> Keep:
         """The dead that dispatchers keep."""

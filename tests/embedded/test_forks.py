@@ -7,12 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from shardq.embedded import enter, locks
 from shardq.embedded.places import Place
+from tests.embedded.seen import answers
 from tests.support.waiting import wait_until
 
 
@@ -38,16 +35,6 @@ class Child:
         os.close(self._read)
         os.close(self._write)
         return os.waitstatus_to_exitcode(status)
-
-
-def answers(socket: Path) -> bool:
-    connection = redis.Redis(unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0))
-    try:
-        return connection.ping()
-    except redis.ConnectionError:
-        return False
-    finally:
-        connection.close()
 
 
 def test_a_child_that_leaves_does_not_end_its_parents_server(tmp_path: Path) -> None:

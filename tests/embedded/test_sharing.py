@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
-import pytest
 import redis
 
-from shardq.embedded import Embedded, enter
+from shardq.embedded import enter
+from tests.embedded.seen import client, gone, server_pid
 from tests.embedded.user import comer_and_goer, user
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A directory for a server; whatever still runs in it at the end is killed."""
-    folder = tmp_path / "data"
-    yield folder
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-        pid = int((folder / "server.pid").read_text())
-        if "server" in psutil.Process(pid).name():
-            os.kill(pid, signal.SIGKILL)
-
-
-def client(use: Embedded) -> redis.Redis:
-    return redis.Redis.from_url(use.url, decode_responses=True)
-
-
-def server_pid(use: Embedded) -> int:
-    with client(use) as connection:
-        return int(connection.info("server")["process_id"])
-
-
-def gone(pid: int) -> bool:
-    """Ended, or so far ended that only the kernel still counts it: it has no memory any more."""
-    try:
-        return not psutil.Process(pid).cmdline()
-    except psutil.NoSuchProcess:  # or a zombie
-        return True
 
 
 def test_the_first_starts_the_server_and_the_last_ends_it(folder: Path) -> None:
