@@ -237,7 +237,7 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
 def _nature(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:
     """The fields of INFO; of HELLO those that it has, under INFO's names."""
     if isinstance(answer, bytes):
-        return dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
+        return dict(line.split(":", 1) for line in answer.decode(errors="replace").splitlines() if ":" in line)
     told = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
     server, version, mode = (told.get(name, b"").decode() for name in (b"server", b"version", b"mode"))
     return {"redis_version": version, f"{server}_version": version, "redis_mode": mode}

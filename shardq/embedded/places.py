@@ -123,6 +123,11 @@ class Place:
         path = self._own_socket
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
             path = _runtime_folder() / self._short_name
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+            raise EmbeddedFault(
+                f"neither {self._own_socket} nor {path} is short enough for a socket, which is {_SOCKET_PATH_BYTES} "
+                "bytes: choose a directory with a shorter path, embedded:///path, or set XDG_RUNTIME_DIR to one"
+            )
         fresh = self.folder / "socket.new"
         fresh.write_bytes(os.fsencode(path))
         fresh.replace(self.folder / "socket")

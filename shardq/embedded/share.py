@@ -93,7 +93,7 @@ class Embedded:
                     self._place, fsync=self._fsync, deadline=deadline, found=listens, every_s=_RESTART_S
                 )
             except OSError as exc:
-                raise EmbeddedFault(f"the directory {self.path} of the embedded server can't be used: {exc}") from exc
+                raise _unusable(self._place, exc) from exc
             self._process = Process.of(self._place) or self._process
             if started:
                 _log.warning("the embedded server in %s had ended, and was started again", self.path)
@@ -169,8 +169,7 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
     try:
         lock = locks.shared(place.users_lock, deadline=deadline)
     except OSError as exc:
-        advice = descriptors.REMEDY if descriptors.scarce(exc) else f"whose is {place.folder}?"
-        raise EmbeddedFault(f"{place.users_lock} cannot be opened: {exc}; {advice}") from exc
+        raise _unusable(place, exc) from exc
     if lock is None:
         raise EmbeddedFault(
             f"the embedded server in {place.folder} has been ending for {timeout:g} s; "
@@ -179,11 +178,21 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
     try:
         socket, started = _serving(place, fsync=fsync, deadline=deadline, found=_answers)
         use = Embedded(place, socket, lock, started=started, fsync=fsync)
+    except OSError as exc:
+        locks.drop(lock)
+        raise _unusable(place, exc) from exc
     except BaseException:
         locks.drop(lock)
         raise
     locks.keep(lock)
     return use
+
+
+def _unusable(place: Place, exc: OSError) -> EmbeddedFault:
+    advice = "it is for one user alone: choose one of your own, that you may write to: embedded:///path"
+    if descriptors.scarce(exc):
+        advice = descriptors.REMEDY
+    return EmbeddedFault(f"the directory {place.folder} of the embedded server cannot be used: {exc}; {advice}")
 
 
 def _answers(socket: Path) -> bool:

@@ -44,7 +44,7 @@ def servers_in(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if "server" in process.name() and process.cwd() == str(folder):
+            if "server" in process.name() and process.cwd() == str(folder) and process.cmdline():
                 found.append(process)
         except psutil.Error:
             continue

@@ -84,28 +84,30 @@ def test_a_close_says_so_and_leaves_the_server_up(
 
 @pytest.mark.usefixtures("limitable")
 def test_pushes_are_refused_in_words(engines: Engines, folder: Path) -> None:
-    engine = engines.opened(f"embedded://{folder}", timeout=1.0)
-    fill(folder)
-    engine.push("acknowledged", delay=3600)
-    wait_until(lambda: refuses(folder), "the server knows")
-    with pytest.raises(ReadOnly, match=f"{folder}.*{WORDS}.*can save to its disk"):
-        engine.push("refused", delay=3600)
-    make_room(folder)
-    wait_until(lambda: not refuses(folder), "it has written what was left")
-    engine.push("stored", delay=3600)
-    assert engine.stats().scheduled == 2
+    with enter(folder):
+        engine = engines.opened(f"embedded://{folder}", timeout=4.0)
+        fill(folder)
+        engine.push("acknowledged", delay=3600)
+        wait_until(lambda: refuses(folder), "the server knows")
+        with pytest.raises(ReadOnly, match=f"{folder}.*{WORDS}.*can save to its disk"):
+            engine.push("refused", delay=3600)
+        make_room(folder)
+        wait_until(lambda: not refuses(folder), "it has written what was left")
+        engine.push("stored", delay=3600)
+        assert engine.stats().scheduled == 2
 
 
 @pytest.mark.usefixtures("limitable")
 def test_with_fsync_always_no_push_is_acknowledged(engines: Engines, folder: Path) -> None:
     """The server ends itself then, rather than to answer for what it can't write."""
-    engine = engines.opened(f"embedded://{folder}", timeout=1.0, fsync="always")
-    id = engine.push("before", delay=3600)
-    fill(folder)
-    with pytest.raises(Unanswered, match=f"(?s)the embedded server in {folder} .* ended.*server.log"):
-        engine.push("refused", delay=3600)
-    make_room(folder)
-    engine.close()
+    with enter(folder, fsync="always"):
+        engine = engines.opened(f"embedded://{folder}", timeout=4.0)
+        id = engine.push("before", delay=3600)
+        fill(folder)
+        with pytest.raises(Unanswered):
+            engine.push("refused", delay=3600)
+        make_room(folder)
+        engine.close()
     again = engines.opened(f"embedded://{folder}")
     assert again.get(id) is not None
     assert again.stats().scheduled == 1

@@ -47,11 +47,11 @@ def test_who_enters_next_replaces_the_server(folder: Path) -> None:
     assert not servers_in(folder)
 
 
-def test_the_directory_of_the_socket_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "run"
+def test_the_directory_of_the_socket_is_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = folder.parent / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    folder = tmp_path / ("long" * 30) / "data"
+    folder = folder / ("long" * 30)
     with enter(folder) as use:
         assert use.socket.is_relative_to(runtime)
         pid = server_pid(use)

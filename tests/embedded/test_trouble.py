@@ -63,8 +63,19 @@ def test_the_home_of_a_user_who_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_which_no_file_can_be_made() -> None:
-    with pytest.raises(EmbeddedFault, match=r"/lock cannot be opened: .*; whose is /proc/\d+"):
+    with pytest.raises(
+        EmbeddedFault, match=r"/proc/\d+ .* cannot be used: .*/lock'; .* choose one .* embedded:///path"
+    ):
         enter(Path("/proc/self"))
+
+
+def test_a_directory_with_a_file_of_another_user(folder: Path) -> None:
+    with enter(folder):
+        pass
+    (folder / "server.lock").unlink()
+    (folder / "server.lock").mkdir()  # what root can't open either
+    with pytest.raises(EmbeddedFault, match=r"cannot be used: .*/server.lock'; .* for one user alone"):
+        enter(folder)
 
 
 def test_the_directory_and_the_socket_are_the_users_alone(tmp_path: Path) -> None:
@@ -87,9 +98,11 @@ def test_a_directory_of_any_name(part: str, engines: Engines, folder: Path) -> N
 
 
 @pytest.mark.parametrize("runtime", [True, False])
-def test_a_long_path_has_its_socket_elsewhere(runtime: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / ("long" * 30) / "data"
-    short = tmp_path / "run"
+def test_a_long_path_has_its_socket_elsewhere(
+    runtime: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = folder.parent / "run"
+    folder = folder / ("long" * 30)
     short.mkdir(mode=0o700)
     if runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
@@ -102,6 +115,16 @@ def test_a_long_path_has_its_socket_elsewhere(runtime: bool, tmp_path: Path, mon
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
         with enter(folder) as from_another_login:
             assert not from_another_login.started
+
+
+def test_no_path_is_short_enough_for_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tmp_path / ("run" * 30)
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    with pytest.raises(
+        EmbeddedFault, match=r"neither .*/server.sock nor .*\.sock is short enough .* set XDG_RUNTIME_DIR"
+    ):
+        enter(tmp_path / ("long" * 30))
 
 
 def test_a_runtime_directory_that_others_may_write_to_is_refused(
