@@ -65,7 +65,7 @@ def unsaved(path: Path, *, deadline: float) -> str:
         if ready.startswith(b"-MISCONF"):
             return ready[1:].decode(errors="replace").splitlines()[0]
         waiting = re.search(rb"aof_buffer_length:(\d+)", persistence)
-        if waiting and waiting[1] == b"0":
+        if persistence and (not waiting or waiting[1] == b"0"):  # not told: somebody has switched the file off
             return ""
         if time.monotonic() > deadline:
             return "it has not said in time that they are in its file"

@@ -22,7 +22,7 @@ from tests.support.engines import Engines
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Its path is short, so that the socket is in it. Whatever still runs in it at the end is killed."""
-    with tempfile.TemporaryDirectory(prefix="home-", ignore_cleanup_errors=True) as home:
+    with tempfile.TemporaryDirectory(prefix="embedded-", ignore_cleanup_errors=True) as home:
         folder = Path(home) / "data"
         yield folder
         for server in servers_in(folder):
