@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shardq.errors import InvalidOption
 from shardq.model.checks import check_name, duration_ms
 from shardq.model.task import Delivery
-from shardq.worker.handlers import Attempts, Handler, Registry, check_function, check_on
+from shardq.worker.handlers import Attempts, Handler, Registry, check_on
 from shardq.worker.hooks import Hooks
+from shardq.worker.kinds import check_function
 from shardq.worker.named import task_name
 from shardq.worker.policy import Backoff, is_seconds
 from shardq.worker.sign import Sign

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
 from shardq.model.task import Delivery
 from shardq.worker import policy
+from shardq.worker.kinds import check_function, is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
 from shardq.worker.named import Names
 from shardq.worker.policy import Backoff
@@ -43,6 +43,10 @@ class Handler:
     run: Callable[[Delivery], Any]
     is_coroutine: Callable[[Delivery], bool]
     """Whether ``run`` gives an awaitable for this delivery."""
+    has_coroutines: Callable[[], bool]
+    """Whether it does for some delivery."""
+    name: Callable[[Delivery], str]
+    """The function that is called for this delivery, in logs and errors."""
     type: Any = None
     """What payloads are decoded into; None: whatever they are."""
     timeout: float | None = None
@@ -75,14 +79,31 @@ class Registry:
         if topic in self.handlers:
             raise BadInput(f"the topic {topic!r} has a handler already: {self.handlers[topic].run!r}; it can have one")
         check_function(run, "a handler")
-        self._add(topic, run, _always(inspect.iscoroutinefunction(run)), type, attempts)
+        coroutine, name = is_coroutine_function(run), name_of(run)
+        self._add(
+            topic,
+            run,
+            is_coroutine=lambda _: coroutine,
+            has_coroutines=lambda: coroutine,
+            name=lambda _: name,
+            type=type,
+            attempts=attempts,
+        )
 
     def name(self, name: str, topic: str, function: Callable[..., Any], *, attempts: Attempts) -> None:
         if topic not in self._named:
             if topic in self.handlers:
                 raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
             names = Names()
-            self._add(topic, names, names.is_coroutine, None, attempts)
+            self._add(
+                topic,
+                names,
+                is_coroutine=names.is_coroutine,
+                has_coroutines=names.has_coroutines,
+                name=names.title,
+                type=None,
+                attempts=attempts,
+            )
             self._named[topic] = names, attempts
         names, first = self._named[topic]
         if attempts not in (first, Attempts()):
@@ -92,13 +113,16 @@ class Registry:
             )
         if name in names.functions:
             raise BadInput(f"a function named {name!r} is registered already; give name= another")
-        names.functions[name] = function
+        names.add(name, function)
 
     def _add(
         self,
         topic: str,
         run: Callable[[Delivery], Any],
+        *,
         is_coroutine: Callable[[Delivery], bool],
+        has_coroutines: Callable[[], bool],
+        name: Callable[[Delivery], str],
         type: Any,
         attempts: Attempts,
     ) -> None:
@@ -106,6 +130,8 @@ class Registry:
             topic=topic,
             run=run,
             is_coroutine=is_coroutine,
+            has_coroutines=has_coroutines,
+            name=name,
             type=type,
             timeout=attempts.timeout,
             max_attempts=self._max_attempts if attempts.max_attempts is None else attempts.max_attempts,
@@ -125,14 +151,3 @@ def check_on(topic: str, type: Any) -> None:
             raise InvalidOption(
                 f"type={type!r} is not possible: {exc}; give a msgspec Struct, dataclass, TypedDict or the like"
             ) from exc
-
-
-def check_function(function: object, what: str) -> None:
-    if not callable(function):
-        raise InvalidOption(f"{what} can't be {function!r}; give a function or a coroutine function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidOption(f"{what} can't be {function!r}: with a yield in it a call runs nothing; take that out")
-
-
-def _always(answer: bool) -> Callable[[Delivery], bool]:
-    return lambda _: answer

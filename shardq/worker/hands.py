@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 
 from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
+from shardq.worker.kinds import check_result
 from shardq.worker.table import Table
 from shardq.worker.verdicts import conclude
 
@@ -60,13 +60,8 @@ class Hands:
         failure: BaseException | None = None
         self._hooks.before(job.delivery)
         try:
-            result = job.handler.run(job.delivery)
-            if inspect.iscoroutine(result):
-                result.close()
-                raise TypeError(
-                    f"{job.handler.run!r} gave a coroutine and nobody awaits it; "
-                    "register the coroutine function itself (async def)"
-                )
+            if (result := job.handler.run(job.delivery)) is not None:
+                check_result(result, job.name, "handler")
         except BaseException as exc:  # noqa: BLE001  whatever it was, SystemExit too: the task is settled
             failure = exc
         conclude(self._table, self._hooks, job, failure)

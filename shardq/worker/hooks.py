@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from shardq.errors import InvalidOption
 from shardq.model.task import Delivery
+from shardq.worker.kinds import check_function, check_result, is_coroutine_function, name_of
 from shardq.worker.logs import tell
 
 NAMES = ("before", "after", "error")
@@ -26,7 +26,8 @@ class Hooks:
         if not found:
             raise InvalidOption(f"{middleware!r} has none of the methods {', '.join(NAMES)}; give it at least one")
         for name, hook in found.items():
-            if inspect.iscoroutinefunction(hook):
+            check_function(hook, f"the hook {name}")
+            if is_coroutine_function(hook):
                 raise InvalidOption(
                     f"the hook {name} of {middleware!r} is a coroutine function, which nobody would await where "
                     "handlers run on threads; make it a plain function, quick enough to be called between tasks"
@@ -45,6 +46,7 @@ class Hooks:
     def _call(self, name: str, *args: Any) -> None:
         for hook in self._called[name]:
             try:
-                hook(*args)
+                if (result := hook(*args)) is not None:
+                    check_result(result, name_of(hook), "hook")
             except BaseException as exc:  # noqa: BLE001  SystemExit too: the task must still be settled
                 tell(logging.ERROR, "a %s hook failed: %r", name, hook, exc=exc)

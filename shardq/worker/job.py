@@ -24,6 +24,15 @@ class Job:
     began_at: float = 0.0
 
     @property
+    def name(self) -> str:
+        """Its handler, in logs and errors."""
+        return self.handler.name(self.delivery)
+
+    @property
+    def is_coroutine(self) -> bool:
+        return self.handler.is_coroutine(self.delivery)
+
+    @property
     def ack(self) -> Ack:
         """Also names the lease, for extending it."""
         return Ack(self.delivery.id, self.delivery.token)

@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.task import Delivery, Receipt
+from shardq.worker.kinds import is_coroutine_function
 from shardq.worker.logs import Once, tell
 from shardq.worker.policy import Retry
 
@@ -82,14 +83,27 @@ class Names:
 
     def __init__(self) -> None:
         self.functions: dict[str, Callable[..., Any]] = {}
+        self._coroutines: set[str] = set()
         self._once = Once()
 
     def __repr__(self) -> str:
         names = sorted(self.functions)
         return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
+    def add(self, name: str, function: Callable[..., Any]) -> None:
+        self.functions[name] = function
+        if is_coroutine_function(function):
+            self._coroutines.add(name)
+
+    def has_coroutines(self) -> bool:
+        return bool(self._coroutines)
+
     def is_coroutine(self, delivery: Delivery) -> bool:
-        return inspect.iscoroutinefunction(self.functions.get(_name_in(delivery)))
+        return _name_in(delivery) in self._coroutines
+
+    def title(self, delivery: Delivery) -> str:
+        """The name in its payload: that of the function, where there is one."""
+        return _name_in(delivery)[:200]
 
     def __call__(self, delivery: Delivery) -> Any:
         name = _name_in(delivery)

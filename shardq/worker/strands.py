@@ -11,6 +11,7 @@ from collections import deque
 from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
+from shardq.worker.kinds import check_result
 from shardq.worker.logs import tell
 from shardq.worker.table import Table
 from shardq.worker.verdicts import conclude
@@ -106,7 +107,8 @@ class Strands:
         failure: BaseException | None = None
         self._hooks.before(job.delivery)
         try:
-            await job.handler.run(job.delivery)
+            if (result := await job.handler.run(job.delivery)) is not None:
+                check_result(result, job.name, "handler")
         except BaseException as exc:  # noqa: BLE001  whatever it was, a cancellation too: the task is settled
             failure = exc
         if job.stage == "done" and isinstance(failure, asyncio.CancelledError):

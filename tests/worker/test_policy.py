@@ -57,6 +57,8 @@ def job(backoff: Backoff | None = None, attempt: int = 1) -> Job:
         topic="",
         run=print,
         is_coroutine=lambda _: False,
+        has_coroutines=lambda: False,
+        name=lambda _: "print",
         max_attempts=7,
         backoff=backoff or Backoff(),
     )

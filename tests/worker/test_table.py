@@ -14,7 +14,15 @@ from shardq.worker.prefetch import STALE_S
 from shardq.worker.table import MOST_AT_ONCE, Table
 from tests.support.waiting import wait_until
 
-HANDLER = Handler(topic="", run=print, is_coroutine=lambda _: False, max_attempts=1, backoff=Backoff())
+HANDLER = Handler(
+    topic="",
+    run=print,
+    is_coroutine=lambda _: False,
+    has_coroutines=lambda: False,
+    name=lambda _: "print",
+    max_attempts=1,
+    backoff=Backoff(),
+)
 
 
 def jobs(count: int) -> list[Job]:

@@ -254,17 +254,6 @@ def test_hooks(engines: Engines, running: Engine, flavour: Flavour, caplog: pyte
     assert "a before hook failed" in caplog.text
 
 
-def test_a_function_that_gives_a_coroutine_is_not_taken_for_done(engines: Engines, running: Engine) -> None:
-    async def work() -> None: ...
-
-    worker = running.worker(max_attempts=1)
-    worker.on("")(lambda delivery: work())
-    with engines.working(worker):
-        id = running.push("x")
-        wait_until(lambda: dead(running, id), "it has failed")
-    assert "gave a coroutine" in str(dead(running, id))
-
-
 def test_a_long_handler_keeps_its_lease(engines: Engines, running: Engine, flavour: Flavour) -> None:
     gate = Gate(flavour)
     # extended every second; none of that is missed because the machine stands still for a while

@@ -1,0 +1,84 @@
+"""What a callable of the user's is, function or coroutine function, and what it gave back. Used at registration, and by
+whoever calls one.
+
+What is given back is judged by its type alone: an object of the user's own may answer anything else as it likes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
+from typing import Any, Literal
+
+from shardq.errors import InvalidOption
+
+What = Literal["handler", "hook"]
+
+UNDONE: tuple[tuple[type, str], ...] = (
+    (Awaitable, "nobody awaits it; "),
+    (concurrent.futures.Future, "nobody waits for it; ask for its result() in the {}"),
+    (Generator, "nobody iterates over it; do that in the {}"),
+    (AsyncGenerator, "nobody iterates over it; do that in the {}"),
+)
+"""Work that is not done when it is returned, and what to do with each. The first that fits counts: what anext() returns
+is of two kinds."""
+
+INSTEAD: dict[What, str] = {
+    "handler": "do that in the handler, as a coroutine function (async def)",
+    "hook": "make the hook a plain function",
+}
+
+
+def is_coroutine_function(function: object) -> bool:
+    """True also for an object whose ``__call__`` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
+
+
+def check_function(function: object, what: str) -> None:
+    if not callable(function):
+        raise InvalidOption(f"{what} can't be {function!r}; give a function or a coroutine function")
+    called = _called(function)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidOption(f"{what} can't be {function!r}: with a yield in it a call runs nothing; take that out")
+
+
+def check_result(result: Any, name: str, what: What) -> None:
+    """Raises TypeError for work that nobody would do: coroutines, other awaitables, futures and generators.
+
+    Coroutines are closed. Futures and tasks are let be: they may be somebody else's.
+    """
+    kind = type(result)
+    for undone, advice in UNDONE:
+        if issubclass(kind, undone):
+            # an object of the user's own is not asked for its name
+            function = getattr(result, "__name__", None) if kind.__module__ == "builtins" else None
+            made_by = f" of {function}" if function else ""
+            if issubclass(kind, Coroutine):
+                # Python would warn of it; one that runs already, elsewhere, can't be closed
+                with contextlib.suppress(BaseException):
+                    result.close()
+            article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
+            instead = INSTEAD[what] if undone is Awaitable else ""
+            raise TypeError(f"{name} returned {article} {kind.__name__}{made_by}: {advice.format(what)}{instead}")
+
+
+def name_of(function: object) -> str:
+    """The function as its author knows it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = type(function)
+    module, own = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return f"{module}.{own}" if module and own else repr(function)
+
+
+def _called(function: Any) -> Any:
+    """The function that a call runs at once."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or isinstance(function, type):
+        return function
+    return type(function).__call__
