@@ -4,16 +4,23 @@ A child has one thread, the one that forked. What the parent's other threads wer
 a lock that one of them held stays locked, a buffer is never sent, a heartbeat never beats. And what is the parent's is
 still used by the parent: its connections, its names, its numbers. So whatever has any of these registers here and is
 told in the child, before anything else runs there.
+
+A child that was forked inside of a handler, or of a hook, is no worker: it ends where that ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
+
+_depth = 0
 
 _known: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
@@ -26,7 +33,31 @@ def watch(one: T, forked: Callable[[T], None]) -> None:
     _known[one] = forked
 
 
+def depth() -> int:
+    """How many forks lead to this process: more after a call than before it in a child that was forked meanwhile."""
+    return _depth
+
+
+def leave(failure: BaseException | None) -> NoReturn:
+    """Ends a child as a program would end: with the code of SystemExit, or with 1 and the traceback of another."""
+    code = 0
+    with contextlib.suppress(BaseException):
+        if isinstance(failure, SystemExit):
+            code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
+            if failure.code is not None and not isinstance(failure.code, int):
+                print(failure.code, file=sys.stderr)
+        elif failure is not None:
+            code = 1
+            traceback.print_exception(failure)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
 def _tell() -> None:
+    global _depth
+    _depth += 1
     for one, forked in list(_known.items()):
         forked(one)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 
+from shardq import forks
 from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
@@ -51,17 +53,21 @@ class Hands:
         while jobs := self._table.take():
             for job in jobs:
                 if self._table.begin(job):
-                    self._do(job)
+                    # what a handler sets in its context is not for the next one on this thread
+                    contextvars.Context().run(self._do, job)
                     if job in self._given_up:
                         self._given_up.discard(job)
                         return
 
     def _do(self, job: Job) -> None:
         failure: BaseException | None = None
+        depth = forks.depth()
         self._hooks.before(job.delivery)
         try:
             if (result := job.handler.run(job.delivery)) is not None:
                 check_result(result, job.name, "handler")
         except BaseException as exc:  # noqa: BLE001  whatever it was, SystemExit too: the task is settled
             failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
         conclude(self._table, self._hooks, job, failure)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from shardq import forks
 from shardq.errors import InvalidOption
 from shardq.model.task import Delivery
 from shardq.worker.kinds import check_function, check_result, is_coroutine_function, name_of
@@ -45,8 +46,14 @@ class Hooks:
 
     def _call(self, name: str, *args: Any) -> None:
         for hook in self._called[name]:
+            depth = forks.depth()
+            failure: BaseException | None = None
             try:
                 if (result := hook(*args)) is not None:
                     check_result(result, name_of(hook), "hook")
             except BaseException as exc:  # noqa: BLE001  SystemExit too: the task must still be settled
-                tell(logging.ERROR, "a %s hook failed: %r", name, hook, exc=exc)
+                failure = exc
+            if forks.depth() != depth:
+                forks.leave(failure)
+            if failure is not None:
+                tell(logging.ERROR, "a %s hook failed: %r", name, hook, exc=failure)

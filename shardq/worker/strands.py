@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import threading
 from collections import deque
 
+from shardq import forks
 from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
@@ -86,9 +88,11 @@ class Strands:
         self._fill()
 
     def _fill(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._inbox and len(self._tasks) < self._concurrency:
             job = self._inbox.popleft()
-            task = asyncio.get_running_loop().create_task(self._do(job))
+            # in a context of its own, and an empty one, as functions have
+            task = contextvars.Context().run(loop.create_task, self._do(job))
             self._tasks[job] = task
             task.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]  # a default
 
@@ -105,12 +109,15 @@ class Strands:
         if not self._table.begin(job):
             return
         failure: BaseException | None = None
+        depth = forks.depth()
         self._hooks.before(job.delivery)
         try:
             if (result := await job.handler.run(job.delivery)) is not None:
                 check_result(result, job.name, "handler")
         except BaseException as exc:  # noqa: BLE001  whatever it was, a cancellation too: the task is settled
             failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
         if job.stage == "done" and isinstance(failure, asyncio.CancelledError):
             return  # by us: why was said when its verdict was given
         conclude(self._table, self._hooks, job, failure)
