@@ -11,7 +11,10 @@ from shardq.model.checks import due_spec, reason_text
 
 
 class Retry(Exception):
-    """Raised by a handler: again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt."""
+    """Raised by a handler: again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt.
+
+    ``Retry`` and ``Bury`` count also as the only exception of a group, such as a task group makes.
+    """
 
     # of a subclass that does not call our __init__, too
     delay: float | None = None

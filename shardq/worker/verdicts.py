@@ -33,14 +33,21 @@ def verdict_of(job: Job, exc: BaseException) -> Verdict:
 
 
 def _verdict(job: Job, exc: BaseException) -> Verdict:
-    match exc:
-        case Retry():
-            verdict: Verdict = job.retry(exc.delay, exc.reason)
-            tell(logging.INFO, "task %s is tried again: %s", job.delivery.id, exc.reason)
-        case Bury():
-            verdict = job.bury(exc.reason)
-            tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, exc.reason)
+    match _alone(exc):
+        case Retry() as decided:
+            verdict: Verdict = job.retry(decided.delay, decided.reason)
+            tell(logging.INFO, "task %s is tried again: %s", job.delivery.id, decided.reason)
+        case Bury() as decided:
+            verdict = job.bury(decided.reason)
+            tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, decided.reason)
         case _:
             verdict = job.retry(None, reason_of(exc))
             tell(logging.ERROR, "task %s failed in attempt %d", job.delivery.id, job.delivery.attempt, exc=exc)
     return verdict
+
+
+def _alone(exc: BaseException) -> BaseException:
+    """The exception in a group that has no other: asyncio.TaskGroup makes one of whatever a task of it raises."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc

@@ -146,6 +146,10 @@ class BareBury(Bury):
         """Calls no other."""
 
 
+def several() -> BaseException:
+    return BaseExceptionGroup("several", [SystemExit(), KeyboardInterrupt(), Bury("one of two")])
+
+
 class Broken(Retry):
     def __getattribute__(self, name: str) -> Any:
         raise ValueError(f"no {name}")
@@ -163,6 +167,7 @@ class Wordless(Bury):
 RAISED: list[Callable[[], BaseException]] = [
     Mute, Fatal, Masked, Shy, Bare, BareBury, Broken, Negative, Wordless,
     SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration, asyncio.CancelledError,
+    several,
 ]  # fmt: skip
 
 
@@ -193,6 +198,64 @@ def test_the_intent_of_a_bare_exception_counts(running: Engine, engines: Engines
         wait_until(lambda: dead(running, never) == "the handler asked for a burial", "one is buried")
         wait_until(lambda: failed_once(running, again), "the other is put off")
     assert state_of(running, again) == "scheduled"
+
+
+def test_the_intent_of_a_task_group_with_one_exception_counts(running: Engine, engines: Engines) -> None:
+    """A group is what comes out of it, however few they are."""
+
+    async def decide(word: str) -> None:
+        raise {"retry": Retry(3600, "busy"), "bury": Bury("of no use"), "error": ValueError("boom")}[word]
+
+    async def handle(delivery: Delivery) -> None:
+        async with asyncio.TaskGroup() as outer:
+            async with asyncio.TaskGroup() as group:
+                for word in delivery.payload:
+                    group.create_task(decide(word))
+            outer.create_task(asyncio.sleep(0))
+
+    worker = running.worker(max_attempts=1)
+    worker.on("many", max_attempts=2)(handle)
+    worker.on("")(handle)
+    with engines.working(worker):
+        again, never = running.push(["retry"], topic="many"), running.push(["bury"], topic="many")
+        failed, both = running.push(["error"]), running.push(["bury", "error"])
+        wait_until(lambda: dead(running, never) == "of no use", "one is buried")
+        wait_until(lambda: failed_once(running, again), "another is put off")
+        wait_until(lambda: dead(running, failed) and dead(running, both), "the others have failed")
+    assert state_of(running, again) == "scheduled"
+    assert "ValueError: boom" in str(dead(running, failed))
+    assert "Traceback" in str(dead(running, both))
+
+
+def test_a_coroutine_that_cancels_itself(running: Engine, engines: Engines) -> None:
+    """What it comes to is what counts: a cancellation is a failure, a return is none."""
+
+    async def cancel(delivery: Delivery) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if delivery.payload == "waits":
+            await asyncio.sleep(60)
+
+    async def give_up(delivery: Delivery) -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            if delivery.payload == "raises":
+                raise
+        await asyncio.sleep(0)
+
+    worker = running.worker(concurrency=1, max_attempts=1)
+    worker.on("cancels")(cancel)
+    worker.on("", timeout=30)(give_up)
+    with engines.working(worker):
+        returns, waits = running.push("returns", topic="cancels"), running.push("waits", topic="cancels")
+        goes_on, raises = running.push("goes on"), running.push("raises")
+        wait_until(lambda: {state_of(running, id) for id in (returns, goes_on)} == {"gone"}, "these are handled")
+        wait_until(lambda: dead(running, waits) and dead(running, raises), "these have failed")
+    assert "CancelledError" in str(dead(running, waits))
+    assert "TimeoutError" in str(dead(running, raises))
 
 
 @pytest.fixture
