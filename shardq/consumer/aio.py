@@ -67,7 +67,7 @@ class AsyncConsumer:
         room, event, loop = await self._room(), asyncio.Event(), asyncio.get_running_loop()
         self._event = event
         # the ears are threads
-        waiter = Waiter(self._claims.topics, lambda: _set(loop, event))
+        waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), lambda: _set(loop, event))
         waits = Waits(self._claims, room, waiter, time.monotonic() + wait)
         room.desk.enter(waiter)
         try:

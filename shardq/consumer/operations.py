@@ -12,7 +12,7 @@ from shardq.atlas import Atlas
 from shardq.calls import consume
 from shardq.calls.consume import Ack, Bury, Claimed, Other, Verdict
 from shardq.calls.request import Call
-from shardq.consumer.desk import List
+from shardq.consumer.desk import List, Waiter
 from shardq.consumer.hints import Ask, Hints, Stocks
 from shardq.consumer.permits import Permits
 from shardq.consumer.room import Room
@@ -83,6 +83,10 @@ class Claims:
         self.permits = Permits(atlas, lease_ms)
         self.trouble: dict[int, float] = {}
         """Shards that could not be reached, to the (monotonic) instant at which to ask them again."""
+        self.left_out: frozenset[str] = frozenset()
+        """Topics that this consumer can't handle now, as its worker says."""
+        self.waiter: Waiter | None = None
+        """Of the claim that waits, or did last."""
         self.mends = 0
         """Trips in a row in which a shard refused the topology: with each, mending takes more time, and more steps."""
         self._calls = 0
@@ -110,13 +114,25 @@ class Claims:
         if self.trouble.pop(shard, None) is not None and not self.trouble:
             log.info("all shards can be reached again")
 
+    def leave_out(self, topics: frozenset[str]) -> None:
+        """Claims these topics no more, until told otherwise; a claim that waits ends. From any thread."""
+        self.left_out = topics
+        waiter = self.waiter
+        if waiter is not None:
+            waiter.wake()
+
+    def wanted_topics(self) -> list[str]:
+        """Those that are not left out now."""
+        left_out = self.left_out
+        return [topic for topic in self.topics if topic not in left_out] if left_out else self.topics
+
     def open_topics(self) -> list[str]:
-        """Those that are neither paused nor forwarded now."""
-        topology = self.atlas.topology
+        """The wanted ones that are neither paused nor forwarded now."""
+        topology, wanted = self.atlas.topology, self.wanted_topics()
         if not topology.paused and not topology.routes and not self.away:
-            return self.topics
+            return wanted
         self._tell_routes(topology.routes)
-        return [topic for topic in self.topics if topic not in topology.paused and topic not in topology.routes]
+        return [topic for topic in wanted if topic not in topology.paused and topic not in topology.routes]
 
     def _tell_routes(self, routes: Mapping[str, Route]) -> None:
         """Says once of a topic that it is forwarded, and that it is no longer."""
@@ -152,7 +168,7 @@ def claimed(
     for a caller who has left goes back.
     """
     try:
-        if not claims.open_topics():
+        if not claims.open_topics() and claims.wanted_topics():
             # nothing is asked for, so nobody would say that a topic is given out again
             yield from refreshed(claims.atlas)
         deliveries: list[Delivery] = []

@@ -62,7 +62,7 @@ class Consumer:
         self._driver.check_open()
         room, event = self._room(), threading.Event()
         self._event = event
-        waiter = Waiter(self._claims.topics, event.set)
+        waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
         waits = Waits(self._claims, room, waiter, time.monotonic() + wait)
         room.desk.enter(waiter)
         try:

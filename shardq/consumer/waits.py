@@ -49,7 +49,9 @@ class Waits:
     """Since the last sleep."""
 
     def step(self, now: float) -> Look | Lengths | Sleep | None:
-        """After a look that found nothing, or a sleep. None: the time is over."""
+        """After a look that found nothing, or a sleep. None: the time is over, or other topics are wanted."""
+        if self.waiter.topics != self.claims.wanted_topics():
+            return None
         desk = self.room.desk
         desk.ask(self.waiter)
         topics = self.claims.open_topics()

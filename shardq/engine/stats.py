@@ -193,8 +193,8 @@ def _problems(
     for route in routes:
         yield f"topic {route.topic!r} can't be forwarded to the list {route.to!r} by this process: {route.error}"
     for crew in crews:
-        if not crew.healthy:
-            yield f"a worker of this process is not well, see its log: {crew}"
+        for problem in crew.problems:
+            yield f"a worker of this process: {problem}"
     late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > OVERDUE_S]
     if late:
         late.sort(key=lambda each: -each[0])

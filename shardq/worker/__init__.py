@@ -1,8 +1,9 @@
 """Workers: run handlers on deliveries, and make sure that every one of them is settled.
 
-``handlers`` says which function takes what, ``named`` which functions are pushed by name. ``crew`` is the running
-whole: it claims, hands out, extends and settles. ``hands`` are its threads for functions, ``strands`` its coroutines;
-``fleet`` runs it in several processes. ``sync`` and ``aio`` are what the engines give out.
+``handlers`` says which function takes what, ``named`` which functions are pushed by name, ``kinds`` what a callable is.
+``crew`` is the running whole: it claims, hands out, extends and settles. ``hands`` are its threads for functions,
+``strands`` its coroutines, ``strays`` what runs on after its task was ended; ``fleet`` runs it in several processes.
+``sync`` and ``aio`` are what the engines give out.
 """
 
 from typing import TYPE_CHECKING

@@ -97,8 +97,12 @@ class Base:
 
         The order of registration is the order of priority. ``type``: a msgspec Struct, dataclass or TypedDict that
         payloads are decoded into; one that does not fit is buried. ``timeout``: seconds a handler may take; it then
-        counts as failed (a function's thread can't be ended, a coroutine is cancelled). ``max_attempts`` holds for
-        tasks that bring no limit of their own, ``backoff`` says when a failed one comes again.
+        counts as failed. A coroutine is cancelled, a function's thread can't be ended: what runs on is a stray.
+        ``max_attempts`` holds for tasks that bring no limit of their own, ``backoff`` says when a failed one comes
+        again.
+
+        A handler that returns work undone, such as a coroutine, a generator or a future, has failed. Each call has a
+        context (``contextvars``) of its own, which is empty at first; a ``threading.local`` is its thread's.
         """
 
         check_on(topic, type)
@@ -113,10 +117,25 @@ class Base:
     @property
     def healthy(self) -> bool:
         """True while it runs and nothing of it is dead or failing: neither a thread that claims, settles or extends
-        leases, nor the loop for coroutines.
+        leases, nor the loop for coroutines, and it claims for all of its handlers; ``problems`` says why not.
         """
         crew = self._at_work
-        return crew is not None and crew.healthy
+        return crew is not None and not crew.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps it from its work while it runs in this process, a sentence each: why it is not ``healthy``."""
+        crew = self._at_work
+        return () if crew is None else crew.problems
+
+    @property
+    def strays(self) -> Mapping[str, int]:
+        """Handlers that run on in this process although their tasks were ended, by name: functions that have timed out,
+        or lost their lease, and coroutines that swallow their cancellation. They keep no place. With 16 of them, or as
+        many as ``concurrency``, where that is more, a topic is claimed no more until some end.
+        """
+        crew = self._at_work
+        return {} if crew is None else crew.strays
 
     def use(self, middleware: object) -> None:
         """Calls the object's before(delivery), after(delivery) and error(delivery, exception), those it has."""

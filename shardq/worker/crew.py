@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from shardq.calls.consume import Ack, Other
 from shardq.consumer.operations import Claims, extended, settled
@@ -24,9 +24,10 @@ from shardq.threads import ended
 from shardq.worker.base import Plan
 from shardq.worker.hands import Hands
 from shardq.worker.job import Job, Verdict
-from shardq.worker.logs import tell
+from shardq.worker.logs import Once, tell
 from shardq.worker.sign import Sign
 from shardq.worker.strands import Strands
+from shardq.worker.strays import Strays
 from shardq.worker.table import Table
 
 WAIT_S = 30.0
@@ -38,6 +39,9 @@ TICK_S = 0.05
 YIELD_S = 0.00005
 """After tasks for which hands were at rest: else the next claim would be made first, while the hands wait for Python's
 lock. From the claim's answer to the handler's first line: 0.23 ms, and 0.37 without."""
+
+UNWIND_S = 0.25
+"""For a coroutine that is cancelled to end, until its place is another's; less than what is held waits for a place."""
 
 BACKOFF_S = 0.5
 """After an error of the server."""
@@ -70,12 +74,22 @@ class Crew:
         self._consumer = consumer
         self._handlers = plan.handlers
         self._table = Table(plan.concurrency)
-        self._hands = Hands(self._table, plan.hooks, concurrency=plan.concurrency)
-        self._strands = Strands(self._table, plan.hooks, concurrency=plan.concurrency, loop=loop)
+        self._strays = Strays(plan.concurrency)
+        self._hands = Hands(self._table, plan.hooks, self._strays, concurrency=plan.concurrency)
+        self._strands = Strands(self._table, plan.hooks, self._strays, concurrency=plan.concurrency, loop=loop)
         self._stopping = threading.Event()
         self._until = math.inf
         """When whatever has not been sent is given up: known once the grace is over."""
         self._failing: set[str] = set()
+        self._once = Once()
+        self._coroutine_topics = frozenset(
+            topic for topic, handler in plan.handlers.items() if handler.has_coroutines()
+        )
+        self._blocked = False
+        """Whether the loop was, at the last look."""
+        self._full: frozenset[str] = frozenset()
+        """Topics that had too many strays, at the last look."""
+        self._said_blocked = False
         self._began = False
         self._extend_at = 0.0
         self._threads = [
@@ -87,11 +101,33 @@ class Crew:
         return f"<Crew of {list(self._handlers)}: {self._table}>"
 
     @property
-    def healthy(self) -> bool:
-        """False when one of its threads has ended, or fails, before it is stopped."""
-        if not self._began or self._stopping.is_set():
-            return True
-        return not self._failing and self._strands.healthy and all(thread.is_alive() for thread in self._threads)
+    def problems(self) -> tuple[str, ...]:
+        """What keeps it from its work, a sentence each, before it is stopped."""
+        return tuple(self._problems()) if self._began and not self._stopping.is_set() else ()
+
+    def _problems(self) -> Iterator[str]:
+        for thread in self._threads:
+            if not thread.is_alive():
+                yield f"its thread {thread.name} has ended"
+        for name in sorted(self._failing):
+            yield f"{name} fails, see its log"
+        if not self._strands.healthy:
+            yield "the thread of its event loop has ended"
+        if self._blocked:
+            yield (
+                f"its event loop has not answered for {self._strands.blocked_s:,.1f} s, it is in {self._strands.at}; "
+                "meanwhile nothing is claimed for coroutine functions"
+            )
+        for topic in sorted(self._full):
+            yield (
+                f"topic {topic!r} is not claimed: too many of its handlers run on after their tasks were ended "
+                f"({self._strays})"
+            )
+
+    @property
+    def strays(self) -> Mapping[str, int]:
+        """Handlers that run on after their tasks were ended, by name."""
+        return self._strays.names
 
     def start(self) -> None:
         for thread in self._threads:
@@ -120,7 +156,7 @@ class Crew:
         if rest:
             tell(logging.WARNING, "giving back %d tasks whose handlers have not finished", len(rest))
             self._give_back(rest)
-            self._strands.cancel(rest)
+            self._strands.cancel(rest, END_S)
         fetch, *others = self._threads
         # first, as it may still claim something
         self._wait(lambda: not fetch.is_alive(), hurry)
@@ -178,7 +214,11 @@ class Crew:
         if not self._table.put(jobs):
             self._give_back(jobs)
             return False
-        strands = [job for job in jobs if job.handler.is_coroutine(job.delivery)]
+        if self._claims.left_out:
+            # this claim was under way before
+            self._give_back([job for job in jobs if self._unwanted(job)])
+            jobs = [job for job in jobs if job.stage == "held"]
+        strands = [job for job in jobs if job.is_coroutine]
         if strands:
             self._strands.take(strands)
         if len(strands) < len(jobs):
@@ -239,12 +279,14 @@ class Crew:
         return max(SLICE_S, min(self._until - time.monotonic(), self._driver.settings.timeout))
 
     def _watch(self) -> bool:
-        jobs = self._table.watched(TICK_S)
+        jobs = self._table.watched(TICK_S, awake=bool(self._claims.left_out))
         if jobs is None:
             return False
         now = time.monotonic()
         self._end_overdue(jobs, now)
-        self._give_back(self._table.stale())
+        self._leave_out(jobs)
+        # what waits for a loop that owes an answer is begun in a moment, or given back with all that does
+        self._give_back([job for job in self._table.stale() if not (self._strands.silent and job.is_coroutine)])
         lease_s = self._claims.lease_ms / 1000
         if now >= self._extend_at:
             self._extend_at = now + lease_s / 4
@@ -256,16 +298,53 @@ class Crew:
             limit = job.handler.timeout
             if limit is None or job.stage != "running" or now - job.began_at < limit:
                 continue
-            strand = job.handler.is_coroutine(job.delivery)
+            if self._overrule(job, job.retry(None, f"timed out after {limit:g} s")):
+                tell(logging.ERROR, "task %s has timed out after %g s", job.delivery.id, limit)
+
+    def _overrule(self, job: Job, verdict: Verdict | None) -> bool:
+        """Gives a verdict over the head of a handler that runs. False: it was quicker."""
+        strand = job.is_coroutine
+        if not strand and job.stage == "running":
+            # before the verdict: the function may return right after it
+            self._hands.give_up(job)
+        if not self._table.judge(job, verdict):
             if not strand:
-                # before the verdict: the function may return right after it
-                self._hands.give_up(job)
-            if not self._table.judge(job, job.retry(None, f"timed out after {limit:g} s")):
                 self._hands.keep(job)
-                continue
-            tell(logging.ERROR, "task %s has timed out after %g s", job.delivery.id, limit)
-            if strand:
-                self._strands.cancel([job])
+            return False
+        if strand:
+            self._strands.cancel([job], UNWIND_S)
+        elif job in self._strays.jobs:
+            self._strays.say(job)
+        return True
+
+    def _leave_out(self, jobs: list[Job]) -> None:
+        """Claims what can be handled now, and gives back what can't."""
+        blocked, full = False, self._strays.full
+        if self._coroutine_topics:
+            self._strands.look()
+            blocked = self._strands.blocked
+        was_blocked, self._blocked, self._full = self._blocked, blocked, full
+        left_out = full | self._coroutine_topics if blocked else full
+        if left_out != self._claims.left_out:
+            self._claims.leave_out(left_out)
+        if left_out:
+            self._give_back([job for job in jobs if job.stage == "held" and self._unwanted(job)])
+        for topic in full:
+            if self._once.new(f"full {topic}"):
+                what = "topic %r is claimed no more until some of its handlers end that run on after their tasks: %s"
+                tell(logging.ERROR, f"{what} (said once)", topic, self._strays)
+        if blocked and not was_blocked:
+            at = self._strands.at
+            self._said_blocked = self._once.new(f"blocked {at}")
+            if self._said_blocked:
+                what = "the event loop does not answer, it is in %s; until it does nothing is claimed for coroutines"
+                tell(logging.ERROR, f"{what} (said once)", at)
+        elif was_blocked and not blocked and self._said_blocked:
+            tell(logging.WARNING, "the event loop answers again")
+
+    def _unwanted(self, job: Job) -> bool:
+        """True if it can't be begun now, or must not."""
+        return job.delivery.topic in self._full or (self._blocked and job.is_coroutine)
 
     def _extend(self, jobs: list[Job], *, timeout: float) -> None:
         if not jobs:
@@ -274,7 +353,6 @@ class Crew:
         for job in jobs:
             by_shard.setdefault(job.delivery.shard, []).append(job.ack)
         answers = run(self._driver, extended(self._claims, by_shard, self._claims.lease_ms), timeout)
-        lost = [job for job in jobs if job.delivery.id in answers and self._table.judge(job, None)]
+        lost = [job for job in jobs if job.delivery.id in answers and self._overrule(job, None)]
         if lost:
             tell(logging.WARNING, "the lease of %d tasks was lost while they ran; they run elsewhere too", len(lost))
-            self._strands.cancel([job for job in lost if job.handler.is_coroutine(job.delivery)])

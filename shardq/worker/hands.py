@@ -10,6 +10,7 @@ from shardq.threads import ended
 from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
 from shardq.worker.kinds import check_result
+from shardq.worker.strays import Strays
 from shardq.worker.table import Table
 from shardq.worker.verdicts import conclude
 
@@ -17,28 +18,28 @@ from shardq.worker.verdicts import conclude
 class Hands:
     """A function can't be stopped from outside: one that has timed out keeps its thread, another takes its place."""
 
-    def __init__(self, table: Table, hooks: Hooks, *, concurrency: int) -> None:
+    def __init__(self, table: Table, hooks: Hooks, strays: Strays, *, concurrency: int) -> None:
         self._table = table
         self._hooks = hooks
+        self._strays = strays
         self._concurrency = concurrency
         self._threads: list[threading.Thread] = []
-        self._given_up: set[Job] = set()
 
     def take(self, jobs: list[Job]) -> None:
         """Called by one thread only: it makes more threads while jobs find none at rest."""
         short = self._table.offer(jobs)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        busy = len(self._threads) - len(self._given_up)
+        busy = len(self._threads) - self._strays.functions
         for _ in range(min(short, self._concurrency - busy)):
             self._hire()
 
     def give_up(self, job: Job) -> None:
         """Its thread ends when the function returns."""
-        self._given_up.add(job)
+        self._strays.add(job)
 
     def keep(self, job: Job) -> None:
         """It returned just before it was given up: its thread works on."""
-        self._given_up.discard(job)
+        self._strays.discard(job)
 
     def end(self) -> None:
         """After the table's end. Threads that are stuck in a function are left behind: its task is settled."""
@@ -50,13 +51,14 @@ class Hands:
         self._threads.append(thread)
 
     def _run(self) -> None:
+        strays = self._strays.jobs
         while jobs := self._table.take():
             for job in jobs:
                 if self._table.begin(job):
                     # what a handler sets in its context is not for the next one on this thread
                     contextvars.Context().run(self._do, job)
-                    if job in self._given_up:
-                        self._given_up.discard(job)
+                    if job in strays:
+                        self._strays.discard(job)
                         return
 
     def _do(self, job: Job) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import logging
 import threading
+import time
 from collections import deque
 
 from shardq import forks
@@ -15,22 +16,41 @@ from shardq.worker.hooks import Hooks
 from shardq.worker.job import Job
 from shardq.worker.kinds import check_result
 from shardq.worker.logs import tell
+from shardq.worker.strays import Strays
 from shardq.worker.table import Table
 from shardq.worker.verdicts import conclude
+
+BLOCKED_TICKS = 20
+"""Looks, a second's worth, without an answer of the loop. Not a time: when the whole process stood still, the loop
+stood still with it, and deserves to be asked again."""
 
 
 class Strands:
     """At most ``concurrency`` at once. ``loop=None``: one of our own, made when the first coroutine comes."""
 
-    def __init__(self, table: Table, hooks: Hooks, *, concurrency: int, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        hooks: Hooks,
+        strays: Strays,
+        *,
+        concurrency: int,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
         self._table = table
         self._hooks = hooks
+        self._strays = strays
         self._concurrency = concurrency
         self._loop = loop
         self._thread: threading.Thread | None = None
         self._ending = False
         self._inbox: deque[Job] = deque()
         self._tasks: dict[Job, asyncio.Task[None]] = {}
+        self._stray_tasks: dict[Job, asyncio.Task[None]] = {}
+        """Kept: a loop does not keep its tasks."""
+        self._asked_at: float | None = None
+        """When the loop was asked for a sign of life that it has not given."""
+        self._ticks = 0
 
     def take(self, jobs: list[Job]) -> None:
         """From any one thread."""
@@ -47,15 +67,59 @@ class Strands:
 
     @property
     def idle(self) -> bool:
-        """True when every coroutine has ended, those that were cancelled too."""
+        """True when every coroutine has ended, those that were cancelled too, but for strays."""
         return not self._tasks
 
-    def cancel(self, jobs: list[Job]) -> None:
-        """Ends coroutines whose verdict is given already. From any thread."""
+    # ---- a loop that is blocked
+
+    def look(self) -> None:
+        """Asks the loop for a sign of life, or counts how long it owes one. Once a tick, by one thread."""
+        if self._loop is None:
+            return
+        if self._asked_at is not None:
+            self._ticks += 1
+            return
+        self._ticks = 0
+        self._asked_at = time.monotonic()
+        # a loop of the caller's may have been closed: it never answers
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+    @property
+    def silent(self) -> bool:
+        """True while the loop owes an answer, if only for a moment."""
+        return self._asked_at is not None and self._ticks > 0
+
+    @property
+    def blocked(self) -> bool:
+        return self._asked_at is not None and self._ticks >= BLOCKED_TICKS
+
+    @property
+    def blocked_s(self) -> float:
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
+
+    @property
+    def at(self) -> str:
+        """What the loop is in now."""
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        for tasks in (self._tasks, self._stray_tasks):
+            for job, each in tasks.copy().items():
+                if each is task:
+                    return f"handler {job.name}"
+        return "a call that is no handler" if task is None else f"{task.get_name()}, which is no handler"
+
+    # ---- ending
+
+    def cancel(self, jobs: list[Job], patience_s: float) -> None:
+        """Ends coroutines whose verdict is given already. One that goes on for so long is a stray. From any thread."""
         if self._loop is not None:
             # a loop of the caller's may have been closed
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._cancel, jobs)
+                self._loop.call_soon_threadsafe(self._cancel, jobs, patience_s)
 
     def end(self) -> None:
         """Ends our own loop; a thread that is stuck in a coroutine is left behind. The caller's loop goes on."""
@@ -64,6 +128,8 @@ class Strands:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)
             ended([self._thread])
+
+    # ---- on the loop
 
     def _own_loop(self) -> None:
         loop = self._loop
@@ -97,13 +163,23 @@ class Strands:
             task.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]  # a default
 
     def _ended(self, job: Job) -> None:
-        del self._tasks[job]
+        if self._tasks.pop(job, None) is None:
+            del self._stray_tasks[job]
+            self._strays.discard(job)
         self._fill()
 
-    def _cancel(self, jobs: list[Job]) -> None:
+    def _cancel(self, jobs: list[Job], patience_s: float) -> None:
         for job in jobs:
             if task := self._tasks.get(job):
                 task.cancel()
+                asyncio.get_running_loop().call_later(patience_s, self._give_up, job)
+
+    def _give_up(self, job: Job) -> None:
+        if (task := self._tasks.pop(job, None)) is not None:
+            self._stray_tasks[job] = task
+            self._strays.add(job)
+            self._strays.say(job)
+            self._fill()
 
     async def _do(self, job: Job) -> None:
         if not self._table.begin(job):

@@ -146,10 +146,10 @@ class Table:
 
     # ---- watch
 
-    def watched(self, tick_s: float) -> list[Job] | None:
-        """After a tick: all jobs. Sleeps while there is none. None: the worker has ended."""
+    def watched(self, tick_s: float, *, awake: bool = False) -> list[Job] | None:
+        """After a tick: all jobs. Sleeps while there is none, unless ``awake``. None: the worker has ended."""
         with self._any:
-            while not self._jobs and not self._ended:
+            while not self._jobs and not self._ended and not awake:
                 self._any.wait()
             if not self._ended:
                 self._any.wait(tick_s)

@@ -1,0 +1,67 @@
+"""Handlers that run on although their task was ended over their heads: after a timeout, or when its lease was lost.
+
+Nothing can end a thread, nor a coroutine that swallows its cancellation. Their place is given to others at once, so
+there may be many of them: a topic that has ``MOST``, or one for each place, is claimed no more until some end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+
+from shardq.worker.job import Job
+from shardq.worker.logs import Once, tell
+
+MOST = 16
+"""Of one topic; a thread costs some megabytes at worst, and with one place a single stray must not end the work."""
+
+
+class Strays:
+    """Any thread may ask and tell."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._most = max(MOST, concurrency)
+        self._lock = threading.Lock()
+        self._once = Once()
+        self.jobs: set[Job] = set()
+        """To be read only."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {count}" for name, count in self.names.items())
+
+    def add(self, job: Job) -> None:
+        with self._lock:
+            self.jobs.add(job)
+
+    def discard(self, job: Job) -> None:
+        """It has ended."""
+        with self._lock:
+            self.jobs.discard(job)
+
+    def say(self, job: Job) -> None:
+        if self._once.new(name := job.name):
+            what = "handler %s runs on after its task was ended; others have its place, it is counted (said once)"
+            tell(logging.WARNING, what, name)
+
+    @property
+    def functions(self) -> int:
+        """Those that keep a thread."""
+        with self._lock:
+            return sum(not job.is_coroutine for job in self.jobs)
+
+    @property
+    def names(self) -> Mapping[str, int]:
+        """How many there are of each handler."""
+        with self._lock:
+            return dict(Counter(job.name for job in self.jobs))
+
+    @property
+    def full(self) -> frozenset[str]:
+        """The topics that have too many."""
+        if len(self.jobs) < self._most:
+            return frozenset()
+        with self._lock:
+            counts = Counter(job.delivery.topic for job in self.jobs)
+        return frozenset(topic for topic, count in counts.items() if count >= self._most)
