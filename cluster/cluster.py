@@ -18,7 +18,7 @@ from cluster import servers
 from cluster.moves import Move
 from cluster.node import Node
 from cluster.ports import HOST
-from cluster.server import ServerFailed
+from cluster.server import ServerFailed, Tls
 from cluster.view import SLOTS, Seen, View, layout
 
 JOIN_TIMEOUT_S = 60.0  # on a machine that is busy
@@ -55,15 +55,19 @@ class Cluster:
         node_timeout_ms: int = NODE_TIMEOUT_MS,
         options: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        tls: Tls | None = None,
     ) -> None:
         if masters < 1 or replicas < 0:
             raise ValueError(f"a cluster has at least 1 master and 0 replicas, not {masters} and {replicas}")
         self.binary = binary or servers.binary()
         self.nodes: list[Node] = []
         self._folder = folder
+        self._tls = tls
         self._size = masters
         self._replicas = replicas
         self._options = {**_OPTIONS, "cluster-node-timeout": str(node_timeout_ms), **(options or {})}
+        if tls:
+            self._options = {"tls-cluster": "yes", "tls-replication": "yes", **self._options}
 
     def __repr__(self) -> str:
         return f"<Cluster {self.url} {sum(node.running for node in self.nodes)} of {len(self.nodes)} running>"
@@ -83,7 +87,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(node.address for node in self.nodes)
+        return ("rediss" if self._tls else "redis") + "+cluster://" + ",".join(node.address for node in self.nodes)
 
     @property
     def masters(self) -> list[Node]:
@@ -198,7 +202,7 @@ class Cluster:
 
     def _new_node(self, *, group: int) -> Node:
         folder = self._folder / f"node-{len(self.nodes) + 1}" if self._folder else None
-        return Node(self.binary, group=group, folder=folder, options=self._options)
+        return Node(self.binary, group=group, folder=folder, options=self._options, tls=self._tls)
 
     def _await_node(self, node: Node) -> None:
         node.wait_answering()

@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.ports import free_port
-from cluster.server import Server
+from cluster.server import Server, Tls
 from cluster.view import View, parse
 
 
 class Node(Server):
     """A server in cluster mode. ``group``: which master and replicas it is one of, whoever is master now."""
 
-    def __init__(self, binary: Path, *, group: int, folder: Path | None, options: Mapping[str, str]) -> None:
-        super().__init__(binary, folder=folder, options=options)
+    def __init__(
+        self, binary: Path, *, group: int, folder: Path | None, options: Mapping[str, str], tls: Tls | None = None
+    ) -> None:
+        super().__init__(binary, folder=folder, options=options, tls=tls)
         self.group = group
         self.node_id = ""
         self.bus_port = 0

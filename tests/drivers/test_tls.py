@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from cluster.server import Server, ServerFailed, Tls
+from cluster.server import Server, ServerFailed
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import InvalidUrl, Unavailable
@@ -18,37 +17,19 @@ from tests.drivers.calls import command, keys_of, script_call, store
 from tests.drivers.carriers import Carriers
 from tests.drivers.refusals import SECRET, told_at_once
 from tests.drivers.strangers import Web, serving
-
-
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+from tests.support import certificates
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, a pair each of server.* and client.* that it signed, and other.* that it did not."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl on the PATH to make certificates with")
-    folder = tmp_path_factory.mktemp("tls")
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(folder, "req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test ca")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    for who in ("server", "client"):
-        openssl(folder, "req", *curve, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
-        openssl(folder, "x509", "-req", "-in", f"{who}.csr", *signed, "-out", f"{who}.pem")
-    openssl(folder, "req", "-x509", *curve, "-keyout", "other.key", "-out", "other.pem", "-subj", "/CN=other")
-    return folder
+    return certificates.made(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
 def server(files: Path) -> Iterator[Server]:
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on the PATH; it is the one that is built with TLS")
-    tls = Tls(files / "ca.pem", files / "server.pem", files / "server.key")
+    binary = certificates.binary()
     try:
-        with Server(Path(binary), tls=tls) as server:
+        with Server(binary, tls=certificates.of_server(files)) as server:
             yield server
     except ServerFailed as exc:
         pytest.skip(f"{binary} does not start with TLS: {exc}")
@@ -140,7 +121,7 @@ def test_a_web_server(carriers: Carriers) -> None:
 def broken(files: Path) -> Path:
     """Beside the good files: some that can't be used."""
     (files / "text").write_text("no PEM at all\n")
-    openssl(files, "pkey", "-in", "client.key", "-out", "secret.key", "-aes256", "-passout", "pass:x")
+    certificates.openssl(files, "pkey", "-in", "client.key", "-out", "secret.key", "-aes256", "-passout", "pass:x")
     return files
 
 

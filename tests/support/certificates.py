@@ -1,0 +1,42 @@
+"""Certificates for servers that speak TLS, and the system's Redis, which does: the wheels' servers do not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster.server import Tls
+
+
+def made(folder: Path) -> Path:
+    """ca.pem, a pair each of server.* and client.* that it signed, and other.* that it did not."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl on the PATH to make certificates with")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(folder, "req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test ca")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    for who in ("server", "client"):
+        openssl(folder, "req", *curve, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
+        openssl(folder, "x509", "-req", "-in", f"{who}.csr", *signed, "-out", f"{who}.pem")
+    openssl(folder, "req", "-x509", *curve, "-keyout", "other.key", "-out", "other.pem", "-subj", "/CN=other")
+    return folder
+
+
+def of_server(files: Path) -> Tls:
+    return Tls(files / "ca.pem", files / "server.pem", files / "server.key")
+
+
+def binary() -> Path:
+    """The server that is built with TLS."""
+    found = shutil.which("redis-server")
+    if found is None:
+        pytest.skip("no redis-server on the PATH; it is the one that is built with TLS")
+    return Path(found)
+
+
+def openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
