@@ -114,6 +114,11 @@ class Bells:
                 if channel.node in self._ears:
                     self._ears[channel.node].do(("SUNSUBSCRIBE", name))
 
+    def refusals(self) -> dict[str, str]:
+        """Nodes that let this process subscribe to nothing, and why; without those that can't be reached."""
+        with self._lock:
+            return {node: ear.refused for node, ear in self._ears.items() if ear.refused}
+
     def close(self) -> None:
         self._unfollow()
         with self._lock:
@@ -236,6 +241,8 @@ class _Listener:
         self._deaf_since: float | None = None
         self._said = False
         """The log says that it does not hear."""
+        self.refused = ""
+        """Why the node does not let it subscribe."""
         self.thread = threading.Thread(target=self._run, name=f"shardq-ear-{node}", daemon=True)
 
     def start(self) -> None:
@@ -284,6 +291,7 @@ class _Listener:
     def _note(self, exc: ShardqError) -> None:
         """Said once, and where others have not said that the node fails; pollers look often meanwhile."""
         now = time.monotonic()
+        self.refused = "" if isinstance(exc, Unavailable) else str(exc)
         if self._deaf_since is None:
             self._deaf_since = now
         passing = isinstance(exc, Unavailable) and now - self._deaf_since < DEAF_S
@@ -332,7 +340,7 @@ class _Listener:
         elif kind == b"ssubscribe":
             if self._said and self._deaf_since is not None:
                 log.warning("hearing %s again after %.1f s", self.node, time.monotonic() - self._deaf_since)
-            self._said, self._deaf_since, self._backoff_s = False, None, FIRST_BACKOFF_S
+            self._said, self._deaf_since, self._backoff_s, self.refused = False, None, FIRST_BACKOFF_S, ""
             self._bells.confirmed(_text(message[1]), self.node)
         elif kind == b"sunsubscribe" and message[1] is not None:
             # asked for by forget(), which knows the channel no more; or the slot has moved

@@ -148,9 +148,9 @@ def named(slot: int) -> Command[Any]:
     return Command(slot=slot, words=("CLIENT", "SETNAME", "shardq"), decode=lambda answer: answer)
 
 
-def rings(keys: ShardKeys) -> Command[int]:
-    """Whether the bells of a shard may be rung: on a channel that nobody listens to."""
-    return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=int)
+def publishes(keys: ShardKeys) -> Command[None]:
+    """Raises when the master of a shard lets us publish nothing. Nobody hears it: no process has the empty name."""
+    return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=lambda _: None)
 
 
 def info_fields(text: bytes) -> dict[bytes, bytes]:

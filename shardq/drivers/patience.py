@@ -161,6 +161,8 @@ def explained(fault: Fault, node: str, what: str, timeout_s: float) -> str:
     advice = fault.advice or usual.get(error)
     if fault.is_loading:
         advice = "the server is loading its data: try again later, or with a longer timeout"
+    elif not advice and "unknown command" in fault.text:
+        advice = "a proxy in between may not pass it on, or the server has renamed it: connect to the server itself"
     return f"{node}: {what}: {fault.text}" + (f"; {advice}" if advice else "")
 
 

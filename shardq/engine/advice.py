@@ -1,5 +1,6 @@
-"""Settings of the servers that can lose tasks, or have; commands that the engine does without where its user may not
-run them; limits too low for pollers. Logged at open and at start, once a process and server, and told by ``stats()``.
+"""Settings of the servers that can lose tasks or make them late, or have lost some; commands that the engine does
+without where it may not run them; limits too low for pollers. Logged at open and at start, once a process and server,
+and told by ``stats()``.
 
 Nothing here ever fails: a server that is slow is passed over.
 """
@@ -13,8 +14,9 @@ from typing import Any, TypeVar
 
 from shardq.calls import observe
 from shardq.calls.request import Command
+from shardq.dispatcher.pacing import DEAF_SLEEP_S, LONGEST_SLEEP_S
 from shardq.drivers import descriptors
-from shardq.errors import AccessDenied, ShardqError
+from shardq.errors import AccessDenied, ServerFault, ShardqError, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.operation import Many, Operation
 
@@ -47,15 +49,14 @@ class Advice:
 UNTOLD = "settings that lose tasks, and what replicas have, can't be told"
 UNMOVED = "pushes with durability= are refused, and beside replicas no task is moved to another shard"
 UNNAMED = "connections have no name in CLIENT LIST"
-UNHEARD = "pollers and consumers are not woken, and tasks may be late by seconds"
 
 
 def given(
-    slots: Mapping[str, int], unserved: int, rung: ShardKeys, needs: Mapping[str, int]
+    slots: Mapping[str, int], shards: Mapping[str, ShardKeys], unserved: int, needs: Mapping[str, int]
 ) -> Operation[list[Advice]]:
-    """Finds what to change at these nodes. ``slots``: one slot of each; ``unserved``: how many no node serves;
-    ``rung``: a shard, to try its channels; ``needs``: how many connections more to each this process comes to have if
-    it has to serve every shard.
+    """Finds what to change at these nodes. ``slots``: one slot of each; ``shards``: one shard of each that has any;
+    ``unserved``: how many slots no node serves; ``needs``: how many connections more to each this process comes to have
+    if it has to serve every shard.
     """
     found = []
     if unserved:
@@ -64,12 +65,13 @@ def given(
     tried: list[tuple[Command[Any], str]] = [(request, UNTOLD) for request in asked.values()]
     for slot in slots.values():
         tried += (observe.waits(slot), UNMOVED), (observe.named(slot), UNNAMED)
-    tried.append((observe.rings(rung), UNHEARD))
-    answers = yield from _answers([request for request, _ in tried])
+    rung = {node: observe.publishes(keys) for node, keys in shards.items()}
+    answers = yield from _answers([*(request for request, _ in tried), *rung.values()])
     for request, so in tried:
         answer = answers.get(id(request))
         if isinstance(answer, AccessDenied):
             found.append(Advice(answer.node, f"{so}: {answer}"))
+    found += _mute({node: answers.get(id(request)) for node, request in rung.items()})
     natures: dict[str, observe.Nature] = _told(asked, answers)
     unsure = {node: observe.saves(slots[node]) for node, nature in natures.items() if not nature.appends}
     saving = _told(unsure, (yield from _answers(list(unsure.values()))))
@@ -111,6 +113,22 @@ def _of_descriptors(more: int) -> list[Advice]:
         f"{descriptors.REMEDY}"
     )
     return [Advice("", text, log=LIMITS)]
+
+
+def deaf(refusals: Mapping[str, str]) -> list[Advice]:
+    """``refusals``: node → why it lets this process subscribe to nothing."""
+    look = f"due tasks and changes are looked for every {DEAF_SLEEP_S * 1000:g} ms"
+    return [Advice("", f"{node} lets this process hear nothing, so {look}: {why}") for node, why in refusals.items()]
+
+
+def _mute(answers: Mapping[str, Any]) -> list[Advice]:
+    """Where a process can't publish, what it pushes is found when a poller looks by itself."""
+    late = f"so what it pushes rings no poller and may be {LONGEST_SLEEP_S:g} s late"
+    return [
+        Advice("", f"{node} lets this process publish nothing, {late}: {said}")
+        for node, said in answers.items()
+        if isinstance(said, ServerFault) and not isinstance(said, Unavailable)
+    ]
 
 
 def _answers(requests: list[Command[Any]] | list[Command[T]]) -> Operation[dict[int, Any]]:

@@ -394,6 +394,7 @@ class AsyncEngine(AsyncOrders):
             self._dispatcher,
             replication=await operation.arun(driver, control.replicated(glances, nodes), timeout),
             advised=await operation.arun(driver, self._advice(driver, glances, pollers=self._polling()), timeout),
+            bells=self._threads.bells if self._threads else None,
             server=driver.server_version,
             connections=driver.connections(),
         )

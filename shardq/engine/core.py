@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from shardq import embedded, forks
 from shardq.atlas import Atlas
+from shardq.bells import Bells
 from shardq.calls import clean
 from shardq.calls.observe import Replication
 from shardq.consumer.hints import Stocks
@@ -112,11 +113,13 @@ class Core:
         """
         atlas = self._map()
         if glances is None:
-            slots = [atlas.control.slot, *(keys.slot for keys in atlas.span())]
+            shards, slots = list(atlas.span()), [atlas.control.slot]
         else:
-            slots = [keys.slot for keys, seen in glances if not isinstance(seen, ShardqError)]
+            shards, slots = [keys for keys, seen in glances if not isinstance(seen, ShardqError)], []
+        by_node = {node: keys for keys in shards if (node := driver.node_of(keys.slot))}
         nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
-        return advice.given(nodes, driver.unserved, atlas.keys(0), self._needs(pollers) if pollers is not None else {})
+        nodes |= {node: keys.slot for node, keys in by_node.items()}
+        return advice.given(nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {})
 
     def _needs(self, driver: Driver) -> dict[str, int]:
         """How many connections more to each node this process comes to have, at most, if it is the last one left."""
@@ -211,6 +214,7 @@ class Core:
         *,
         replication: dict[str, Replication],
         advised: list[Advice],
+        bells: Bells | None,
         server: str,
         connections: dict[str, Connections],
     ) -> Stats:
@@ -222,7 +226,7 @@ class Core:
             self._map(),
             shards,
             replication=replication,
-            advised=advised,
+            advised=[*advised, *advice.deaf(bells.refusals() if bells else {})],
             server=server,
             reports=reports.values(),
             failing_routes=dispatcher.failing_routes() if dispatcher else (),

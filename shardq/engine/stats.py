@@ -94,9 +94,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them, and servers that
     have evicted keys and go on doing so."""
     warnings: tuple[str, ...]
-    """Settings of the servers that can lose tasks, what is done without because an ACL or a server forbids it, and
-    limits that are too low for the pollers of this process, should it have to serve every shard; a sentence each. They
-    do not count for ``healthy``.
+    """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
+    forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
+    sentence each. They do not count for ``healthy``.
     """
     connections: Mapping[str, Connections]
     """Of this engine, by node: how many of how many."""

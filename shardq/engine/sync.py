@@ -338,6 +338,7 @@ class Engine(Orders):
             advised=operation.run(
                 driver, self._advice(driver, glances, pollers=driver if self._dispatcher else None), timeout
             ),
+            bells=self._bells,
             server=driver.server_version,
             connections=driver.connections(),
         )

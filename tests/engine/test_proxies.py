@@ -1,0 +1,157 @@
+"""A proxy in front of the server: one that breaks and stalls connections, and one that does not pass every command on.
+
+What shardq can do without (hearing, publishing, names of connections, the settings of the server) is told by stats();
+what it needs is named at open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Timer
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, ServerFault, ServerTooOld, ShardqError, Task
+from tests.support.engines import Engines
+from tests.support.proxies import Proxy
+from tests.support.states import claim
+from tests.support.waiting import wait_until
+
+SHARDS = 4
+
+OPTIONAL = ("CLIENT", "CONFIG", "WAIT", "SSUBSCRIBE", "SPUBLISH")
+"""What a proxy may keep to itself."""
+
+
+@pytest.fixture
+def proxy(single: Server) -> Iterator[Proxy]:
+    with Proxy(single.address) as proxy:
+        yield proxy
+
+
+def came_through(engine: Engine, ids: Sequence[str]) -> None:
+    """Each of these is claimed and acknowledged, and nothing else."""
+    consumer = engine.consumer()
+    given = claim(consumer, len(ids))
+    assert sorted(delivery.id for delivery in given) == sorted(ids)
+    consumer.ack(given)
+
+
+# ---- broken and slow connections
+
+
+def test_idle_connections_that_are_dropped(engines: Engines, proxy: Proxy, name: str) -> None:
+    engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
+    engine.start()
+    for _ in range(3):
+        came_through(engine, engine.push_many([Task(n, delay=0.1) for n in range(40)]))
+        came_through(engine, [engine.push("y", delay=0.1)])
+        assert proxy.drop() > 1
+    wait_until(lambda: engine.stats().healthy, "all is well again")
+    assert engine.stats().leased == 0
+
+
+def test_a_reset_in_the_middle_of_an_answer(engines: Engines, proxy: Proxy, name: str) -> None:
+    """A claim whose answer is cut off gave its tasks to nobody: they come back with their lease, once more each."""
+    engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
+    ids = engine.push_many([Task("x" * 2000) for _ in range(50)])
+    engine.start()
+    wait_until(lambda: engine.stats().ready == len(ids), "all are ready")
+    consumer = engine.consumer(lease=1.0)
+    proxy.cut_after = 20_000
+    mending = Timer(0.3, proxy.mend)
+    mending.start()
+    done: set[str] = set()
+
+    def all_done() -> bool:
+        given = consumer.claim(50, wait=0.1)
+        consumer.ack(given)
+        done.update(delivery.id for delivery in given)
+        return len(done) == len(ids)
+
+    wait_until(all_done, "every task was given out")
+    mending.join()
+    assert done == set(ids)
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_push_whose_answer_is_cut_off_is_stored_once(engines: Engines, proxy: Proxy, name: str, left: int) -> None:
+    engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
+    engine.push("warm", delay=9000)
+    proxy.cut_after = left
+    mending = Timer(0.3, proxy.mend)
+    mending.start()
+    ids = engine.push_many([Task(n, delay=9000) for n in range(30)])
+    mending.join()
+    assert len(set(ids)) == 30
+    assert engine.stats().scheduled == 1 + 30
+
+
+def test_an_answer_that_is_late(engines: Engines, proxy: Proxy, name: str) -> None:
+    engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
+    engine.start()
+    proxy.passing.clear()
+    later = Timer(0.5, proxy.passing.set)
+    later.start()
+    ids = engine.push_many([Task(n) for n in range(30)])
+    later.join()
+    came_through(engine, ids)
+
+
+# ---- commands that are not passed on
+
+
+def test_what_is_optional(engines: Engines, single: Server, name: str) -> None:
+    with Proxy(single.address, refused=("HELLO", *OPTIONAL)) as proxy:
+        engine = engines.opened(proxy.url, name=name, shards=SHARDS, protocol=2)
+        engine.start()
+        came_through(engine, engine.push_many([Task(n, delay=0.1) for n in range(5)]))
+
+        def told() -> list[str]:
+            return [text for text in engine.stats().warnings if "hear nothing" in text]
+
+        (text,) = wait_until(told, "it is told that nothing is heard")
+        assert text.startswith(
+            f"{proxy.address} lets this process hear nothing, so due tasks and changes are looked for"
+        )
+        assert "SSUBSCRIBE" in text
+        assert engine.stats().healthy
+        engine.close()
+
+
+def test_it_is_heard_again(engines: Engines, own_server: Server, name: str) -> None:
+    own_server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-ssubscribe")
+    engine = engines.opened(f"redis://me:secret9@{own_server.address}", name=name, shards=SHARDS)
+    engine.start()
+    wait_until(lambda: any("hear nothing" in text for text in engine.stats().warnings), "it is deaf")
+    own_server.ask("ACL", "SETUSER", "me", "+ssubscribe")
+    wait_until(lambda: engine.stats().warnings == (), "it hears")
+
+
+def test_a_user_who_may_not_publish(
+    engines: Engines, own_server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it pushes rings no poller: without a word it would be late."""
+    own_server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-spublish")
+    engine = engines.opened(f"redis://me:secret9@{own_server.address}", name=name, shards=SHARDS)
+    (text,) = engine.stats().warnings
+    assert text.startswith(f"{own_server.address} lets this process publish nothing, so what it pushes rings no poller")
+    assert "secret9" not in text
+    own_server.ask("ACL", "SETUSER", "me", "+spublish")
+    assert engine.stats().warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "told"),
+    [
+        ("HELLO", ServerTooOld, "behind a proxy that speaks RESP2 only, set protocol=2"),
+        ("INFO", ServerFault, "unknown command 'NO-INFO'.*a proxy in between may not pass it on"),
+        ("EVALSHA", ServerFault, "unknown command 'NO-EVALSHA'.*a proxy in between may not pass it on"),
+    ],
+)
+def test_what_is_needed(
+    engines: Engines, single: Server, name: str, command: str, error: type[ShardqError], told: str
+) -> None:
+    with Proxy(single.address, refused=[command]) as proxy, pytest.raises(error, match=told):
+        engines.opened(proxy.url, name=name, shards=SHARDS, timeout=10.0)
