@@ -215,11 +215,13 @@ class NotReplicated(ShardqError):
     is safe, and confirms them anew.
     """
 
-    def __init__(self, ids: Sequence[str], reached: int, wanted: str) -> None:
+    def __init__(self, ids: Sequence[str], reached: int, wanted: str, refusal: str = "") -> None:
         self.ids = list(ids)
         self.reached = reached
         super().__init__(
-            f"{len(self.ids)} task(s) are stored, but are not {wanted}: {reached} confirmed it in time; "
+            f"{len(self.ids)} task(s) are stored, but that they are {wanted} can't be asked: {refusal}"
+            if refusal
+            else f"{len(self.ids)} task(s) are stored, but are not {wanted}: {reached} confirmed it in time; "
             "check the replicas (or the append-only file), and push again under the same id to be sure"
         )
 

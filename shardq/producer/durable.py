@@ -17,7 +17,15 @@ from shardq.calls import copies
 from shardq.calls.answers import Stale
 from shardq.calls.request import Call, Command
 from shardq.drivers.sync import Driver, Loan
-from shardq.errors import DurabilityUnavailable, InvalidOption, NotReplicated, ServerFault, ShardqError
+from shardq.errors import (
+    DurabilityUnavailable,
+    InvalidOption,
+    NotReplicated,
+    ServerFault,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
 from shardq.model.task import Receipt
 from shardq.operation import Operation, run
 
@@ -130,7 +138,8 @@ class Confirming:
             if reached < wanted:
                 missing = reached if missing is None else min(reached, missing)
         if missing is not None:
-            raise NotReplicated(receipts, missing, self._durability) from cause
+            refusal = "" if cause is None or isinstance(cause, Unavailable | Unanswered) else str(cause)
+            raise NotReplicated(receipts, missing, self._durability, refusal) from cause
 
     def _reached(self, push: Call[object], wanted: int) -> int:
         slot, epoch = push.slot, int(push.words[0])

@@ -12,7 +12,7 @@ from threading import Timer
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, ServerFault, ServerTooOld, ShardqError, Task
+from shardq import Engine, NotReplicated, ServerFault, ServerTooOld, ShardqError, Task
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.states import claim
@@ -155,3 +155,14 @@ def test_what_is_needed(
 ) -> None:
     with Proxy(single.address, refused=[command]) as proxy, pytest.raises(error, match=told):
         engines.opened(proxy.url, name=name, shards=SHARDS, timeout=10.0)
+
+
+@pytest.mark.usefixtures("replica")
+def test_copies_that_can_t_be_asked(engines: Engines, own_server: Server, name: str) -> None:
+    """Nothing is wrong with the replica: it is the question that is refused."""
+    with Proxy(own_server.address, refused=["WAIT"]) as proxy:
+        engine = engines.opened(proxy.url, name=name, shards=SHARDS)
+        with pytest.raises(NotReplicated, match=r"can't be asked: .*unknown command 'NO-WAIT'.* a proxy in between"):
+            engine.push("x", delay=9000, durability="replicated")
+        assert engine.stats().scheduled == 1
+        engine.close()
