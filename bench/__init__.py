@@ -4,6 +4,6 @@
 functions, ``python -m bench.guard`` compares ratios with a baseline, ``python -m bench.reporting`` writes the report.
 Reading order: ``figures`` (what comes out), ``cores`` and ``stand`` (servers, and looking at them from outside),
 ``monitor`` and ``limit`` (two ways of measuring), ``children``, ``draining`` and ``probing`` (other processes that take
-part), ``loads``, ``suite`` and ``suites`` (what is measured), ``machine``, ``table`` and ``__main__``; then ``ratios``
+part), ``loads``, ``suite`` and ``suites`` (what is measured), ``machine``, ``table`` and ``command``; then ``ratios``
 and ``guard`` (what must not fall), and ``reporting``.
 """

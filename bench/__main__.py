@@ -1,118 +1,21 @@
-"""``python -m bench``: runs the suites, shows progress, and prints the figures with what they were measured on."""
+"""``python -m bench``: ``command``, also where Ctrl-C comes while it loads, or who reads its output has gone."""
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
-from collections.abc import Iterator, Sequence
-
-from bench import machine, table
-from bench.arguments import writable
-from bench.cores import Cores
-from bench.stand import MASTERS, REPLICAS, Scale, standing
-from bench.suite import Suite
-from bench.suites import SUITES
-from bench.table import Progress, Result
-from cluster import servers
-
-_EXAMPLE = """\
-example:
-  python -m bench
-  python -m bench --only lateness --only push --json figures.json
-  python -m bench --only push --json figures.json --merge
-  python -m bench --cluster --server redis7
-single functions:
-  python -m pytest bench --benchmark-only
-"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
-    options = _parser().parse_args(arguments)
-    if options.list:
-        for suite in SUITES:
-            print(f"{suite.name:<10} {suite.about}")
-        return 0
-    try:
-        servers.binary(options.server)
-    except servers.NoSuchServer as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
-    cores = Cores.divided(cluster=options.cluster)
-    cores.pin_clients()
-    facts = machine.facts(options.server, topology=_topology(options), cores=cores)
-    print(f"{facts['server']}; {cores}", file=sys.stderr)
-    chosen = [suite for suite in SUITES if not options.only or suite.name in options.only]
-    results: list[Result] = []
-    complete = False
-    try:
-        for result in _run(chosen, options, cores):
-            results.append(result)
-        complete = True
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-    finally:
-        # also what was found before something failed
-        if results:
-            table.show(results, facts)
-        if options.json is not None:
-            table.save(options.json, results, facts, complete=complete, merge=options.merge)
-    return 0 if complete else 130
-
-
-def _run(chosen: Sequence[Suite], options: argparse.Namespace, cores: Cores) -> Iterator[Result]:
-    with Progress() as progress:
-        for position, suite in enumerate(chosen, 1):
-            progress.enter(suite.name, position, len(chosen))
-            with standing(
-                options.server,
-                cluster=options.cluster,
-                unix=options.unix,
-                cores=cores,
-                scale=_scale(options),
-                say=progress.say,
-            ) as stand:
-                for figure in suite.measure(stand):
-                    progress.found(figure)
-                    yield Result(suite.name, figure)
-
-
-def _scale(options: argparse.Namespace) -> Scale:
-    return "quick" if options.quick else "big" if options.big else "usual"
-
-
-def _topology(options: argparse.Namespace) -> str:
-    if options.cluster:
-        return f"a cluster of {MASTERS} masters with {REPLICAS} replica each"
-    return "one server on a unix socket" if options.unix else "one server on loopback TCP"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench",
-        description="How fast and how late the engine is, on servers of its own on this machine. Under ten minutes.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--cluster", action="store_true", help=f"on {MASTERS} masters with {REPLICAS} replica each")
-    where.add_argument("--unix", action="store_true", help="on a unix socket instead of loopback TCP")
-    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=[suite.name for suite in SUITES],
-        metavar="NAME",
-        help="just this suite; may be repeated",
-    )
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="small sizes: shows that all works, measures little")
-    size.add_argument("--big", action="store_true", help="a million tasks where that makes a difference")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--merge", action="store_true", help="keep what that file has of other suites")
-    parser.add_argument("--list", action="store_true", help="show the suites, and do nothing")
-    return parser
-
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from bench.command import main
+
+        try:
+            code = main()
+        finally:
+            print(end="", flush=True)  # not first when Python ends, where nobody could catch what it raises
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
+    sys.exit(code)

@@ -7,9 +7,7 @@
 ``Engine`` is the way in for threads, ``AsyncEngine`` for asyncio. The tree of errors is in ``shardq.errors``.
 """
 
-from typing import TYPE_CHECKING
-
-from shardq.lazy import lazily
+from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.consumer import AsyncConsumer, Consumer

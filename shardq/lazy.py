@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+
+TYPE_CHECKING = False  # as checkers know it; loading typing takes longer than all that is here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 def lazily(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -16,7 +19,9 @@ def lazily(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any
     def load(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        place = importlib.import_module(places[name])
+        from importlib import import_module
+
+        place = import_module(places[name])
         value = place if place.__name__ == f"{package}.{name}" else getattr(place, name)
         setattr(sys.modules[package], name, value)
         return value

@@ -9,7 +9,6 @@ they speak, ``words`` what they make of the engine's, ``durations`` how they rea
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 
@@ -32,7 +31,9 @@ def _run() -> int:
 
 
 def _installed(name: str) -> bool:
+    from importlib.util import find_spec  # late: until main runs, nothing hears Ctrl-C
+
     try:
-        return importlib.util.find_spec(name) is not None
+        return find_spec(name) is not None
     except ValueError:  # None stands in sys.modules: switched off
         return False

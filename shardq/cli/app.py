@@ -16,7 +16,7 @@ from shardq.cli.forward import forward
 from shardq.cli.grow.command import expand, shrink
 from shardq.cli.options import Given, shared
 from shardq.cli.orders import cancel, get, reschedule
-from shardq.cli.output import complain, prepare
+from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
 from shardq.cli.push.command import push
 from shardq.cli.run import run
 from shardq.cli.shards import shards
@@ -76,18 +76,28 @@ def invoke() -> int:
         code = app.main(prog_name="shardq", standalone_mode=False, obj=given)
         sys.stdout.flush()
     except click.ClickException as exc:
-        exc.show()
+        try:
+            exc.show()
+        except OSError:
+            give_up(STDERR)
         return exc.exit_code
     except click.Abort:  # what click makes of an interrupt
         return INTERRUPTED
-    except BrokenPipeError:
-        # who read our output has gone; nothing more may be written there, not even at exit
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except BrokenPipeError:  # who read our output has gone
+        give_up(STDOUT, STDERR)
         return FAILED
     except (ShardqError, OSError) as exc:
         if given.verbose:
             traceback.print_exc()
-        complain(f"error: {in_options(str(exc))}")
+        complain(f"error: {in_options(str(exc)) if isinstance(exc, ShardqError) else _of_system(exc)}")
         return MISUSED if isinstance(exc, BadInput) else FAILED
     return code if isinstance(code, int) else DONE
+
+
+def _of_system(exc: OSError) -> str:
+    """What is wrong with a file, or with our own output."""
+    why = exc.strerror or str(exc)
+    if exc.filename is not None:
+        return f"{os.fsdecode(exc.filename)}: {why}"
+    give_up(STDOUT)
+    return f"the output can't be written: {why}"

@@ -14,6 +14,8 @@ import msgspec
 
 from shardq.dispatcher import Lateness
 
+STDOUT, STDERR = 1, 2
+
 
 def prepare() -> None:
     """Makes the standard streams such that nothing said can fail for want of one, or of a character."""
@@ -38,8 +40,17 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A line on stderr."""
-    click.echo(text, file=sys.stderr)
+    """A line on stderr. That nobody can be told is no reason to fail."""
+    try:
+        click.echo(text, file=sys.stderr)
+    except OSError:
+        give_up(STDERR)
+
+
+def give_up(*descriptors: int) -> None:
+    """Nothing more is written there, not even at exit: who read it has gone, or its disk is full."""
+    for descriptor in descriptors:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def tell(value: Any) -> None:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import click
 
@@ -71,7 +71,8 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, f
 
         return as_json, PLAIN_S
     topology = engine.topology
-    say(f"serving {engine.name!r}: {topology.shards} shards at {_where(engine)}; Ctrl-C ends it")
+    with suppress(OSError):  # as in the looker
+        say(f"serving {engine.name!r}: {topology.shards} shards at {_where(engine)}; Ctrl-C ends it")
     from shardq.cli import board
 
     if sys.stdout.isatty():
@@ -160,5 +161,7 @@ class _Looker:
                 self._report(seen, trouble)
             except BrokenPipeError:
                 return  # nobody reads it any more: the pollers go on
+            except OSError:
+                pass  # a disk that is full may be so for a while
             if self._ending.wait(self._every_s):
                 return

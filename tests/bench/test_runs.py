@@ -10,8 +10,7 @@ import msgspec
 import psutil
 import pytest
 
-from bench import __main__ as command
-from bench import limit, table
+from bench import command, limit, table
 from bench.children import Child
 from bench.cores import Cores
 from bench.figures import Figure

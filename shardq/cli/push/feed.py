@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from shardq.cli.signals import Ending
+from shardq.errors import ShardqError
 
 CHUNK = 256 << 10
 
@@ -83,3 +84,5 @@ class Feed:
             return os.read(self._descriptor, CHUNK)
         except BlockingIOError:
             return None
+        except OSError as exc:
+            raise ShardqError(f"the lines can't be read: {exc.strerror}") from exc
