@@ -8,6 +8,7 @@ from itertools import islice
 import click
 import msgspec
 
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.orders import told
 from shardq.cli.output import complain, payload_shown, say, tell
@@ -30,9 +31,7 @@ example:
   shardq dead --json | jq -r .reason | sort | uniq -c""",
 )
 @click.option("--topic", metavar="TOPIC", help="Only of this topic; '' is the default topic.")
-@click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help=f"At most so many. Default: {TABLE} in a table, all as JSON."
-)
+@click.option("--limit", type=Whole(1), metavar="N", help=f"At most so many. Default: {TABLE} in a table, all as JSON.")
 @shared
 @pass_given
 def dead(given: Given, topic: str | None, limit: int | None) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 
 import click
 
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, lateness_shown, say, tell
 from shardq.cli.session import opened
@@ -34,7 +35,7 @@ example:
   shardq run --name orders --shards 32     (a new name; else the stored number counts)
   shardq run --quiet &""",
 )
-@click.option("--shards", type=click.IntRange(1, MAX_SHARDS), metavar="N", help="Of a new name. Default: 16.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="Of a new name. Default: 16.")
 @click.option("--quiet", is_flag=True, help="Print nothing but warnings.")
 @shared
 @pass_given

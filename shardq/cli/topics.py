@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
@@ -125,8 +126,8 @@ example:
   shardq limit invoice --off""",
 )
 @click.argument("topic")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="R", help="Tasks a second, at most.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Tasks at once, at most.")
+@click.option("--rate", type=Decimal(0, min_open=True), metavar="R", help="Tasks a second, at most.")
+@click.option("--concurrency", type=Whole(1), metavar="N", help="Tasks at once, at most.")
 @click.option("--off", is_flag=True, help="No longer.")
 @shared
 @pass_given

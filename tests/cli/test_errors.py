@@ -101,6 +101,15 @@ sys.exit({script.attr}())
         (["stats", "--watch", "0"], "--watch"),
         (["demo", "--name", "x"], "a name of its own"),
         (["run", "--shards", "0"], "--shards"),
+        (["run", "--shards", "1,000"], "'1,000' is not a whole number; write it without separators, as 1000"),
+        (["dead", "--limit", "1_000"], "'1_000' is not a whole number; write it without separators, as 1000"),
+        (["expand", "many"], "'many' is not a whole number"),
+        (["push", "1", "--max-attempts", "1.5"], "'1.5' is not a whole number"),
+        (["limit", "x", "--rate", "1,000.5"], "'1,000.5' is not a number; write it without separators, as 1000.5"),
+        (["limit", "x", "--rate", "nan"], "'nan' is not a number"),
+        (["push", "1", "--delay", "1,000"], "'1,000' is not a length of time"),
+        (["push", "1", "--dealy", "5"], "--delay"),
+        (["cancel"], "Missing argument 'ID...'"),
     ],
 )
 def test_what_is_wrong_with_the_command_line_is_exit_code_2(shell: Shell, words: list[str], message: str) -> None:

@@ -22,6 +22,7 @@ from shardq.calls.request import Command
 from shardq.cli.demo import watchdog
 from shardq.cli.demo.clock import Clock
 from shardq.cli.demo.trial import Trial, Verdict
+from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, lateness_shown, milliseconds, say, set_up_logging, tell
 from shardq.cli.session import connected
@@ -52,13 +53,9 @@ example:
   shardq demo --tasks 20000 --seconds 5 --shards 4
   shardq demo --url redis://127.0.0.1:6379/0""",
 )
-@click.option("--tasks", type=click.IntRange(1, 10_000_000), default=100_000, show_default=True, help="How many.")
-@click.option(
-    "--seconds", type=click.FloatRange(1, 3600), default=10.0, show_default=True, help="The longest delay of a task."
-)
-@click.option(
-    "--shards", type=click.IntRange(1, MAX_SHARDS), default=DEFAULT_SHARDS, show_default=True, help="How many."
-)
+@click.option("--tasks", type=Whole(1, 10_000_000), default=100_000, show_default=True, help="How many.")
+@click.option("--seconds", type=Decimal(1, 3600), default=10.0, show_default=True, help="The longest delay of a task.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), default=DEFAULT_SHARDS, show_default=True, help="How many.")
 @sharing(
     url="A server that runs. Default: one of the demo's own; $SHARDQ_URL does not count, no data of yours is near.",
     name=None,

@@ -11,6 +11,7 @@ import click
 from shardq.cli.fleet import NOBODY
 from shardq.cli.grow.forecast import Forecast
 from shardq.cli.grow.watch import Look, Looker, watched
+from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import connected, opened
@@ -24,10 +25,10 @@ def resizing(command: F) -> F:
     """Adds what both commands take."""
     for add in reversed(
         (
-            click.argument("shards", metavar="N", type=click.IntRange(1, MAX_SHARDS)),
+            click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS)),
             click.option(
                 "--rate",
-                type=click.FloatRange(0, min_open=True),
+                type=Decimal(0, min_open=True),
                 metavar="R",
                 help="Tasks a second to move at most. Default: as many as can be.",
             ),

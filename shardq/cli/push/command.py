@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from shardq.cli.durations import due_options, expiry, read_by, seconds
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.push.bulk import Bulk, ranges
@@ -83,7 +84,7 @@ exit codes:
     "--dedup", metavar="TIME", callback=read_by(seconds), help="For how long the id is remembered after its task."
 )
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=_headers, help="May be repeated.")
-@click.option("--max-attempts", type=int, metavar="N", help="Before the task is dead.")
+@click.option("--max-attempts", type=Whole(), metavar="N", help="Before the task is dead.")
 @click.option(
     "--expires",
     metavar="TIME",
@@ -99,7 +100,7 @@ exit codes:
 @click.option("--ids", is_flag=True, help="With --file: print the id of each task.")
 @click.option(
     "--from-line",
-    type=click.IntRange(1),
+    type=Whole(1),
     metavar="N",
     help="With --file: leave out the lines before; a push that was interrupted says where to go on.",
 )
