@@ -15,6 +15,7 @@ import pytest
 import redis
 
 import shardq
+from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import AccessDenied, Conflict, DurabilityUnavailable, Engine, Outcome, Task
 from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
@@ -97,6 +98,15 @@ def test_a_producer_that_waits_for_the_disk(engines: Engines, server_binary: Pat
                 engine.push("x", durability="fsynced")
             server.ask("ACL", "SETUSER", "me", *rules(["producer"], name=name, fsynced=True))
             assert engine.push("x", durability="fsynced")
+        engine.close()
+
+
+def test_a_producer_behind_sentinels(engines: Engines, server_binary: Path, name: str) -> None:
+    with Sentinels(server_binary, password="pw9") as service:
+        for server in (service.master, service.replica):
+            server.ask("ACL", "SETUSER", "me", ">secret9", *rules(["producer"], name=name))
+        engine = engines.opened(service.url.replace(":pw9@", "me:secret9@"), name=name, shards=1)
+        produces(engine)
         engine.close()
 
 
