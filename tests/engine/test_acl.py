@@ -101,6 +101,7 @@ def test_a_producer_that_waits_for_the_disk(engines: Engines, server_binary: Pat
         engine.close()
 
 
+@pytest.mark.timeout(240)  # a sentinel that stood still does nothing for 30 s
 def test_a_producer_behind_sentinels(engines: Engines, server_binary: Path, name: str) -> None:
     with Sentinels(server_binary, password="pw9") as service:
         for server in (service.master, service.replica):
