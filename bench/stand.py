@@ -48,7 +48,7 @@ MEMORY_LOOK_S = 0.25
 MEMORY_NOISE = 4096
 """Bytes. Looking itself changes some: the answers wait in buffers."""
 
-PATIENCE_S = 300.0
+RETRY_FOR_S = 300.0
 FLUSH_TIMEOUT_S = 120.0
 """Freeing some million tasks takes a server seconds."""
 
@@ -194,10 +194,10 @@ class Stand:
 
     def until(self, met: Callable[[], bool], what: str, *, look_s: float = LOOK_S) -> float:
         """Waits until a condition is met; answers when it was, as ``time.time()`` tells."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + RETRY_FOR_S
         while not met():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{PATIENCE_S:.0f} s were not enough until {what}")
+                raise TimeoutError(f"{RETRY_FOR_S:.0f} s were not enough until {what}")
             time.sleep(look_s)
         return time.time()
 

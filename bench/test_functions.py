@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from bench.loads import PAYLOAD, spread_tasks
-from shardq.atlas import Atlas
-from shardq.consumer.hints import Ask, Hints, Stocks
+from shardq.consumer.claim_planner import ClaimPlanner, ReadyCounts, ShardClaim
 from shardq.layout.topology import Topology
 from shardq.model.ids import UNIQUE_LENGTH, Ids
 from shardq.model.record import JSON, decode_record, encode_record, record_encoder
 from shardq.producer.packing import FRESH, MAX_BATCH, Entries, Packer, batches
+from shardq.topology_cache import TopologyCache
 
 T = TypeVar("T")
 
@@ -47,10 +47,10 @@ def test_packing_1000_tasks(benchmark: Timing) -> None:
 def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
     """From packed tasks to the bytes that are sent."""
     entries: Entries = packer().many(spread_tasks(1000))
-    atlas = Atlas("bench", Topology(epoch=1, shards=SHARDS))
+    cache = TopologyCache("bench", Topology(epoch=1, shards=SHARDS))
 
     def packed() -> list[bytes]:
-        parts = batches(atlas, entries.fresh, FRESH, most=MAX_BATCH, sizes=[1000])
+        parts = batches(cache, entries.fresh, FRESH, most=MAX_BATCH, sizes=[1000])
         return [batch.call(1).packed() for batch in parts]
 
     assert len(benchmark(packed)) == SHARDS
@@ -66,12 +66,12 @@ def test_decoding_one_record(benchmark: Timing) -> None:
 
 def test_splitting_one_claim_over_16_shards(benchmark: Timing) -> None:
     topics = ["high", "low"]
-    hints = Hints(topics, None, Stocks())
+    hints = ClaimPlanner(topics, None, ReadyCounts())
     source = random.Random(SHARDS)
     for shard in range(SHARDS):
-        hints.stocks.learn(shard, {"high": source.randrange(10), "low": source.randrange(100)}, 0.0)
+        hints.ready_counts.learn(shard, {"high": source.randrange(10), "low": source.randrange(100)}, 0.0)
 
-    def split() -> list[Ask]:
+    def split() -> list[ShardClaim]:
         return hints.split(100, range(SHARDS), topics, {}, 1.0)
 
     assert sum(ask.max for ask in benchmark(split)) == 100

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
         Unanswered,
         Unavailable,
     )
-    from shardq.growth import AsyncGrowth, Growth, Preview, Progress
     from shardq.model.record import Codec
     from shardq.model.task import DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
+    from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
     from shardq.version import __version__
     from shardq.worker import AsyncNamedTask, AsyncWorker, Backoff, Bury, NamedTask, Retry, Worker
 else:
@@ -66,7 +66,7 @@ else:
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
             "ShardqError TooManyOpenFiles Unanswered Unavailable"
         ),
-        "shardq.growth": "AsyncGrowth Growth Preview Progress",
+        "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
         "shardq.model.task": "DeadTask Delivery Outcome Receipt Task TaskInfo",
         "shardq.producer.buffer": "Buffer Pending",

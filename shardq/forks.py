@@ -1,11 +1,11 @@
-"""The child of a fork: who is told there to begin anew.
+"""The child of a fork: tells those who must begin anew there.
 
-A child has one thread, the one that forked. What the parent's other threads were at stands still in the child for ever:
-a lock that one of them held stays locked, a buffer is never sent, a heartbeat never beats. And what is the parent's is
-still used by the parent: its connections, its names, its numbers. So whatever has any of these registers here and is
-told in the child, before anything else runs there.
+A child has one thread, the one that forked. Whatever the parent's other threads were doing stands still in the child
+for ever: a lock that one of them held stays locked, a buffer is never sent, a heartbeat never comes. And the parent
+goes on using what is its own: connections, names, numbers. Whatever has any of these registers here, and is told in the
+child before anything else runs there.
 
-A child that was forked inside of a handler, or of a hook, is no worker: it ends where that ends.
+A child forked inside a handler or a hook is no worker: it ends where that ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _known: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyD
 def watch(one: T, forked: Callable[[T], None]) -> None:
     """Calls ``forked(one)`` in every child, as long as ``one`` lives: it begins anew there, or refuses its service.
 
-    That must wait for nobody: the locks of ``one`` may be locked for good.
+    The call must wait for nobody: the locks of ``one`` may be locked for good.
     """
     _known[one] = forked
 

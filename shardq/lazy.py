@@ -1,5 +1,5 @@
-"""Names that a package gives out and loads at their first use: programs of threads load nothing for asyncio, and the
-``shardq`` command hears of Ctrl-C while the rest is loading.
+"""Names of a package that are loaded at their first use: programs of threads load nothing for asyncio, and the
+``shardq`` command hears Ctrl-C while the rest is loading.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Operations of several dependent trips, written once and driven twice.
+"""Operations of several dependent trips, written once and driven twice; and the recovery from an old topology.
 
-An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in;
-or it yields ``Many`` requests and gets a list of (request, result or error); or a ``Confirm``, and gets what replicas
+An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in; or
+it yields ``Many`` requests and gets a list of (request, result or error); or a ``Confirm``, and gets what replicas
 have; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the asyncio one; they differ in the awaiting
 only.
 
-Here also: what to do when a shard says that the caller's topology is old (``Stale``) or that it was never opened
-(``Missing``). Both come from the guard of every script, before anything was written; but an earlier send, whose answer
-was lost, may have been executed by the older topology. Such a request is ``in_doubt``, and what takes its place is sent
-as after a lost answer, wherever it goes. And, because that may need it: the completion of a change of the number of
-shards, by whoever comes by.
+A shard may answer that the caller's topology is old (``Stale``), or that the shard was never opened (``Missing``). The
+guard of every script answers so before anything is written. ``recover`` then refreshes or repairs the topology, and the
+request is sent again. An earlier send whose answer was lost may have been executed under the older topology: such a
+request is ``in_doubt``, and what takes its place is sent as after a lost answer, wherever it goes.
+
+A repair may have to complete a change of the number of shards that somebody else began; so that is here, too.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from shardq.atlas import Atlas
-from shardq.calls import control, copies, grow
+from shardq.calls import control, replicas, resharding
 from shardq.calls.answers import Missing, Stale
-from shardq.calls.grow import Parcel
 from shardq.calls.request import Call, Command
+from shardq.calls.resharding import MovingTask
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys, control_keys
 from shardq.layout.topology import Topology
+from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
@@ -38,26 +39,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REPAIR_ROUND = 8
-"""After some half a second."""
+"""About half a second of rounds."""
 
 ROUNDS = 40
-"""Refreshes before giving up on a topology that stays behind its shards: with the pauses about 4 s, longer than any
-change of topology needs to reach both."""
+"""Refreshes before giving up on a topology that stays behind its shards. With the pauses that is about 4 s, longer than
+any change of topology needs to reach both.
+"""
 
 
-ARRIVAL_ROUNDS = 3
-"""In each the replicas have a second to confirm what has arrived."""
+ARRIVAL_ROUNDS = 10
+"""In each round the replicas have a second to confirm what has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Many(Generic[T]):
-    """Requests that do not wait for each other; taken lazily, so that later ones are made while earlier ones run."""
+    """Requests that do not wait for each other. They are taken lazily: later ones are made while earlier ones run."""
 
     requests: Iterable[Command[T]]
 
     @property
     def alone(self) -> Command[T] | None:
-        """The only request, where there is one: most claims and acks are one, and need no loop over the nodes."""
+        """The only request, if there is one. Most claims and acks are one, and need no loop over the nodes."""
         requests = self.requests
         return requests[0] if isinstance(requests, list) and len(requests) == 1 else None
 
@@ -69,13 +71,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Asks if everything that was written on some nodes until now is on their replicas, too: answered by slot, with
-    the name of the history that the node's writes are part of, or None while a replica is behind. After a failover the
-    history has another name: what was written before it may be lost. A node without replicas has nothing to wait for.
+    """Asks if the replicas of some nodes have everything that was written until now. The answer is, by slot, the name
+    of the replication history that the node's writes belong to, or None while a replica is behind. After a failover the
+    history has another name: what was written before may be lost. A node without replicas has nothing to wait for.
     """
 
     seals: Sequence[Call[None]]
-    """One for each slot that is asked for: a write to wait for."""
+    """For each slot that is asked for, a write to wait for."""
 
 
 Histories = dict[int, str | None]
@@ -85,7 +87,7 @@ Operation = Generator[Command[Any] | Many[Any] | Confirm | Pause, Any, T]
 
 
 class Carrier(Protocol):
-    """What carries requests for ``run``: the sync driver, or what stands in its place."""
+    """Carries requests for ``run``: the sync driver, or what stands in its place."""
 
     def call(self, call: Command[T], timeout: float | None = None) -> T: ...
 
@@ -126,7 +128,7 @@ def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) 
         return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
 
 
-# a bound of each trip, handed on to the driver: cancelling from outside would not tell sent from unsent
+# The bound of each trip is handed on to the driver: cancelling from outside would not tell sent from unsent.
 async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109
     """The same on asyncio."""
     try:
@@ -147,7 +149,7 @@ async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | No
                 elif isinstance(step, Confirm):
                     result = await driver.confirm(step.seals)
                 else:
-                    # here, so that programs of threads need not load it; pauses are rare
+                    # Imported here, so that programs of threads need not load it.
                     import asyncio
 
                     await asyncio.sleep(step.seconds)
@@ -161,31 +163,32 @@ async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | No
 
 
 def _told(error: ShardqError) -> ShardqError:
-    """The result of a request among many; a closed engine is one of all, and raised."""
+    """The result of one request among many. A closed engine concerns all of them, and is raised."""
     if isinstance(error, EngineClosed):
         raise error
     return error
 
 
-def created(name: str, shards: int) -> Operation[Topology]:
-    """The topology of this name: the stored one, or a new one of ``shards`` shards with all of them opened."""
+def create_topology(name: str, shards: int) -> Operation[Topology]:
+    """Returns the topology of this name: the stored one, or a new one of ``shards`` shards, with all of them opened."""
     first = Topology(epoch=1, shards=shards)
     answer = yield control.declare(control_keys(name), 0, first.to_fields())
     topology = Topology.from_fields(answer.fields)
     if answer.changed:
-        atlas = Atlas(name, topology)
-        yield from opened(atlas, atlas.span())
+        cache = TopologyCache(name, topology)
+        yield from open_shards(cache, cache.span())
     return topology
 
 
-def opened(
-    atlas: Atlas, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
+def open_shards(
+    cache: TopologyCache, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
 ) -> Operation[None]:
-    """Brings an epoch (the present one) with a copy of its topology to these shards. A newer one there is left.
+    """Writes an epoch and a copy of its topology to these shards, unless they have a newer one.
 
-    Where nothing was, nobody's name is: who waits is told to leave it again. ``anew``: they are to be used from now on.
+    No process is registered as waiting in a shard that was empty: those who wait are told to register again. ``anew``:
+    the shards are to be used from now on.
     """
-    known = atlas.topology if topology is None else topology
+    known = cache.topology if topology is None else topology
     text = known.to_text()
     asked = [(keys.shard, control.open_shard(keys, known.epoch, text, anew=anew)) for keys in shards]
     numbers = {id(request): shard for shard, request in asked}
@@ -197,55 +200,57 @@ def opened(
         elif result:
             empty.append(numbers[id(request)])
     if empty:
-        # who does not hear it looks by itself after a while
+        # A process that does not hear it asks by itself after a while.
         with contextlib.suppress(ServerFault):
-            yield control.tell_opened(atlas.control, sorted(empty))
+            yield control.tell_opened(cache.control, sorted(empty))
     if failure is not None:
         raise failure
 
 
-def refreshed(atlas: Atlas) -> Operation[None]:
-    """Reads the topology again. One that lags behind what this process knows (a failover lost it) is restored."""
-    fields = yield control.read_topology(atlas.control)
+def refresh(cache: TopologyCache) -> Operation[None]:
+    """Reads the stored topology. One that is older than the known one (a failover lost the newer) is restored."""
+    fields = yield control.read_topology(cache.control)
     stored = Topology.from_fields(fields) if fields else None
-    known = atlas.topology
+    known = cache.topology
     if stored is not None and stored.epoch >= known.epoch:
-        atlas.learn(stored)
+        cache.learn(stored)
         return
-    yield from declared(atlas, stored.epoch if stored else 0, known)
+    yield from declare(cache, stored.epoch if stored else 0, known)
 
 
-def declared(atlas: Atlas, seen_epoch: int, topology: Topology) -> Operation[bool]:
-    """Publishes a topology in place of the one of ``seen_epoch``. Learns what is published then; says if it is ours."""
-    answer = yield control.declare(atlas.control, seen_epoch, topology.to_fields())
-    atlas.learn(Topology.from_fields(answer.fields))
+def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operation[bool]:
+    """Publishes a topology in place of the one of ``seen_epoch``, and learns what is published then. Returns True if it
+    is ours.
+    """
+    answer = yield control.declare(cache.control, seen_epoch, topology.to_fields())
+    cache.learn(Topology.from_fields(answer.fields))
     return bool(answer.changed)
 
 
-def come_in_force(atlas: Atlas) -> Operation[None]:
-    """Completes an announced change of the number of shards; anybody may, and repeat it.
+def put_in_force(cache: TopologyCache) -> Operation[None]:
+    """Completes an announced change of the number of shards. Anybody may call it, any number of times.
 
-    Every shard is told before it is published: once a producer knows the new number, no other can still push by the
-    old one. Between the two a producer that meets a shard already told waits for the moment.
+    Every shard is told before the change is published: once a producer knows the new number, no other can still push by
+    the old one. Between the two, a producer that meets a shard already told waits for the publication.
 
-    First, what is on its way since an earlier change arrives, and nothing more is taken: so tasks move in one direction
-    only, the one in which they are looked for, and none gets into a shard that was found swept.
+    First, what is still moving since an earlier change arrives, and nothing more is taken. So tasks move in one
+    direction only, the one in which they are looked for, and none gets into a shard that was found swept.
     """
-    announced = atlas.topology
+    announced = cache.topology
     if announced.pending is None:
         return
     following = announced.in_force()
-    span = [atlas.keys(shard) for shard in following.span()]
-    yield from opened(atlas, span, topology=announced)
-    yield from _arrived(atlas, span)
-    yield from opened(atlas, span, topology=following)
-    yield from declared(atlas, announced.epoch, following)
+    span = [cache.keys(shard) for shard in following.span()]
+    yield from open_shards(cache, span, topology=announced)
+    yield from _wait_for_arrival(cache, span)
+    yield from open_shards(cache, span, topology=following)
+    yield from declare(cache, announced.epoch, following)
 
 
-def _arrived(atlas: Atlas, shards: Sequence[ShardKeys]) -> Operation[None]:
-    """Everything that is on its way out of these shards."""
+def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[None]:
+    """Delivers everything that is moving out of these shards."""
     for _ in range(ARRIVAL_ROUNDS):
-        asked = [(keys, grow.parcels(keys)) for keys in shards]
+        asked = [(keys, resharding.moving_tasks(keys)) for keys in shards]
         sources = {id(request): keys for keys, request in asked}
         left = []
         for request, count in (yield Many([request for _, request in asked])):
@@ -256,62 +261,67 @@ def _arrived(atlas: Atlas, shards: Sequence[ShardKeys]) -> Operation[None]:
         if not left:
             return
         for source in left:
-            yield from emptied(atlas, source)
+            yield from deliver_all(cache, source)
     raise Unavailable(
         "tasks that were moved are not on all replicas yet, and until then the number of shards can't change again: "
         "see that the replicas are connected and keep up (`shardq stats`), and repeat it"
     )
 
 
-def emptied(atlas: Atlas, source: ShardKeys) -> Operation[bool]:
-    """Brings whatever is on its way out of a shard to where it goes; says whether there was something."""
+def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
+    """Delivers what is moving out of a shard. Returns True if there was something."""
     found = False
     cursor = ""
     while cursor != "0":
-        cursor, parcels = yield grow.scan_moved(source, cursor or "0", count=grow.SCAN)
-        if parcels:
+        cursor, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
+        if moving_tasks:
             found = True
-            yield from delivered(atlas, source, parcels)
+            yield from deliver(cache, source, moving_tasks)
     return found
 
 
-def delivered(atlas: Atlas, source: ShardKeys, parcels: Sequence[Parcel]) -> Operation[None]:
-    """Brings parcels that were taken to where they go, under whatever topology, and forgets them at the source: those
-    that are on the replicas there. Whoever comes next goes on with the others."""
-    targets = [atlas.keys(target) for target in sorted({parcel.target for parcel in parcels})]
-    barrier = Barrier(atlas)
+def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
+    """Delivers moving tasks that were taken, under whatever topology, and clears at the source those that are on the
+    replicas of their target. A later call delivers the others.
+    """
+    targets = [cache.keys(target) for target in sorted({moving_task.target for moving_task in moving_tasks})]
+    barrier = ReplicaBarrier(cache)
     yield from barrier.behind(targets)
-    yield from put(atlas, parcels)
+    yield from put(cache, moving_tasks)
     behind = yield from barrier.behind(targets)
-    arrived = grow.loads(parcel for parcel in parcels if parcel.target not in behind)
-    clears: list[Part[None]] = [(source, partial(grow.clear, parcels=some)) for _, some in arrived]
-    yield from each(atlas, clears)
+    arrived = resharding.loads(moving_task for moving_task in moving_tasks if moving_task.target not in behind)
+    clears: list[Part[None]] = [(source, partial(resharding.clear, moving_tasks=some)) for _, some in arrived]
+    yield from call_shards(cache, clears)
 
 
-def put(atlas: Atlas, parcels: Iterable[Parcel]) -> Operation[None]:
-    """Puts parcels that were taken in force where they go, under whatever topology."""
+def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+    """Puts moving tasks that were taken into their targets, under whatever topology."""
     puts: list[Part[None]] = [
-        (atlas.keys(target), partial(grow.put, parcels=some)) for target, some in grow.loads(parcels)
+        (cache.keys(target), partial(resharding.put, moving_tasks=some))
+        for target, some in resharding.loads(moving_tasks)
     ]
-    yield from each(atlas, puts)
+    yield from call_shards(cache, puts)
 
 
-class Barrier:
-    """Knows what is on the replicas, too: what was written to a shard between two questions of one barrier is there if
-    the second says so, whatever became of its node in between."""
+class ReplicaBarrier:
+    """Knows what is on replicas. What was written to a shard between two questions of one barrier is on its replicas if
+    the second says so, whatever became of its node in between.
+    """
 
-    def __init__(self, atlas: Atlas) -> None:
-        self._atlas = atlas
+    def __init__(self, cache: TopologyCache) -> None:
+        self._cache = cache
         self._histories: dict[int, str] = {}
-        """The history of each shard, as last confirmed."""
+        """Shard → its replication history, as last confirmed."""
 
     def knows(self, shard: int) -> bool:
         return shard in self._histories
 
     def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
-        """Those shards of which it can't be said, among them all that are asked about for the first time."""
-        asked, epoch = list(shards), self._atlas.topology.epoch
-        histories: Histories = yield Confirm([copies.seal(keys.meta, keys.slot, epoch) for keys in asked])
+        """Those of the shards whose replicas may lack something; among them all that are asked about for the first
+        time.
+        """
+        asked, epoch = list(shards), self._cache.topology.epoch
+        histories: Histories = yield Confirm([replicas.seal(keys.meta, keys.slot, epoch) for keys in asked])
         behind = set()
         for keys in asked:
             history = histories[keys.slot]
@@ -322,15 +332,17 @@ class Barrier:
         return behind
 
 
-def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int, *, in_doubt: bool = False) -> Operation[None]:
-    """After ``fault`` of a call on a shard: makes another try worth while, or raises the fault.
+def recover(
+    cache: TopologyCache, keys: ShardKeys, fault: ShardqError, round: int, *, in_doubt: bool = False
+) -> Operation[None]:
+    """Recovers from the ``fault`` of a call on a shard, so that it can be sent again, or raises the fault.
 
-    ``in_doubt``: of a call that may have been executed. Raises Unanswered where another would get Unavailable.
+    ``in_doubt``: the call may have been executed. Then Unanswered is raised in place of Unavailable.
     """
     if not isinstance(fault, (Stale, Missing)):
         raise fault
     try:
-        yield from _mended(atlas, keys, fault, round)
+        yield from _recover(cache, keys, fault, round)
     except ServerFault as exc:
         if not in_doubt or isinstance(exc, Unanswered):
             raise
@@ -340,46 +352,48 @@ def mended(atlas: Atlas, keys: ShardKeys, fault: ShardqError, round: int, *, in_
         ) from exc
 
 
-def _mended(atlas: Atlas, keys: ShardKeys, fault: Stale | Missing, round: int) -> Operation[None]:
+def _recover(cache: TopologyCache, keys: ShardKeys, fault: Stale | Missing, round: int) -> Operation[None]:
     if round >= ROUNDS:
         raise Unavailable(
-            f"the stored topology of {atlas.name!r} and its shard {keys.shard} do not agree: {fault}. "
+            f"the stored topology of {cache.name!r} and its shard {keys.shard} do not agree: {fault}. "
             "A failover or a restore may have lost writes, and no repair of it has lasted: see that the server keeps "
             "what is written, and try again"
         ) from fault
-    yield from refreshed(atlas)
+    yield from refresh(cache)
     if isinstance(fault, Missing):
-        if keys.shard in atlas.topology.span():
-            yield from opened(atlas, [keys])
-    elif atlas.topology.epoch < fault.epoch:
-        # the change is just being published; after a while it is taken for interrupted, or lost by a failover
+        if keys.shard in cache.topology.span():
+            yield from open_shards(cache, [keys])
+    elif cache.topology.epoch < fault.epoch:
+        # The change is just being published. After a while it counts as interrupted, or lost by a failover.
         yield Pause(min(0.1, 0.002 * 2.0**round))
         if round >= REPAIR_ROUND:
-            yield from _repaired(atlas, keys, fault.epoch)
+            yield from _repair(cache, keys, fault.epoch)
 
 
-def _repaired(atlas: Atlas, keys: ShardKeys, epoch: int) -> Operation[None]:
-    """The control slot lacks what a shard has seen, a topology of this epoch: it is completed, or restored from a copy:
-    the shard's or another's. A topology that nobody has a copy of is lost, and the present one takes its place."""
-    known = atlas.topology
+def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None]:
+    """Repairs a control slot that lacks a topology of this epoch, which a shard has seen: completes it, or restores it
+    from a copy, the shard's or another's. If nobody has a copy that topology is lost, and the present one takes its
+    place.
+    """
+    known = cache.topology
     if known.pending is not None:
-        yield from come_in_force(atlas)
+        yield from put_in_force(cache)
         return
     own = yield control.read_copy(keys)
     if not (newest := _newest([own], known)):
-        answers = yield Many([control.read_copy(other) for other in atlas.span()])
+        answers = yield Many([control.read_copy(other) for other in cache.span()])
         newest = _newest([copy for _, copy in answers if isinstance(copy, bytes)], known)
     if newest:
-        yield from declared(atlas, known.epoch, newest)
+        yield from declare(cache, known.epoch, newest)
         return
-    # past the one that was lost, and the one that comes in force after it: whoever knows them must learn this one
+    # Past the lost topology, and the one that comes in force after it: whoever knows them must learn this one.
     following = msgspec.structs.replace(known, epoch=epoch + 2)
-    if (yield from declared(atlas, known.epoch, following)):
-        yield from opened(atlas, atlas.span())
+    if (yield from declare(cache, known.epoch, following)):
+        yield from open_shards(cache, cache.span())
 
 
 def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
-    """The newest of some copies, if it is newer than the one that is known."""
+    """The newest of some copies, if it is newer than the known one."""
     newest = max((Topology.from_text(copy) for copy in copies if copy), key=lambda copy: copy.epoch, default=known)
     return newest if newest.epoch > known.epoch else None
 
@@ -389,20 +403,20 @@ Make = Callable[[ShardKeys, int], Call[T]]
 
 
 def resending(make: Make[T]) -> Make[T]:
-    """Makes the same calls as they are sent after a lost answer."""
+    """Makes the same calls in the form in which they are sent after a lost answer."""
     return lambda keys, epoch: make(keys, epoch).after_loss()
 
 
-def on_shard(atlas: Atlas, shard: Callable[[], ShardKeys], make: Make[T]) -> Operation[T]:
-    """One call on the shard that ``shard`` names under the present topology, repeated under a newer one."""
+def call_shard(cache: TopologyCache, shard: Callable[[], ShardKeys], make: Make[T]) -> Operation[T]:
+    """Makes one call on the shard that ``shard`` names under the present topology, again under a newer one."""
     round = 0
     while True:
-        epoch, keys = atlas.topology.epoch, shard()
+        epoch, keys = cache.topology.epoch, shard()
         call = make(keys, epoch)
         try:
             return (yield call)  # type: ignore[no-any-return]  # what a yield gives back is untyped
         except ShardqError as fault:
-            yield from mended(atlas, keys, fault, round, in_doubt=call.in_doubt)
+            yield from recover(cache, keys, fault, round, in_doubt=call.in_doubt)
         if call.in_doubt:
             make = resending(make)
         round += 1
@@ -411,20 +425,20 @@ def on_shard(atlas: Atlas, shard: Callable[[], ShardKeys], make: Make[T]) -> Ope
 Part = tuple[ShardKeys, Make[T]]
 
 
-def each(
-    atlas: Atlas, parts: Sequence[Part[T]], *, broken: list[tuple[Part[T], ShardqError]] | None = None
+def call_shards(
+    cache: TopologyCache, parts: Sequence[Part[T]], *, broken: list[tuple[Part[T], ShardqError]] | None = None
 ) -> Operation[list[T]]:
-    """Calls on given shards, whatever the topology, in no order. Those refused by the guard, before anything was
-    written, are sent again. With ``broken`` the parts that fail are noted there; without, the first of their errors is
-    raised when all the rest are done.
+    """Makes calls on given shards, under whatever topology, in no order. Calls refused by the guard, before anything
+    was written, are sent again. Failed parts are noted in ``broken`` if it is given; otherwise the first error is
+    raised when all the rest is done.
     """
     done: list[T] = []
     failures: list[tuple[Part[T], ShardqError]] = []
     waiting: list[tuple[Part[T], Make[T]]] = [(part, part[1]) for part in parts]
-    """Parts as given, and how their calls are made now."""
+    """The parts as given, and how their calls are made now."""
     round = 0
     while waiting:
-        epoch = atlas.topology.epoch
+        epoch = cache.topology.epoch
         sent = {id(call): (part, make, call) for part, make in waiting for call in [make(part[0], epoch)]}
         waiting = []
         faults: dict[int, tuple[ShardKeys, ShardqError]] = {}
@@ -443,7 +457,7 @@ def each(
                 done.append(result)
         for keys, fault in faults.values():
             try:
-                yield from mended(atlas, keys, fault, round, in_doubt=keys.shard in doubted)
+                yield from recover(cache, keys, fault, round, in_doubt=keys.shard in doubted)
             except ShardqError as exc:
                 failures += [(part, exc) for part, _ in waiting if part[0].shard == keys.shard]
                 waiting = [(part, make) for part, make in waiting if part[0].shard != keys.shard]
@@ -455,22 +469,22 @@ def each(
     return done
 
 
-def everywhere(
-    atlas: Atlas, make: Make[T], *, broken: dict[int, ShardqError] | None = None
+def call_every_shard(
+    cache: TopologyCache, make: Make[T], *, broken: dict[int, ShardqError] | None = None
 ) -> Operation[list[tuple[ShardKeys, T]]]:
-    """One call on every shard, by shard. With ``broken`` the shards that can't be asked are noted there and left out;
-    without, the first of their errors is raised.
+    """Makes one call on every shard. Returns the results by shard. Shards that can't be asked are noted in ``broken``
+    and left out if it is given; otherwise the first error is raised.
     """
     done: dict[int, T] = {}
     skipped: dict[int, ShardqError] = {} if broken is None else broken
     makes: dict[int, Make[T]] = {}
-    """How calls are made for shards whose answer was lost."""
+    """Shard whose answer was lost → how its call is made now."""
     round = 0
     while True:
-        epoch = atlas.topology.epoch
+        epoch = cache.topology.epoch
         asked = {
             id(call): (keys, call)
-            for keys in atlas.span()
+            for keys in cache.span()
             if keys.shard not in done and keys.shard not in skipped
             for call in [makes.get(keys.shard, make)(keys, epoch)]
         }
@@ -486,7 +500,7 @@ def everywhere(
             else:
                 done[keys.shard] = result
         if not faults:
-            return [(keys, done[keys.shard]) for keys in atlas.span() if keys.shard in done]
+            return [(keys, done[keys.shard]) for keys in cache.span() if keys.shard in done]
         for keys, fault, in_doubt in faults:
-            yield from mended(atlas, keys, fault, round, in_doubt=in_doubt)
+            yield from recover(cache, keys, fault, round, in_doubt=in_doubt)
         round += 1

@@ -1,7 +1,7 @@
-"""Waiting for threads that were told to end. Called by whatever runs threads, when it is stopped.
+"""Waits for threads that were told to end. Called by whatever runs threads, when it is stopped.
 
-A thread that is shaking hands with a server that says nothing can't be told anything before its timeout. It must not
-hold up the end of a program: it is left behind, does nothing more, and ends by itself some seconds later.
+A thread in the handshake with a silent server can't be told anything before its timeout, and must not hold up the end
+of a program. It is left behind, does nothing more, and ends by itself some seconds later.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 
 END_S = 0.15
-"""In all, not for each: stopping in half a second is the promise, and signing off takes its part of that."""
+"""For all threads together: stopping in half a second is the promise, and signing off takes its part of that."""
 
 
 def ended(threads: Iterable[threading.Thread]) -> None:

@@ -68,21 +68,21 @@ class _Drain:
 def _drained(stand: Stand, count: int, consumers: int) -> _Drain:
     with stand.engine() as engine, contextlib.ExitStack() as stack:
         fill_ready(stand, engine, count)
-        crews = [
+        processors = [
             stack.enter_context(Child("bench.draining", stand.url, engine.name, str(part)))
             for part in _parts(consumers)
         ]
-        for crew in crews:
-            crew.await_ready()
-        for crew in crews:
-            crew.begin()
+        for processor in processors:
+            processor.await_ready()
+        for processor in processors:
+            processor.begin()
         before = stand.until_left(engine, count * 9 // 10)
         stand.reset_stats()
         with stand.metering() as spent:
             done = before - stand.until_left(engine, count // 10)
         scripts = stand.commands()["evalsha"]
         stand.until_gone(engine, lambda keys: keys.task)
-        taken = sum(crew.end() for crew in crews)
+        taken = sum(processor.end() for processor in processors)
         if taken != count:
             raise RuntimeError(f"{consumers} consumers say they took {taken:,} of {count:,} tasks")
         return _Drain(done / spent.wall_s, scripts * 1000 / done, spent.server_s / done * 1e6)

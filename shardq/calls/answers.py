@@ -1,4 +1,4 @@
-"""What the answers of all shard scripts have in common: the status in front."""
+"""The status in front of the answers of all shard scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shardq.errors import ServerFault, ShardqError
 
 
 class Stale(ShardqError):
-    """The shard has seen a newer topology than the caller's. Inside the library: refresh, route again, repeat."""
+    """The shard has seen a newer topology than the caller's. Internal: refresh, route again, repeat."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -16,21 +16,21 @@ class Stale(ShardqError):
 
 
 class Missing(ShardqError):
-    """The shard has no meta. Inside the library: refresh, open the shard if it is still one, repeat."""
+    """The shard has no meta. Internal: refresh, open the shard if it is still one, repeat."""
 
     def __init__(self) -> None:
         super().__init__("the shard was never opened, or its server lost it")
 
 
 class Moving(ShardqError):
-    """The task is on its way to another shard. Inside the library: bring it there, then ask there."""
+    """The task is moving to another shard. Internal: put it there, then ask there."""
 
     def __init__(self) -> None:
         super().__init__("the task is on its way to another shard")
 
 
 def body(answer: list[Any]) -> list[Any]:
-    """What follows ``ok``. Raises Stale or Missing for the other statuses of the guard."""
+    """Returns what follows ``ok``. Raises Stale or Missing for the guard's other statuses."""
     status = answer[0]
     if status == b"ok":
         return answer[1:]
@@ -42,5 +42,5 @@ def body(answer: list[Any]) -> list[Any]:
 
 
 def nothing(answer: list[Any]) -> None:
-    """For scripts that answer ``ok`` alone."""
+    """Reads the answer of scripts that say ``ok`` alone."""
     body(answer)

@@ -1,4 +1,4 @@
-"""dead, trim and purge: looking at dead tasks, and removing tasks in bulk."""
+"""dead, trim and purge: reads dead tasks, and removes tasks in bulk."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PAGE = 200
 """Dead tasks read at a time."""
 
 CHUNK = 500
-"""Tasks removed at a time: some 2 ms of the server."""
+"""Tasks removed at a time, in some 2 ms of the server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Corpse:
+class DeadRecord:
     """One dead task, its record still encoded."""
 
     id: str
     died_ms: str
-    """As the server wrote it: the cursor's second half."""
+    """The server's text of it: the second half of a cursor."""
     reason: str
     failures: int
     lapses: int
@@ -31,29 +31,29 @@ class Corpse:
 
 
 def dead(
-    keys: ShardKeys, epoch: int, *, after: Corpse | None, count: int = PAGE, now_us: str = ""
-) -> Call[list[Corpse]]:
-    """The page that follows ``after``; empty at the end."""
+    keys: ShardKeys, epoch: int, *, after: DeadRecord | None, count: int = PAGE, now_us: str = ""
+) -> Call[list[DeadRecord]]:
+    """Reads the page that follows ``after``; it is empty at the end."""
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, after.id if after else "", after.died_ms if after else "0", count],
-        decode=_corpses,
+        decode=_dead_records,
         script=script("dead"),
         keys=(keys.meta, keys.task, keys.lease, keys.dead, keys.why),
     )
 
 
-def _corpses(answer: list[Any]) -> list[Corpse]:
+def _dead_records(answer: list[Any]) -> list[DeadRecord]:
     fields = iter(body(answer)[0])
-    corpses = []
+    dead_records = []
     for id, died_ms, reason, lease, record in zip(fields, fields, fields, fields, fields, strict=True):
         failures, lapses = (int(part) for part in lease.split(b":")[:2]) if lease else (0, 0)
-        corpses.append(Corpse(id.decode(), died_ms.decode(), reason.decode(), failures, lapses, record))
-    return corpses
+        dead_records.append(DeadRecord(id.decode(), died_ms.decode(), reason.decode(), failures, lapses, record))
+    return dead_records
 
 
 def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[int]:
-    """How many were removed; CHUNK means that there may be more."""
+    """Returns how many were removed; CHUNK means that there may be more."""
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, age_ms, keep, CHUNK],

@@ -12,15 +12,15 @@ from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
 
 MAX_CLAIM = 1000
-"""Ids of one script call."""
+"""Ids in one script call."""
 
-Verdict = Literal["lost", "replaced", "dead"]
-"""What a settle has to say of an item that was not simply done."""
+SettleStatus = Literal["lost", "replaced", "dead"]
+"""The answer of a settle about an item that was not simply done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """One task out of a claim, its record still encoded."""
+    """One claimed task, its record still encoded."""
 
     id: str
     failures: int
@@ -32,11 +32,11 @@ class Claimed:
 class Claim:
     tasks: list[Claimed]
     left: list[int]
-    """What is left in the ready list of each topic asked for."""
+    """The number left in the ready list of each topic asked for."""
     crowds: list[int]
-    """How many processes wait for each topic; 0 unless the caller does."""
+    """The number of processes that wait for each topic; 0 unless the caller registers."""
     dropped: int
-    """Entries that nobody can be given: stale ones, and those of tasks that have expired."""
+    """Entries that nobody can be given: stale ones, and those of expired tasks."""
 
 
 def claim(
@@ -49,14 +49,14 @@ def claim(
     token: str,
     max_attempts: Mapping[str, int] | None = None,
     waiter: str = "",
-    patience_s: float | None = None,
+    retry_for_s: float | None = None,
     now_us: str = "",
 ) -> Call[Claim]:
-    """At most ``max`` in all and ``shares`` of each topic, in their order; 0 only looks how much there is.
+    """Claims at most ``max`` in all and ``shares`` of each topic, in their order; 0 only asks for the number there.
 
-    ``max_attempts`` of a topic holds for tasks that bring no limit of their own, also should their lease run out; of
-    the others the dispatcher's does. ``waiter`` is the process to be woken for each topic left empty. A lost answer
-    costs a lease: the tasks come back at its deadline.
+    ``max_attempts`` of a topic holds for tasks that bring no limit of their own, also when their lease runs out; for
+    other topics the dispatcher's number does. ``waiter`` is the process to register in each list found empty. A lost
+    answer costs a lease: the tasks come back at its deadline.
     """
     return Call(
         slot=keys.slot,
@@ -78,7 +78,7 @@ def claim(
             *map(keys.ready, shares),
             *map(keys.waiting, shares),
         ),
-        patience_s=patience_s,
+        retry_for_s=retry_for_s,
     )
 
 
@@ -96,13 +96,13 @@ def _claim(answer: list[Any]) -> Claim:
     return Claim(tasks, left, crowds, dropped)
 
 
-def length(keys: ShardKeys, topic: str, *, patience_s: float) -> Command[int]:
-    """How much is ready."""
-    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int, patience_s=patience_s)
+def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:
+    """The length of a ready list."""
+    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int, retry_for_s=retry_for_s)
 
 
 def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:
-    """Passes a wake-up on. The same again wakes one more, who finds nothing: harmless."""
+    """Wakes another process. Sent twice it wakes one more, which finds nothing: harmless."""
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, keys.wake(""), topic],
@@ -113,63 +113,63 @@ def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[N
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class SettleAck:
     id: str
     token: str
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class SettleRetry:
     id: str
     token: str
     delay_ms: int
     reason: str
     max_attempts: int
-    """For a task that brings no limit of its own."""
+    """The limit of a task that brings none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class SettleBury:
     id: str
     token: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
-    """Given back unbegun."""
+class SettleGiveBack:
+    """Gives the task back unbegun."""
 
     id: str
     token: str
 
 
-Other = Retry | Bury | Back
+OtherSettlement = SettleRetry | SettleBury | SettleGiveBack
 
 
 def settle(
     keys: ShardKeys,
     epoch: int,
-    acks: Sequence[Ack],
-    others: Sequence[Other] = (),
+    acks: Sequence[SettleAck],
+    others: Sequence[OtherSettlement] = (),
     *,
     now_us: str = "",
-) -> Call[Mapping[str, Verdict]]:
-    """Answers by id; an id that is not in the answer was done as asked."""
+) -> Call[Mapping[str, SettleStatus]]:
+    """Returns statuses by id. Ids without a status were done as asked."""
     words: list[Word] = [epoch, now_us, keys.bell, len(acks)]
     for ack in acks:
         words += (ack.id, ack.token)
     for other in others:
         match other:
-            case Retry():
+            case SettleRetry():
                 words += ("retry", other.id, other.token, other.delay_ms, other.reason, other.max_attempts)
-            case Bury():
+            case SettleBury():
                 words += ("bury", other.id, other.token, 0, other.reason, 0)
-            case Back():
+            case SettleGiveBack():
                 words += ("back", other.id, other.token, 0, "", 0)
     ids = [*(ack.id for ack in acks), *(other.id for other in others)]
 
-    def again() -> Call[Mapping[str, Verdict]]:
-        # the lost answer may have done it: "not held under this token" then means done
+    def again() -> Call[Mapping[str, SettleStatus]]:
+        # The send whose answer was lost may have done it: "not held under this token" then means done.
         call = settle(keys, epoch, acks, others, now_us=now_us)
         call.decode = lambda answer: {id: v for id, v in _verdicts(ids, answer).items() if v != "lost"}
         call.resend = None
@@ -186,9 +186,9 @@ def settle(
 
 
 def extend(
-    keys: ShardKeys, epoch: int, held: Sequence[Ack], *, lease_ms: int, now_us: str = ""
-) -> Call[Mapping[str, Verdict]]:
-    """New deadlines, counted from now. The same again is harmless."""
+    keys: ShardKeys, epoch: int, held: Sequence[SettleAck], *, lease_ms: int, now_us: str = ""
+) -> Call[Mapping[str, SettleStatus]]:
+    """Sets new deadlines, counted from now. Repeating it is harmless."""
     words: list[Word] = [epoch, now_us, keys.bell, lease_ms]
     for item in held:
         words += (item.id, item.token)
@@ -202,6 +202,6 @@ def extend(
     )
 
 
-def _verdicts(ids: Sequence[str], answer: list[Any]) -> dict[str, Verdict]:
+def _verdicts(ids: Sequence[str], answer: list[Any]) -> dict[str, SettleStatus]:
     said = iter(body(answer))
     return {ids[position - 1]: word.decode() for position, word in zip(said, said, strict=True)}

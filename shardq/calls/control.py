@@ -1,4 +1,4 @@
-"""The topology, the metas of shards, and the members: what concerns the whole and not one task."""
+"""The topology, the metas of shards, and the members: everything about the whole and not about one task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OPENED = "opened"
 class Declared:
     changed: bool
     fields: Fields
-    """Of the topology as it is now, whoever made it."""
+    """The fields of the present topology, whoever made it."""
 
 
 def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared]:
-    """Replaces the topology of ``seen_epoch``; 0 creates it. The same again answers that somebody changed it."""
+    """Replaces the topology of ``seen_epoch``; 0 creates it. Sent twice it answers that somebody has changed it."""
     flat: list[Word] = []
     for field, value in fields.items():
         flat += (field, value)
@@ -39,7 +39,7 @@ def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared
 
 
 def read_topology(keys: ControlKeys) -> Command[Fields]:
-    """Empty when there is none. By HGETALL: a map or a flat list, by protocol."""
+    """Reads the topology; empty when there is none. HGETALL gives a map or a flat list, by protocol."""
     return Command(
         slot=keys.slot,
         words=("HGETALL", keys.topology),
@@ -48,11 +48,12 @@ def read_topology(keys: ControlKeys) -> Command[Fields]:
 
 
 def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False) -> Call[bool]:
-    """Answers whether there was nothing, as far as is known. ``anew``: of a shard that is to be used from now on, so
-    that whether it is polled is to be seen again."""
+    """Opens a shard. Returns True if there was nothing, as far as is known. ``anew``: the shard is to be used from now
+    on, and must show again that it is polled.
+    """
 
     def again() -> Call[bool]:
-        # what it finds may be of the call whose answer was lost
+        # It may find what the call whose answer was lost has written.
         call = open_shard(keys, epoch, topology, anew=anew)
         call.decode, call.resend = lambda answer: body(answer) is not None, None
         return call
@@ -68,12 +69,12 @@ def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False
 
 
 def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
-    """News for those who wait: nobody's name is in these shards."""
+    """Tells those who wait that no process is registered in these shards."""
     return Command(slot=keys.slot, words=("SPUBLISH", keys.news, " ".join([OPENED, *map(str, shards)])), decode=int)
 
 
 def opened_by(message: str | None) -> list[int]:
-    """The shards that such a message is about; none, where it is another."""
+    """The shards that such news is about; none if it is other news."""
     word, *shards = (message or "").split(" ")
     return [int(shard) for shard in shards] if word == OPENED else []
 
@@ -89,9 +90,10 @@ def clock_ms(keys: ControlKeys) -> Command[int]:
 
 
 def heard_since(keys: ControlKeys, since_ms: int) -> Command[list[str]]:
-    """The dispatchers that have given a heartbeat since, sorted.
+    """The dispatchers that have given a heartbeat since then, sorted.
 
-    The set of members alone does not tell who lives: the last one to die is in it until somebody else beats.
+    The set of members alone does not tell which of them live: the last one to die is in it until somebody else gives a
+    heartbeat.
     """
     return Command(
         slot=keys.slot,
@@ -101,38 +103,38 @@ def heard_since(keys: ControlKeys, since_ms: int) -> Command[list[str]]:
 
 
 def living(keys: ControlKeys) -> Command[int]:
-    """How many dispatchers there are, those that died in the last seconds included."""
+    """The number of dispatchers, those that died in the last seconds included."""
     return Command(slot=keys.slot, words=("ZCARD", keys.members), decode=int)
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
-    """Who lives, by the clock of the control slot's master."""
+class HeartbeatAnswer:
+    """The members, by the clock of the control slot's master."""
 
     now_us: int
     members: Mapping[str, int]
     """Name → last heartbeat in ms."""
     epoch: int
-    """Of the stored topology; 0 when there is none."""
+    """The epoch of the stored topology; 0 when there is none."""
     topology: Fields
-    """Empty when its epoch is the one the caller knows."""
+    """Empty when its epoch is the one that the caller knows."""
 
 
 def heartbeat(
     keys: ControlKeys, process: str, *, period_ms: int, epoch: int, leave: bool = False, now_us: str = ""
-) -> Call[Roll]:
+) -> Call[HeartbeatAnswer]:
     return Call(
         slot=keys.slot,
         words=[process, now_us, period_ms, epoch, "leave" if leave else "stay", keys.news],
-        decode=_roll,
+        decode=_heartbeat_answer,
         script=script("heartbeat"),
         keys=(keys.topology, keys.members),
     )
 
 
-def _roll(answer: list[Any]) -> Roll:
+def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
     _, now_us, members, epoch, topology = answer
-    return Roll(
+    return HeartbeatAnswer(
         now_us=int(now_us),
         members={name.decode(): int(last) for name, last in _pairs(members).items()},
         epoch=int(epoch or 0),

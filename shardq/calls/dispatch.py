@@ -17,16 +17,16 @@ MAX_BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """What one dispatch did, and when the next is wanted."""
+    """The result of one dispatch, and when the next one is wanted."""
 
     moved: int
     reaped: int
     buried: int
     oldest_ms: int
-    """Lateness of the oldest task moved; -1 when none was."""
+    """Lateness of the oldest task moved; -1 when none was moved."""
     newest_ms: int
     next_us: int | None
-    """The next instant at which there is something to do; None: not before somebody rings."""
+    """The next time at which there is something to do; None: not before a wake-up."""
     now_us: int
     lacking: tuple[str, ...]
     """Topics with due tasks whose ready lists were not given."""
@@ -109,7 +109,7 @@ def _dispatched(answer: list[Any]) -> Dispatched:
 class Forwarded:
     sent: int
     left: int
-    """What is still in the ready list."""
+    """The number left in the ready list."""
 
 
 def forward(

@@ -1,4 +1,4 @@
-"""permit, release and renew: the fleet-wide limits of a topic, in the control slot. Used by consumers."""
+"""permit, release and renew: the fleet-wide rate and concurrency limits of a topic, in the control slot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PERMITS = 1000
 class Permit:
     granted: int
     again_ms: int
-    """When none was granted: ask again after this."""
+    """The time after which to ask again, when none was granted."""
 
 
 def permit(

@@ -1,4 +1,4 @@
-"""peek: how full a shard is; how far the replicas of its node are, and what that does with its keys. For stats()."""
+"""peek: the counts of a shard; the state of its node's replicas, and the settings of that node. For stats()."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardq.scripts import script
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class ShardCounts:
     """One shard at one instant."""
 
     now_us: int
@@ -28,20 +28,20 @@ class Glance:
     buried: int
     forwarded: int
     dispatched: Mapping[str, int]
-    """By topic, since the shard was opened."""
+    """Topic → tasks dispatched since the shard was opened."""
     ready: Mapping[str, int]
-    """By topic, of the topics asked for."""
+    """Topic → tasks in its ready list, for the topics asked for."""
 
 
-Peek = Call[Glance]
+Peek = Call[ShardCounts]
 
 
-def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, now_us: str = "") -> Call[Glance]:
-    def decode(answer: list[Any]) -> Glance:
+def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, now_us: str = "") -> Call[ShardCounts]:
+    def decode(answer: list[Any]) -> ShardCounts:
         now, scheduled, leased, dead, head, meta, counts, lengths = body(answer)
         late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
         fields = iter(counts)
-        return Glance(
+        return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
             leased=leased,
@@ -66,17 +66,17 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, now_us: str = ""
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How far the replicas of one master are."""
+    """The state of one master's replicas."""
 
     replicas: int
-    """Connected now."""
+    """Replicas connected now."""
     unconfirmed: int | None
     """Bytes of writes that no replica has confirmed: the most that is lost when the one furthest ahead takes over now.
     Replicas confirm once a second, so it is rarely 0 under load. None: there is no replica."""
 
 
 def replication(slot: int) -> Command[Replication]:
-    """Asks the master of a slot how far its replicas are."""
+    """Asks the master of a slot for the state of its replicas."""
 
     def decode(text: bytes) -> Replication:
         fields = info_fields(text)
@@ -90,36 +90,36 @@ def replication(slot: int) -> Command[Replication]:
 
 
 @dataclass(frozen=True, slots=True)
-class Nature:
-    """How a server keeps its keys."""
+class ServerSettings:
+    """The settings of a server that decide what it keeps."""
 
     server: str
     """Its run id: another with each start."""
     maxmemory: int
     """In bytes; 0: as much as there is."""
     policy: str
-    """The server's policy when that is used up."""
+    """The eviction policy."""
     evicted: bool
-    """It has removed keys by that policy since it started."""
+    """True if it has evicted keys since it started."""
     appends: bool
-    """It keeps an append-only file."""
+    """True if it keeps an append-only file."""
     maxclients: int
     """The most connections that it takes; 0: it does not say."""
     clients: int
-    """Those it has."""
+    """The connections that it has."""
 
 
-def nature(slot: int) -> Command[Nature]:
+def server_settings(slot: int) -> Command[ServerSettings]:
     """Asks the master of a slot for its settings."""
 
-    def decode(text: bytes) -> Nature:
+    def decode(text: bytes) -> ServerSettings:
         fields = info_fields(text)
-        return Nature(
+        return ServerSettings(
             server=fields.get(b"run_id", b"").decode(),
             maxmemory=int(fields.get(b"maxmemory", b"0")),
             policy=fields.get(b"maxmemory_policy", b"").decode(),
             evicted=fields.get(b"evicted_keys", b"0") != b"0",
-            # where it does not say, there is nothing to complain about
+            # A server that does not say has nothing to complain about.
             appends=fields.get(b"aof_enabled") != b"0",
             maxclients=int(fields.get(b"maxclients", b"0")),
             clients=int(fields.get(b"connected_clients", b"0")),
@@ -154,5 +154,5 @@ def publishes(keys: ShardKeys) -> Command[None]:
 
 
 def info_fields(text: bytes) -> dict[bytes, bytes]:
-    """An answer to INFO, by the names in it."""
+    """The fields of an answer to INFO."""
     return dict(row.partition(b":")[::2] for row in text.splitlines())

@@ -11,16 +11,18 @@ from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
 
 Answer = str
-"""What became of one task: pushed, replaced, seen, refused:seen, kept:STATE, refused:STATE, moving or elsewhere."""
+"""The outcome of one task: pushed, replaced, seen, refused:seen, kept:STATE, refused:STATE, moving or elsewhere."""
 
 Resent = Literal["0", "1"]
 
 Earlier = Literal["0", "1", "2"]
-"""Not of a shard that may have the id from earlier only; so; so, and what was on its way was put where it goes."""
+"""0: the shard where the id belongs. 1: a shard that may have the id from an earlier number of shards. 2: the same,
+after what was moving out of it was put where it goes.
+"""
 
 
 def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
-    """Stores tasks given as id, due, record, id, due, record, …; answers the ids that were already taken."""
+    """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, keys.bell, *tasks],
@@ -40,7 +42,7 @@ def push_unique(
     earlier: Earlier = "0",
     now_us: str = "",
 ) -> Call[list[Answer]]:
-    """Stores tasks given as id, due, record, conflict rule, dedup window in ms, …; one answer for each.
+    """Stores tasks given as id, due, record, conflict rule, dedup window in ms, … Returns one answer for each.
 
     ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
     """
@@ -55,7 +57,7 @@ def push_unique(
 
 
 def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> Call[list[str]]:
-    # after a lost answer the ids may be ours already: whatever is stored under them is what we sent
+    # After a lost answer the ids may be ours already: whatever is stored under them is what we sent.
     words: list[Word] = [epoch, now_us, keys.bell, "1", "0"]
     for at in range(0, len(tasks), 3):
         words += (*tasks[at : at + 3], "keep", 0)

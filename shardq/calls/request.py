@@ -1,7 +1,7 @@
 """A request as a value: what to send, where, and how to read the answer. No I/O.
 
-Every operation of the engine is built as a ``Call`` (one Lua script on one slot) by the other modules of this
-package, and carried out by a driver. A driver needs to know no more of it than this module says.
+The other modules of this package build each request of the engine as a ``Call`` (one Lua script on one slot), or as a
+``Command``, and a driver carries it out. A driver needs to know no more of it than this module says.
 """
 
 from __future__ import annotations
@@ -33,29 +33,33 @@ class Command(Generic[T]):
     """One plain command."""
 
     slot: int
-    """The hash slot of its keys: chooses the node. Any node will do: -1."""
+    """The hash slot of its keys, which chooses the node. -1: any node."""
     words: Sequence[Word]
     decode: Callable[[Any], T]
-    """Makes the result of the raw answer (bytes, int, list, None). May raise a ShardqError."""
-    patience_s: float | None = field(default=None, kw_only=True)
-    """How long to try again after a fault, where that is less than the driver's timeout; an answer may take longer."""
+    """Makes the result from the raw answer (bytes, int, list, None). May raise a ShardqError."""
+    retry_for_s: float | None = field(default=None, kw_only=True)
+    """The seconds in which it is retried after a fault, if less than the driver's timeout. An answer may take
+    longer.
+    """
     in_doubt: bool = field(default=False, kw_only=True)
-    """An earlier send may have been executed, its answer lost. Noted by the driver in the request it was given, so that
-    whoever sends it again elsewhere, as another request, sends what is right after a lost answer."""
-    hear_out: bool = field(default=False, kw_only=True)
-    """An answer that is under way when a thread is interrupted (Ctrl-C) is waited for, for a moment, and decoded: it
-    says what the caller was given. Tasks of asyncio are shielded instead."""
+    """True if an earlier send may have been executed and its answer was lost. The driver notes it here, so that whoever
+    sends another request in its place sends what is right after a lost answer.
+    """
+    finish_on_interrupt: bool = field(default=False, kw_only=True)
+    """True if an answer in flight, when Ctrl-C interrupts the thread, is awaited for a moment and decoded: it says what
+    the caller was given. asyncio tasks are shielded instead.
+    """
 
     def packed(self) -> bytes:
-        """As sent first."""
+        """The bytes as sent first."""
         return _pack(*self.words)
 
     def packed_in_full(self) -> bytes:
-        """As sent when the server does not know the script."""
+        """The bytes as sent when the server does not know the script."""
         return self.packed()
 
     def after_loss(self) -> Command[T]:
-        """What to send when an earlier answer was lost. Plain commands: the same again."""
+        """The request to send when an earlier answer was lost. Plain commands: the same again."""
         self.in_doubt = True
         return self
 

@@ -2,9 +2,9 @@
 
 Reading order: ``app`` (the commands, and what becomes of their errors), ``options`` (what every command takes),
 ``session`` (from options to an open engine), then the commands: ``push``, ``orders``, ``forward``, ``stats``, ``run``,
-``demo``; to operate the whole: ``shards``, ``grow``, ``dead``, ``topics``, ``acl``. ``output`` and ``board`` are how
-they speak, ``words`` what they make of the engine's, ``durations`` and ``numbers`` how they read options, ``signals``
-how they end, ``fleet`` how they learn who serves what.
+``demo``; to operate the whole: ``shards``, ``resharding``, ``dead``, ``topics``, ``acl``. ``output`` and
+``shard_table`` are how they speak, ``words`` what they make of the engine's, ``durations`` and ``numbers`` how they
+read options, ``signals`` how they end, ``supervisor`` how they learn who serves what.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ import click
 
 from shardq import __version__
 from shardq.cli.acl import acl
+from shardq.cli.by_id import cancel, get, reschedule
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.forward import forward
 from shardq.cli.grow.command import expand, shrink
 from shardq.cli.options import Given, shared
-from shardq.cli.orders import cancel, get, reschedule
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
 from shardq.cli.push.command import push
 from shardq.cli.run import run

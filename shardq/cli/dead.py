@@ -8,9 +8,9 @@ from itertools import islice
 import click
 import msgspec
 
+from shardq.cli.by_id import told
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.orders import told
 from shardq.cli.output import complain, payload_shown, say, tell
 from shardq.cli.session import opened
 from shardq.model.task import DeadTask
@@ -47,9 +47,9 @@ def dead(given: Given, topic: str | None, limit: int | None) -> None:
     if not tasks:
         say("none")
         return
-    from shardq.cli import board
+    from shardq.cli import shard_table
 
-    board.print_rows(
+    shard_table.print_rows(
         ("id", "died (UTC)", " attempts", "reason"),
         [
             (task.id, f"{task.died:%m-%d %H:%M:%S}", str(task.failures + task.lapses), _last_line(task.reason))

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.calls.grow import meta_fields
 from shardq.calls.request import Command
+from shardq.calls.resharding import meta_fields
 from shardq.drivers.sync import Driver
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import ShardqError
@@ -36,10 +36,10 @@ def sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
     asked: dict[int, tuple[int, str]] = {}
     commands: list[Command[Any]] = []
     for keys in shards:
-        of_meta, parcels = meta_fields(keys, "swept", "moved"), Command(keys.slot, ("HLEN", keys.moved), int)
-        commands += of_meta, parcels
+        of_meta, moving_tasks = meta_fields(keys, "swept", "moved"), Command(keys.slot, ("HLEN", keys.moved), int)
+        commands += of_meta, moving_tasks
         asked[id(of_meta)] = keys.shard, "meta"
-        asked[id(parcels)] = keys.shard, "parcels"
+        asked[id(moving_tasks)] = keys.shard, "parcels"
     answers: dict[tuple[int, str], Any] = {}
     for command, result in driver.call_all(commands, timeout=STATS_TIMEOUT_S):
         if not isinstance(result, ShardqError):

@@ -74,11 +74,13 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, f
     topology = engine.topology
     with suppress(OSError):  # as in the looker
         say(f"serving {engine.name!r}: {topology.shards} shards at {_where(engine)}; Ctrl-C ends it")
-    from shardq.cli import board
+    from shardq.cli import shard_table
 
     if sys.stdout.isatty():
-        shards = board.Board(*board.COUNTS, board.DISPATCHED, *board.LATENESS, board.POLLER)
-        live = stack.enter_context(board.LiveBoard(shards))
+        shards = shard_table.ShardTable(
+            *shard_table.COUNTS, shard_table.DISPATCHED, *shard_table.LATENESS, shard_table.POLLER
+        )
+        live = stack.enter_context(shard_table.LiveShardTable(shards))
 
         def drawn(seen: Stats | None, trouble: str) -> None:
             if seen is not None:
@@ -86,7 +88,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, f
             live.show(seen, below=trouble or _said(seen))
 
         return drawn, LIVE_S
-    line = board.Board()
+    line = shard_table.ShardTable()
 
     def plain(seen: Stats | None, trouble: str) -> None:
         if seen is None:

@@ -39,7 +39,7 @@ def shards(given: Given) -> None:
         seen = engine.stats()
         keys = [shard_keys(engine.name, shard.shard) for shard in seen.shards]
         members = run(driver, dispatchers(control_keys(engine.name)))
-        whole = Whole(seen, engine.topology, keys, sweeps(driver, keys), members)
+        whole = ClusterTable(seen, engine.topology, keys, sweeps(driver, keys), members)
         nodes = whole.nodes(driver.nodes())
     if given.json:
         tell(whole.shown(nodes))
@@ -48,7 +48,7 @@ def shards(given: Given) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeRow:
     node: str
     shards: int
     tasks: int
@@ -56,7 +56,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class ClusterTable:
     """All that was read."""
 
     seen: Stats
@@ -109,13 +109,15 @@ class Whole:
             return "swept"
         return "to be swept" if shard < topology.shards else "to be emptied"
 
-    def nodes(self, masters: list[str]) -> list[Node]:
+    def nodes(self, masters: list[str]) -> list[NodeRow]:
         """Those without a shard, too: they count in the mean."""
         shards, tasks = Counter[str](), Counter[str]()
         for shard in self.seen.shards:
             shards[shard.node] += 1
             tasks[shard.node] += held(shard)
-        return [Node(node, shards[node], tasks[node], self.share(tasks[node])) for node in sorted({*masters, *shards})]
+        return [
+            NodeRow(node, shards[node], tasks[node], self.share(tasks[node])) for node in sorted({*masters, *shards})
+        ]
 
     def change(self) -> str:
         """A sentence on the change that is under way; empty without one."""
@@ -132,7 +134,7 @@ class Whole:
             parts.append(f"a change from {topology.shards} to {topology.pending} shards is announced")
         return "; ".join(parts)
 
-    def shown(self, nodes: list[Node]) -> dict[str, Any]:
+    def shown(self, nodes: list[NodeRow]) -> dict[str, Any]:
         topology, pollers = self.topology, self.pollers()
         return {
             "name": self.seen.name,
@@ -182,25 +184,27 @@ def fullest(counts: list[int]) -> float | None:
     return max(counts) * len(counts) / sum(counts) if any(counts) else None
 
 
-def _print(whole: Whole, nodes: list[Node]) -> None:
-    from shardq.cli import board
+def _print(whole: ClusterTable, nodes: list[NodeRow]) -> None:
+    from shardq.cli import shard_table
 
     pollers = whole.pollers()
-    motion = (board.Column("change", board.of_shard(lambda shard: whole.motion(shard.shard)), rank=3),)
-    table = board.Board(
-        board.Column("tag", board.of_shard(lambda shard: whole.tag(shard.shard)), rank=11),
-        board.Column("slot", board.of_shard(lambda shard: str(whole.keys[shard.shard].slot)), rank=12),
-        *board.COUNTS,
-        board.DEAD,
-        board.Column("share", lambda row: _percent(whole.share(held(row))) if board.seen(row) else "?", rank=10),
+    motion = (shard_table.Column("change", shard_table.of_shard(lambda shard: whole.motion(shard.shard)), rank=3),)
+    table = shard_table.ShardTable(
+        shard_table.Column("tag", shard_table.of_shard(lambda shard: whole.tag(shard.shard)), rank=11),
+        shard_table.Column("slot", shard_table.of_shard(lambda shard: str(whole.keys[shard.shard].slot)), rank=12),
+        *shard_table.COUNTS,
+        shard_table.DEAD,
+        shard_table.Column(
+            "share", lambda row: _percent(whole.share(held(row))) if shard_table.seen(row) else "?", rank=10
+        ),
         *(motion if whole.changing else ()),
-        board.NODE,
-        board.Column("poller", board.of_shard(lambda shard: pollers.get(shard.shard, "nobody")), rank=8),
+        shard_table.NODE,
+        shard_table.Column("poller", shard_table.of_shard(lambda shard: pollers.get(shard.shard, "nobody")), rank=8),
         rates=False,
     )
-    board.print_table(table, whole.seen)
+    shard_table.print_table(table, whole.seen)
     say("")
-    board.print_rows(
+    shard_table.print_rows(
         ("node", " shards", " tasks", " share"),
         [(node.node, str(node.shards), f"{node.tasks:,}", _percent(node.share)) for node in nodes],
         totals=("fullest / mean", *(_ratio([getattr(node, field) for node in nodes]) for field in _SPREAD), ""),

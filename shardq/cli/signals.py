@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-from shardq.worker.sign import LOOK_S
+from shardq.worker.signal_event import LOOK_S
 
 T = TypeVar("T")
 

@@ -49,11 +49,11 @@ def stats(given: Given, watch: float | None) -> int:
             while True:
                 _show(given, engine.stats())
                 time.sleep(watch)
-        from shardq.cli import board
+        from shardq.cli import shard_table
 
         seen = engine.stats()
-        shards = board.Board(*_columns(seen))
-        with board.LiveBoard(shards) as live:
+        shards = shard_table.ShardTable(*_columns(seen))
+        with shard_table.LiveShardTable(shards) as live:
             while True:
                 shards.look(seen, time.monotonic())
                 live.show(seen, below=f"{time.strftime('%X')}  {'; '.join(seen.problems) or _where(seen)}")
@@ -62,11 +62,11 @@ def stats(given: Given, watch: float | None) -> int:
 
 
 def _columns(seen: Stats) -> tuple[Any, ...]:
-    from shardq.cli import board
+    from shardq.cli import shard_table
 
     nodes = {shard.node for shard in seen.shards}
-    columns = (*board.COUNTS, board.DEAD, board.DISPATCHED, board.HEAD)
-    return (*columns, board.NODE) if len(nodes) > 1 else columns
+    columns = (*shard_table.COUNTS, shard_table.DEAD, shard_table.DISPATCHED, shard_table.HEAD)
+    return (*columns, shard_table.NODE) if len(nodes) > 1 else columns
 
 
 def _where(seen: Stats) -> str:
@@ -78,9 +78,9 @@ def _show(given: Given, seen: Stats) -> None:
     if given.json:
         tell(shown(seen))
         return
-    from shardq.cli import board
+    from shardq.cli import shard_table
 
-    board.print_table(board.Board(*_columns(seen), rates=False), seen)
+    shard_table.print_table(shard_table.ShardTable(*_columns(seen), rates=False), seen)
     say(_where(seen) + _unconfirmed(seen))
     for said in (*seen.warnings, *seen.problems):
         complain(said)

@@ -36,9 +36,9 @@ def topics(given: Given) -> None:
         for row in rows:
             tell(row)
     elif rows:
-        from shardq.cli import board
+        from shardq.cli import shard_table
 
-        board.print_rows(
+        shard_table.print_rows(
             ("topic", " ready", " dispatched", "set"),
             [(row["topic"] or "''", f"{row['ready']:,}", f"{row['dispatched']:,}", _settings(row)) for row in rows],
         )

@@ -9,6 +9,6 @@ lists on other nodes and those within a rate, ``faults`` knows which of them fai
 from shardq.dispatcher.dispatcher import Dispatcher
 from shardq.dispatcher.faults import RouteFault
 from shardq.dispatcher.lateness import Lateness
-from shardq.dispatcher.poller import Keep, PollerReport
+from shardq.dispatcher.poller import PollerReport, Retention
 
-__all__ = ["Dispatcher", "Keep", "Lateness", "PollerReport", "RouteFault"]
+__all__ = ["Dispatcher", "Retention", "Lateness", "PollerReport", "RouteFault"]

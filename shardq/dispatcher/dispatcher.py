@@ -6,18 +6,18 @@ import logging
 import threading
 from collections import defaultdict
 
-from shardq.atlas import Atlas
-from shardq.bells import Bells
 from shardq.dispatcher.faults import RouteFault, RouteFaults
 from shardq.dispatcher.membership import Membership
 from shardq.dispatcher.pacing import Lead
-from shardq.dispatcher.poller import Keep, Poller, PollerReport
+from shardq.dispatcher.poller import Poller, PollerReport, Retention
 from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
-from shardq.growth.mover import Mover
 from shardq.layout.topology import Topology
+from shardq.resharding.migrator import Migrator
+from shardq.subscriber import Subscriber
 from shardq.threads import ended
+from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -25,9 +25,11 @@ log = logging.getLogger("shardq.dispatcher")
 class Dispatcher:
     """Started once, stopped once. ``start`` returns when this process is a member and its pollers run."""
 
-    def __init__(self, driver: Driver, atlas: Atlas, bells: Bells, *, max_attempts: int, keep: Keep) -> None:
+    def __init__(
+        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
+    ) -> None:
         self._driver = driver
-        self._atlas = atlas
+        self._cache = cache
         self._max_attempts = max_attempts
         self._keep = keep
         self._lock = threading.Lock()
@@ -35,28 +37,28 @@ class Dispatcher:
         self._pollers: dict[int, Poller] = {}
         self._members: tuple[str, ...] = ()
         self._stopped = False
-        self._bells = bells
+        self._subscriber = subscriber
         self._leads: defaultdict[str, Lead] = defaultdict(Lead)
-        self._membership = Membership(driver, atlas, self._rebalance)
+        self._membership = Membership(driver, cache, self._rebalance)
         self._faults = RouteFaults()
         self._relay = Relay(
             driver,
-            atlas,
+            cache,
             process=self._membership.process,
             serves=lambda shard: shard in self._pollers,
             faults=self._faults,
         )
-        self._mover = Mover(
+        self._mover = Migrator(
             driver,
-            atlas,
+            cache,
             process=self._membership.process,
             mine=lambda: sorted(self._pollers),
             members=lambda: len(self._members),
         )
-        self._unlearn = atlas.on_change(self._topology_changed)
+        self._unlearn = cache.on_change(self._topology_changed)
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self._membership.process}: {len(self._pollers)} of {len(self._atlas.span())} shards>"
+        return f"<Dispatcher {self._membership.process}: {len(self._pollers)} of {len(self._cache.span())} shards>"
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -64,12 +66,12 @@ class Dispatcher:
         return self._members
 
     def start(self) -> None:
-        self._bells.listen(self._atlas.control.news, self._atlas.control.slot, self._hear_news)
+        self._subscriber.subscribe(self._cache.control.news, self._cache.control.slot, self._hear_news)
         try:
             self._membership.join()
-            self._mover.topology_changed(self._atlas.topology)
+            self._mover.topology_changed(self._cache.topology)
         except BaseException:
-            self._bells.forget(self._atlas.control.news, self._hear_news)
+            self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
             self._unlearn()
             raise
 
@@ -90,7 +92,7 @@ class Dispatcher:
             *(poller.thread for poller in pollers),
         ]
         ended(thread for thread in threads if thread is not None)
-        self._bells.forget(self._atlas.control.news, self._hear_news)
+        self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
         self._membership.leave()
 
     def reports(self) -> dict[int, PollerReport]:
@@ -103,7 +105,7 @@ class Dispatcher:
         """The routes that this process can't serve now."""
         with self._lock:
             mine = list(self._pollers)
-        return self._faults.shown(self._atlas.topology, mine)
+        return self._faults.shown(self._cache.topology, mine)
 
     def _hear_news(self, _: str | None) -> None:
         self._membership.news.set()
@@ -111,7 +113,7 @@ class Dispatcher:
     def _tell_to_end(self, pollers: list[Poller]) -> None:
         for poller in pollers:
             poller.stop()
-            self._bells.forget(poller.keys.bell, poller.rung)
+            self._subscriber.unsubscribe(poller.keys.bell, poller.rung)
 
     def _topology_changed(self, topology: Topology) -> None:
         self._mover.topology_changed(topology)
@@ -119,36 +121,36 @@ class Dispatcher:
         with self._lock:
             self._faults.keep(topology, self._pollers)
             for poller in self._pollers.values():
-                poller.bell.set()
+                poller.wakeup.set()
 
     def _rebalance(self, members: tuple[str, ...]) -> None:
         """After each beat: serves exactly this process's share of the shards."""
         self._members = members
-        span = self._atlas.topology.span()
+        span = self._cache.topology.span()
         mine = set(shares(members, len(span)).get(self._membership.process, ()))
         with self._lock:
             if self._stopped or mine == self._pollers.keys():
                 return
             gone = [self._pollers.pop(shard) for shard in self._pollers.keys() - mine]
-            self._faults.keep(self._atlas.topology, mine)
+            self._faults.keep(self._cache.topology, mine)
             for shard in sorted(mine - self._pollers.keys()):
                 # known before it starts: the relay takes no shard of others
                 self._pollers[shard] = poller = self._new_poller(shard)
-                self._bells.listen(poller.keys.bell, poller.keys.slot, poller.rung)
+                self._subscriber.subscribe(poller.keys.bell, poller.keys.slot, poller.rung)
                 poller.start()
         log.info("serving %d of %d shards among %d processes", len(mine), len(span), len(members))
         self._tell_to_end(gone)
         ended(poller.thread for poller in gone)
 
     def _new_poller(self, shard: int) -> Poller:
-        keys = self._atlas.keys(shard)
+        keys = self._cache.keys(shard)
         return Poller(
             self._driver,
-            self._atlas,
+            self._cache,
             keys,
             max_attempts=self._max_attempts,
             keep=self._keep,
-            hears=lambda: self._bells.hears(keys.bell),
+            is_subscribed=lambda: self._subscriber.is_subscribed(keys.bell),
             relay=self._relay.rouse,
             faults=self._faults,
             leads=self._leads,

@@ -17,7 +17,7 @@ from shardq.calls import dispatch
 from shardq.calls.answers import Missing, Stale
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.relay import is_relayed
-from shardq.drivers.sync import Driver, Line
+from shardq.drivers.sync import DedicatedConnection, Driver
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Route, Topology
@@ -39,10 +39,17 @@ class Forwarding:
     """For the poller's thread."""
 
     def __init__(
-        self, driver: Driver, line: Line, keys: ShardKeys, *, relay: Relayed, faults: RouteFaults, timeout: float
+        self,
+        driver: Driver,
+        connection: DedicatedConnection,
+        keys: ShardKeys,
+        *,
+        relay: Relayed,
+        faults: RouteFaults,
+        timeout: float,
     ) -> None:
         self._driver = driver
-        self._line = line
+        self._connection = connection
         self._keys = keys
         self._relay = relay
         self._faults = faults
@@ -94,7 +101,7 @@ class Forwarding:
             return wait
         call = dispatch.forward(self._keys, topology.epoch, topic, to=route.to, side=route.side, limit=limit)
         try:
-            left = self._line.call(call, timeout=self._timeout).left
+            left = self._connection.call(call, timeout=self._timeout).left
         except (Stale, Missing, EngineClosed, Unavailable, Unanswered):
             raise  # a node that does not answer is no fault of the list
         except ShardqError as exc:

@@ -70,7 +70,7 @@ class Lateness(msgspec.Struct, frozen=True):
         return cls(tuple(counts), early)
 
 
-class Tally:
+class LatenessRecorder:
     """What a poller writes to. One thread notes, any thread takes the ``snapshot``."""
 
     def __init__(self) -> None:

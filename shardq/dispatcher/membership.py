@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from shardq.atlas import Atlas
 from shardq.calls import control
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ControlKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Operation, refreshed, run
+from shardq.operation import Operation, refresh, run
+from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -46,14 +46,14 @@ Changed = Callable[[tuple[str, ...]], None]
 class Membership:
     """Calls ``changed`` from its thread (and once from ``join``) after each beat with the living members, sorted."""
 
-    def __init__(self, driver: Driver, atlas: Atlas, changed: Changed) -> None:
+    def __init__(self, driver: Driver, cache: TopologyCache, changed: Changed) -> None:
         self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
         self.news = threading.Event()
         """Set by whoever hears that something changed."""
         self._driver = driver
-        self._line = driver.line(atlas.control.slot)
+        self._connection = driver.dedicated(cache.control.slot)
         """A connection of its own: a beat must not wait for one, and stopping ends it out of a call."""
-        self._atlas = atlas
+        self._cache = cache
         self._changed = changed
         self._members: dict[str, float] = {}
         """Name → the monotonic instant until which it counts as alive."""
@@ -70,7 +70,7 @@ class Membership:
         try:
             self._beat(timeout=None)  # a start has a caller's patience, not a beat's
         except BaseException:
-            self._line.close()
+            self._connection.close()
             raise
         self.thread.start()
 
@@ -78,17 +78,17 @@ class Membership:
         """Tells the thread to end, also out of a beat that is under way: no other follows."""
         self._stopping = True
         self.news.set()
-        self._line.interrupt()
+        self._connection.interrupt()
 
     def leave(self) -> None:
         """Tells the others at once. Without an answer they find out after the period."""
         try:
             self._driver.call(
                 control.heartbeat(
-                    self._atlas.control,
+                    self._cache.control,
                     self.process,
                     period_ms=_ms(PERIOD_S),
-                    epoch=self._atlas.topology.epoch,
+                    epoch=self._cache.topology.epoch,
                     leave=True,
                 ),
                 timeout=LEAVE_TIMEOUT_S,
@@ -105,7 +105,7 @@ class Membership:
                     time.sleep(NEWS_GAP_S)
         finally:
             self._driver.outages.left(WHO)
-            self._line.close()
+            self._connection.close()
 
     def _guarded_beat(self) -> float:
         try:
@@ -132,15 +132,15 @@ class Membership:
 
     def _beat(self, *, timeout: float | None = CALL_TIMEOUT_S) -> float:
         """One beat; answers how long until the next."""
-        atlas = self._atlas
-        roll = self._line.call(
-            control.heartbeat(atlas.control, self.process, period_ms=_ms(PERIOD_S), epoch=atlas.topology.epoch),
+        cache = self._cache
+        roll = self._connection.call(
+            control.heartbeat(cache.control, self.process, period_ms=_ms(PERIOD_S), epoch=cache.topology.epoch),
             timeout=timeout,
         )
-        if roll.epoch > atlas.topology.epoch:
-            atlas.learn(Topology.from_fields(roll.topology))
-        elif roll.epoch < atlas.topology.epoch:
-            run(self._driver, refreshed(atlas), CALL_TIMEOUT_S)
+        if roll.epoch > cache.topology.epoch:
+            cache.learn(Topology.from_fields(roll.topology))
+        elif roll.epoch < cache.topology.epoch:
+            run(self._driver, refresh(cache), CALL_TIMEOUT_S)
         now = time.monotonic()
         living = {name: now + PERIOD_S - (roll.now_us / 1e6 - last_ms / 1e3) for name, last_ms in roll.members.items()}
         if self._outage:

@@ -18,7 +18,7 @@ LONGEST_SLEEP_S = 20.0
 """While the bell is heard nothing can fall due unnoticed; this covers a ring lost on its way. Part of the contract: a
 lease longer than this rings no bell (``rouse.lua``)."""
 
-DEAF_SLEEP_S = 0.25
+UNSUBSCRIBED_SLEEP_S = 0.25
 """While it is not heard: what a push can be late by."""
 
 AWAKE_S = 0.002
@@ -33,7 +33,7 @@ LONGEST_BACKOFF_S = 2.0
 
 
 @dataclass(slots=True)
-class Pace:
+class BatchSizer:
     """The batch size of one poller, and its patience with errors."""
 
     limit: int = FIRST_BATCH
@@ -66,25 +66,25 @@ class Lead:
     us: float = 200.0
 
     def learn(self, late_us: int) -> None:
-        """After a wake at the instant that ``Sleep.until_us`` named; below 0: the call came early."""
+        """After a wake at the instant that ``NextStep.until_us`` named; below 0: the call came early."""
         self.us = min(MOST_LEAD_US, self.us + LATER_US) if late_us >= 0 else max(0.0, self.us - EARLIER_US)
 
 
-class Sleep(NamedTuple):
+class NextStep(NamedTuple):
     seconds: float
     until_us: int | None
     """The instant of the server's clock at which its end is aimed; None: at none so exactly."""
 
 
-def sleep(result: Dispatched, lead: Lead, *, hears: bool) -> Sleep:
+def sleep(result: Dispatched, lead: Lead, *, is_subscribed: bool) -> NextStep:
     """From the answer until the next instant of interest, exactly, by the server's clock."""
     # the longest sleep is drawn anew so that the pollers of a process spread out
-    cap = LONGEST_SLEEP_S * random.uniform(0.9, 1.0) if hears else DEAF_SLEEP_S
+    cap = LONGEST_SLEEP_S * random.uniform(0.9, 1.0) if is_subscribed else UNSUBSCRIBED_SLEEP_S
     if result.next_us is None:
-        return Sleep(cap, None)
+        return NextStep(cap, None)
     wait = max(0.0, (result.next_us - result.now_us) / 1e6)
     if wait > cap:
-        return Sleep(cap, None)
+        return NextStep(cap, None)
     if wait < AWAKE_S:
-        return Sleep(wait, None)
-    return Sleep(wait - lead.us / 1e6, result.next_us)
+        return NextStep(wait, None)
+    return NextStep(wait - lead.us / 1e6, result.next_us)

@@ -14,18 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from shardq.atlas import Atlas
 from shardq.calls import clean, dispatch
 from shardq.calls.answers import Missing, Stale
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
-from shardq.dispatcher.lateness import Lateness, Tally
-from shardq.dispatcher.pacing import LONGEST_SLEEP_S, Lead, Pace, sleep
+from shardq.dispatcher.lateness import Lateness, LatenessRecorder
+from shardq.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import mended, run
+from shardq.operation import recover, run
+from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -42,7 +42,7 @@ PollerState = Literal["starting", "running", "failing", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Retention:
     """How long dead tasks are kept, and how many in all shards."""
 
     age_ms: int
@@ -76,35 +76,39 @@ class PollerReport:
 
 
 class Poller:
-    """Serves one shard. ``bell`` is set by whoever knows of something due; ``hears``: whether rings reach us."""
+    """Serves one shard. ``bell`` is set by whoever knows of something due; ``is_subscribed``: whether rings reach
+    us.
+    """
 
     def __init__(
         self,
         driver: Driver,
-        atlas: Atlas,
+        cache: TopologyCache,
         keys: ShardKeys,
         *,
         max_attempts: int,
-        keep: Keep,
-        hears: Callable[[], bool],
+        keep: Retention,
+        is_subscribed: Callable[[], bool],
         relay: Relayed,
         faults: RouteFaults,
         leads: defaultdict[str, Lead],
     ) -> None:
         self.keys = keys
-        self.bell = threading.Event()
+        self.wakeup = threading.Event()
         self._driver = driver
-        self._atlas = atlas
-        self._line = driver.line(keys.slot)
-        self._forwarding = Forwarding(driver, self._line, keys, relay=relay, faults=faults, timeout=CALL_TIMEOUT_S)
+        self._cache = cache
+        self._connection = driver.dedicated(keys.slot)
+        self._forwarding = Forwarding(
+            driver, self._connection, keys, relay=relay, faults=faults, timeout=CALL_TIMEOUT_S
+        )
         self._max_attempts = max_attempts
         self._keep = keep
         self._trim_at = time.monotonic() + TRIM_S * random.uniform(0.1, 1.0)
-        self._hears = hears
+        self._is_subscribed = is_subscribed
         self._topics: list[str] = []
         self._caller = secrets.token_hex(6)
         """Another one after each dispatch whose answer may have been lost."""
-        self._pace = Pace()
+        self._pace = BatchSizer()
         self._leads = leads
         """By node; shared by the pollers of a process."""
         self._until_us: int | None = None
@@ -118,7 +122,7 @@ class Poller:
         """Steps in a row that the shard refused: with each, mending takes more time, and more steps."""
         self._dispatched = 0
         self._late_ms: int | None = None
-        self._lateness = Tally()
+        self._lateness = LatenessRecorder()
         self._stepped = time.monotonic()
         self.thread = threading.Thread(target=self.run, name=f"shardq-poller-{keys.shard}", daemon=True)
 
@@ -131,12 +135,12 @@ class Poller:
     def stop(self) -> None:
         """Tells the thread to end, also out of a call that is under way."""
         self._stopping = True
-        self.bell.set()
-        self._line.interrupt()
+        self.wakeup.set()
+        self._connection.interrupt()
 
     def rung(self, _: str | None) -> None:
         """Something is due earlier than known, or a ring may have been missed. From any thread."""
-        self.bell.set()
+        self.wakeup.set()
 
     def report(self) -> PollerReport:
         return PollerReport(
@@ -153,16 +157,16 @@ class Poller:
         try:
             while not self._stopping:
                 # cleared before the step: a ring during it is not lost
-                if self.bell.is_set():
-                    self.bell.clear()
+                if self.wakeup.is_set():
+                    self.wakeup.clear()
                     self._forwarding.rung()
                 wait = self._guarded_step()
-                if wait > 0 and not self._stopping and self.bell.wait(wait):
+                if wait > 0 and not self._stopping and self.wakeup.wait(wait):
                     self._until_us = None
         finally:
             self._state = "stopped"
             self._driver.outages.left(self.keys.shard)
-            self._line.close()
+            self._connection.close()
 
     def _guarded_step(self) -> float:
         """A step, or how long to wait after its failure. Said once in the log: of the node, or of this shard."""
@@ -201,7 +205,7 @@ class Poller:
     def _mend(self, fault: ShardqError) -> float:
         round, self._mends = self._mends, self._mends + 1
         try:
-            run(self._driver, mended(self._atlas, self.keys, fault, round), CALL_TIMEOUT_S)
+            run(self._driver, recover(self._cache, self.keys, fault, round), CALL_TIMEOUT_S)
         except Exception as exc:  # noqa: BLE001  as above
             self._mends = 0
             return self._failed(exc)
@@ -210,12 +214,12 @@ class Poller:
 
     def step(self) -> float:
         """Moves what is due, and answers how long there is nothing to do, in seconds."""
-        topology = self._atlas.topology
+        topology = self._cache.topology
         until_us, self._until_us = self._until_us, None
         routed = topology.open_routes if topology.routes else {}
         topics = self._forwarding.given(self._topics, topology) if routed else self._topics
         began = time.monotonic()
-        result = self._line.call(
+        result = self._connection.call(
             dispatch.dispatch(
                 self.keys,
                 topology.epoch,
@@ -243,7 +247,7 @@ class Poller:
         if result.lacking:
             # newest first, so that the topics not met for longest fall out
             self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
-        wait, self._until_us = sleep(result, lead, hears=self._hears())
+        wait, self._until_us = sleep(result, lead, is_subscribed=self._is_subscribed())
         if routed:
             sooner = self._forwarding.serve(result.routed, topics, topology, limit=self._pace.limit)
             if sooner < wait:
@@ -257,7 +261,7 @@ class Poller:
         """Removes the oldest dead tasks past what is to be kept; says whether there may be more of them."""
         keep = self._keep.in_a_shard(topology)
         call = clean.trim(self.keys, topology.epoch, age_ms=self._keep.age_ms, keep=keep)
-        if self._line.call(call, timeout=CALL_TIMEOUT_S) == clean.CHUNK:
+        if self._connection.call(call, timeout=CALL_TIMEOUT_S) == clean.CHUNK:
             return True
         self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)
         return False

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shardq.atlas import Atlas
 from shardq.calls import consume, dispatch, limits
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.request import Call, Command
@@ -31,7 +30,8 @@ from shardq.layout.keys import ShardKeys
 from shardq.layout.slots import slot_of
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.model.record import encoded_payload
-from shardq.operation import on_shard, refreshed, run
+from shardq.operation import call_shard, refresh, run
+from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.relay")
 
@@ -70,7 +70,7 @@ class _Batch:
     keys: ShardKeys
     topic: str
     route: Route
-    acks: list[consume.Ack]
+    acks: list[consume.SettleAck]
     payloads: list[bytes]
 
 
@@ -86,10 +86,10 @@ class Relay:
     """Serves the routes that a poller's forward script alone can't, in the shards that this process serves."""
 
     def __init__(
-        self, driver: Driver, atlas: Atlas, *, process: str, serves: Callable[[int], bool], faults: RouteFaults
+        self, driver: Driver, cache: TopologyCache, *, process: str, serves: Callable[[int], bool], faults: RouteFaults
     ) -> None:
         self._driver = driver
-        self._atlas = atlas
+        self._cache = cache
         self._process = process
         self._serves = serves
         self._faults = faults
@@ -148,7 +148,7 @@ class Relay:
         """Once over everything; says whether there is more to do at once."""
         now = time.monotonic()
         self._again = {what: at for what, at in self._again.items() if at > now}
-        topology = self._atlas.topology
+        topology = self._cache.topology
         routes = topology.open_routes
         for to, held in list(self._held.items()):
             if routes.get(held.batch.topic) != held.batch.route or not self._serves(held.batch.keys.shard):
@@ -162,7 +162,7 @@ class Relay:
             for shard, topic in self._open
             if topic in routes
             and self._serves(shard)
-            and is_relayed(self._driver, topology, topic, self._atlas.keys(shard))
+            and is_relayed(self._driver, topology, topic, self._cache.keys(shard))
         }
         more = False
         for topic in sorted({topic for _, topic in self._open}):
@@ -196,7 +196,7 @@ class Relay:
         ready: dict[int, int] = {}
         for shard in shards:
             try:
-                length = consume.length(self._atlas.keys(shard), topic, patience_s=CALL_TIMEOUT_S)
+                length = consume.length(self._cache.keys(shard), topic, retry_for_s=CALL_TIMEOUT_S)
                 ready[shard] = self._driver.call(length, timeout=CALL_TIMEOUT_S)
             except ShardqError as exc:
                 self._failed(topic, route, shard, exc)
@@ -222,7 +222,7 @@ class Relay:
         """Back with permits that were not used."""
         if permits:
             try:
-                call = limits.release(self._atlas.control, topic, (), unused=permits)
+                call = limits.release(self._cache.control, topic, (), unused=permits)
                 self._driver.call(call, timeout=CALL_TIMEOUT_S)
             except ShardqError as exc:
                 log.debug("%d permits of %r could not be given back: %s", permits, topic, exc)
@@ -231,8 +231,8 @@ class Relay:
         if not want:
             return 0
         call = limits.permit(
-            self._atlas.control,
-            self._atlas.topology.epoch,
+            self._cache.control,
+            self._cache.topology.epoch,
             topic,
             Limit(rate=rate),
             want,
@@ -250,7 +250,7 @@ class Relay:
             # the limits may have changed: none for now, and the next round knows them
             self._again["rate", topic] = time.monotonic() + PACE_S
             with contextlib.suppress(ShardqError):
-                run(self._driver, refreshed(self._atlas), CALL_TIMEOUT_S)
+                run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)
         except ShardqError as exc:
             self._again["rate", topic] = time.monotonic() + RETRY_S
             self._unasked[topic] = shards
@@ -269,7 +269,7 @@ class Relay:
 
     def _forward(self, topic: str, route: Route, shard: int, most: int) -> tuple[int, int]:
         """At most so many payloads of a shard; answers how many it took, and how many are left to be taken at once."""
-        keys = self._atlas.keys(shard)
+        keys = self._cache.keys(shard)
         try:
             if reaches(self._driver, route, keys):
                 done = self._on(
@@ -307,7 +307,7 @@ class Relay:
                 keys, epoch, {topic: most}, max=most, lease_ms=int(LEASE_S * 1000), token=token
             ),
         )
-        acks = [consume.Ack(task.id, token) for task in claim.tasks]
+        acks = [consume.SettleAck(task.id, token) for task in claim.tasks]
         return _Batch(keys, topic, route, acks, [encoded_payload(task.record) for task in claim.tasks]), claim.left[0]
 
     def _token(self) -> str:
@@ -336,9 +336,9 @@ class Relay:
         self._tell(batch, lambda keys, epoch: consume.settle(keys, epoch, batch.acks))
 
     def _give_back(self, batch: _Batch) -> None:
-        if batch.topic in self._atlas.topology.limits:
+        if batch.topic in self._cache.topology.limits:
             self._unused(batch.topic, len(batch.acks))
-        backs = [consume.Back(ack.id, ack.token) for ack in batch.acks]
+        backs = [consume.SettleGiveBack(ack.id, ack.token) for ack in batch.acks]
         self._tell(batch, lambda keys, epoch: consume.settle(keys, epoch, (), backs))
 
     def _tell(self, batch: _Batch, make: Callable[[ShardKeys, int], Call[T]]) -> None:
@@ -350,7 +350,7 @@ class Relay:
             self._failed(batch.topic, batch.route, batch.keys.shard, exc)
 
     def _on(self, keys: ShardKeys, make: Callable[[ShardKeys, int], Call[T]]) -> T:
-        return run(self._driver, on_shard(self._atlas, lambda: keys, make), CALL_TIMEOUT_S)
+        return run(self._driver, call_shard(self._cache, lambda: keys, make), CALL_TIMEOUT_S)
 
     def _failed(self, topic: str, route: Route, shard: int, exc: ShardqError) -> None:
         """A node that does not answer holds back all topics of the shard; whatever else it is, this one."""

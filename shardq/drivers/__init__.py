@@ -1,9 +1,9 @@
-"""Carries calls to the servers that serve them, and imports no client of Redis but hiredis, the parser.
+"""Carries calls to the servers that serve them. Uses no client of Redis, only hiredis, the parser.
 
-Pure, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``patience`` (what to
-do about it, and when to give up), ``slots`` (who serves what), ``discover`` (how that is learnt), ``handshake``
-(what is said first on a connection), ``copies`` (what replicas have), ``outages`` (what the log says of nodes that
-fail), ``descriptors`` (how many files this process may have open). Then the two drivers, side by side: ``sync`` with
-``lanes``, ``ear``, ``routes``, ``pool``, ``wire`` and ``dial``; ``aio`` with ``aioroutes``, ``pipe`` and ``aiodial``.
-Both connect with ``resolving`` and ``tls``.
+No I/O, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``retry`` (what to do about
+it, and when to give up), ``slots`` (which node serves what), ``discover`` (learning that), ``handshake`` (the first
+words on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors`` (the
+files that this process may have open). Then the two drivers, side by side: ``sync`` with ``router``, ``pool``,
+``pipelines``, ``pubsub``, ``connection`` and ``sockets``; ``aio`` with ``aiorouter``, ``aioconnection`` and
+``aiosockets``. Both connect with ``resolving`` and ``tls``.
 """

@@ -1,6 +1,6 @@
 """The driver for asyncio: the twin of ``sync``, for the one loop it was opened in.
 
-Pollers and subscribers are threads under both engines, so lines and ears are ``sync``'s alone.
+Pollers and subscribers are threads under both engines, so dedicated and pub/sub connections are ``sync``'s alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
-from shardq.drivers.aioroutes import AsyncRoutes
-from shardq.drivers.copies import CONVERSATION_S, Copies
+from shardq.drivers.aioconnection import open_async_connection
+from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
-from shardq.drivers.lanes import DEPTH, LOOK_AHEAD
-from shardq.drivers.patience import Errand
-from shardq.drivers.pipe import open_pipe
-from shardq.drivers.routes import Connections
+from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
+from shardq.drivers.replicas import CONVERSATION_S, ReplicaTracker
+from shardq.drivers.retry import RetryingCall
+from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
 
@@ -33,27 +33,27 @@ class AsyncDriver:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._routes = AsyncRoutes(settings)
-        self._copies = Copies()
+        self._router = AsyncNodeRouter(settings)
+        self._replica_tracker = ReplicaTracker()
 
     async def open(self) -> None:
         """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
         """
-        await self._routes.open()
+        await self._router.open()
 
     async def close(self) -> None:
         """Close every connection, also those in use: their calls end at once."""
-        await self._routes.close()
+        await self._router.close()
 
     def abandon(self) -> None:
         """Close every connection of a loop that has ended."""
-        self._routes.abandon()
+        self._router.abandon()
 
     def check_open(self) -> None:
         """Raise before ``open()``, after ``close()``, in the child of a fork, and in another loop."""
-        self._routes.check_open()
+        self._router.check_open()
 
     @property
     def is_cluster(self) -> bool:
@@ -62,29 +62,29 @@ class AsyncDriver:
     @property
     def server_version(self) -> str:
         """Like ``valkey 9.1.2``; empty before ``open()``."""
-        return self._routes.version
+        return self._router.version
 
     # ---- calls
 
     # A deadline for the whole call, and not a cancellation: what was sent must be told from what was not.
     async def call(self, call: Command[T], timeout: float | None = None) -> T:  # noqa: ASYNC109
         """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
-        routes = self._routes
-        routes.check_open()
-        patience = self.settings.timeout if timeout is None else timeout
-        errand = Errand(call, now=time.monotonic(), timeout=patience)
+        router = self._router
+        router.check_open()
+        retry_for_s = self.settings.timeout if timeout is None else timeout
+        retrying = RetryingCall(call, now=time.monotonic(), timeout=retry_for_s)
         while True:
-            address = routes.target(errand)
-            answer = unserved(errand.request.slot) if address is None else await self._trip(errand, address)
+            address = router.target(retrying)
+            answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
             if isinstance(answer, ErrorReply):
                 answer = of_reply(answer.text, asked=address or "")
             if not isinstance(answer, Fault):
-                return errand.request.decode(answer)
+                return retrying.request.decode(answer)
             node = address or self.settings.safe_url
-            step = errand.met(answer, now=time.monotonic(), node=node, chance=random.random())
-            await routes.act(step)
-            if step.pause_s:
-                await asyncio.sleep(step.pause_s)
+            step = retrying.failed_with(answer, now=time.monotonic(), node=node, chance=random.random())
+            await router.act(step)
+            if step.backoff_s:
+                await asyncio.sleep(step.backoff_s)
 
     async def call_all(
         self,
@@ -97,7 +97,7 @@ class AsyncDriver:
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
         hold back the calls of another. ``timeout`` is for each call.
         """
-        self._routes.check_open()
+        self._router.check_open()
         source = iter(calls)
         exhausted = False
         under_way: dict[asyncio.Task[T], tuple[Command[T], str]] = {}
@@ -111,7 +111,7 @@ class AsyncDriver:
                 under_way[asyncio.create_task(self.call(call, timeout))] = call, node
 
         def hungry() -> bool:
-            nodes = max(1, len(self._routes.map.nodes))
+            nodes = max(1, len(self._router.map.nodes))
             busy = sum(count >= DEPTH for count in load.values())
             return busy < nodes and sum(map(len, waiting.values())) < LOOK_AHEAD * nodes
 
@@ -144,51 +144,51 @@ class AsyncDriver:
 
     async def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
-        self._routes.check_open()
+        self._router.check_open()
         addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
         by_node = {addresses[seal.slot]: seal for seal in seals}
         said = {address: await self._confirmed(address, seal) for address, seal in by_node.items()}
         return {slot: said[address] for slot, address in addresses.items()}
 
     async def _confirmed(self, address: str, seal: Call[None]) -> str | None:
-        if not address or (known := self._copies.known(address)) is not None:
+        if not address or (known := self._replica_tracker.known(address)) is not None:
             return known if address else None
         # one of its own: on a shared one everybody would wait
-        pipe = await open_pipe(self.settings, address, within=self.settings.connect_timeout)
-        if isinstance(pipe, Fault):
+        connection = await open_async_connection(self.settings, address, within=self.settings.connect_timeout)
+        if isinstance(connection, Fault):
             return None
         deadline = asyncio.get_running_loop().time() + CONVERSATION_S
-        conversation, answer = self._copies.confirmed(address, seal), None
+        conversation, answer = self._replica_tracker.confirmed(address, seal), None
         try:
             while not isinstance(answer, Fault):
-                answer = await pipe.exchange(conversation.send(answer), deadline=deadline)
+                answer = await connection.exchange(conversation.send(answer), deadline=deadline)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
         else:
             return None
         finally:
-            await pipe.close()
+            await connection.close()
 
-    async def _trip(self, errand: Errand[Any], address: str) -> Any:
-        pipe = await self._routes.node(address).pipe(errand.deadline)
-        if isinstance(pipe, Fault):
-            return pipe
-        return await pipe.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+    async def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
+        connection = await self._router.node(address).connection(retrying.deadline)
+        if isinstance(connection, Fault):
+            return connection
+        return await connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
 
     # ---- who serves what
 
     def node_of(self, slot: int) -> str:
         """The address of the slot's master, as last learnt; empty while nobody serves it."""
-        return self._routes.map.node(slot) or ""
+        return self._router.map.node(slot) or ""
 
     def nodes(self) -> list[str]:
         """The addresses of all masters, as last learnt."""
-        return list(self._routes.map.nodes)
+        return list(self._router.map.nodes)
 
     @property
     def unserved(self) -> int:
-        """How many slots nobody serves, as last learnt."""
-        return self._routes.map.unserved
+        """The number of slots that no node serves, as last learnt."""
+        return self._router.map.unserved
 
     def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
         """The slots by the node that serves them, in the order given."""
@@ -199,11 +199,11 @@ class AsyncDriver:
 
     async def refresh(self, doubted: str = "") -> None:
         """Learn now who serves what, from the node ``doubted`` last. Raises a ServerFault when nobody can tell."""
-        await self._routes.refresh(doubted)
+        await self._router.refresh(doubted)
 
-    def connections(self) -> dict[str, Connections]:
-        """How many connections are open to each node, and their bound."""
-        return self._routes.connections()
+    def connections(self) -> dict[str, ConnectionCounts]:
+        """The number of connections open to each node, and their bound."""
+        return self._router.connections()
 
     def __repr__(self) -> str:
         return f"AsyncDriver({self.settings.safe_url!r}, {self.server_version or 'not open'})"

@@ -1,7 +1,7 @@
-"""How a driver learns who serves what: the server itself, any node of the cluster, or the sentinels.
+"""Learns which node serves what: from the server itself, any node of the cluster, or the sentinels. No I/O.
 
-Conversations are written once, as generators that yield an ``Ask`` or a ``Locate`` and are sent its answer or a
-``Fault``, or a ``Look`` and are sent bytes; each driver holds them in its own way of waiting. No I/O here.
+Conversations are written once, as generators that yield a ``Query`` or a ``Locate`` and are sent its answer or a
+``Fault``, or a ``Probe`` and are sent bytes. Each driver holds them in its own way of waiting.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_EACH_CALL = "it is started again, every few seconds, for as long as anything
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Query:
     """One command to one address, on a connection of its own."""
 
     address: str
@@ -40,7 +40,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Probe:
     """A question: what does one address answer first to bytes on a bare connection? Nothing is empty."""
 
     address: str
@@ -75,7 +75,7 @@ class Locate:
         return future
 
 
-Question: TypeAlias = Ask | Look | Locate
+Question: TypeAlias = Query | Probe | Locate
 Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
@@ -103,16 +103,16 @@ def _of_cluster(settings: Settings, known: Sequence[str], doubted: str) -> Conve
     unmet = (seed for seed in settings.addresses if seed not in known)
     addresses = [*random.sample(known, len(known)), *unmet]
     addresses.sort(key=lambda address: address == doubted)
-    met: list[tuple[str, Fault]] = []
+    failed_with: list[tuple[str, Fault]] = []
     for address in addresses:
-        answer = yield from _asked(settings, Ask(address, ("CLUSTER", "SLOTS")))
+        answer = yield from _asked(settings, Query(address, ("CLUSTER", "SLOTS")))
         if isinstance(answer, Fault):
-            met.append((address, _no_node(answer)))
+            failed_with.append((address, _no_node(answer)))
         elif answer:
             return from_cluster_slots(answer, asked=address)
         else:
-            met.append((address, Fault(Reaction.WAIT, Unavailable, "it knows of no slot that is served")))
-    return _of_all(met)
+            failed_with.append((address, Fault(Reaction.WAIT, Unavailable, "it knows of no slot that is served")))
+    return _of_all(failed_with)
 
 
 def _no_node(fault: Fault) -> Fault:
@@ -130,28 +130,28 @@ def _knows_not(command: str, fault: Fault) -> bool:
 
 
 def _of_sentinels(settings: Settings) -> Conversation:
-    met: list[tuple[str, Fault]] = []
+    failed_with: list[tuple[str, Fault]] = []
     for sentinel in settings.addresses:
         words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.service)
-        answer = yield from _asked(settings, Ask(sentinel, words, sentinel=True))
+        answer = yield from _asked(settings, Query(sentinel, words, sentinel=True))
         if isinstance(answer, Fault):
-            met.append((sentinel, _no_sentinel(answer)))
+            failed_with.append((sentinel, _no_sentinel(answer)))
             continue
         if answer is None:
             text = f"the sentinel does not know the service {settings.service!r}"
-            met.append((sentinel, Fault(Reaction.WAIT, Unavailable, text)))
+            failed_with.append((sentinel, Fault(Reaction.WAIT, Unavailable, text)))
             continue
         master = located(answer[0].decode(), int(answer[1]), asked=sentinel)
         # Sentinels name the old master until they have agreed on a new one; only its own word counts.
-        role = yield from _asked(settings, Ask(master, ("ROLE",)))
+        role = yield from _asked(settings, Query(master, ("ROLE",)))
         if isinstance(role, Fault):
-            met.append((f"{master}, named by the sentinel {sentinel}", role))
+            failed_with.append((f"{master}, named by the sentinel {sentinel}", role))
         elif role[0] == b"master":
             return SlotMap((master,))
         else:
             text = f"it was named as the master by {sentinel} but is a {role[0].decode()}"
-            met.append((master, Fault(Reaction.WAIT, Unavailable, text)))
-    return _of_all(met)
+            failed_with.append((master, Fault(Reaction.WAIT, Unavailable, text)))
+    return _of_all(failed_with)
 
 
 def _no_sentinel(fault: Fault) -> Fault:
@@ -161,20 +161,20 @@ def _no_sentinel(fault: Fault) -> Fault:
     return Fault(Reaction.END, InvalidUrl, "it is no sentinel", advice=advice)
 
 
-def _of_all(met: Sequence[tuple[str, Fault]]) -> Fault:
+def _of_all(failed_with: Sequence[tuple[str, Fault]]) -> Fault:
     """The faults of all that were asked as one: final if each is, and named by the first that is."""
-    for _, fault in met:
+    for _, fault in failed_with:
         if fault.is_loading:
             return fault
-    final = [fault for _, fault in met if fault.is_final]
-    first = (final or [fault for _, fault in met])[0]
-    common = len({fault.advice for _, fault in met}) == 1
+    final = [fault for _, fault in failed_with if fault.is_final]
+    first = (final or [fault for _, fault in failed_with])[0]
+    common = len({fault.advice for _, fault in failed_with}) == 1
     told: dict[str, list[str]] = {}
-    for address, fault in met:
+    for address, fault in failed_with:
         text = fault.text if common or not fault.advice else f"{fault.text} ({fault.advice})"
         told.setdefault(text, []).append(address)
     return Fault(
-        Reaction.END if len(final) == len(met) else Reaction.WAIT,
+        Reaction.END if len(final) == len(failed_with) else Reaction.WAIT,
         first.error,
         "; ".join(f"{', '.join(addresses)}: {text}" for text, addresses in told.items()),
         advice=first.advice if common else "",
@@ -182,18 +182,18 @@ def _of_all(met: Sequence[tuple[str, Fault]]) -> Fault:
     )
 
 
-def _asked(settings: Settings, ask: Ask) -> Generator[Question, Any, Any]:
+def _asked(settings: Settings, ask: Query) -> Generator[Question, Any, Any]:
     """The answer, or a fault; one that says nothing is looked at in the other language, with TLS or without."""
     answer = yield ask
     if not isinstance(answer, Fault) or not answer.mute or ask.address.startswith("/"):
         return answer
     if settings.tls is None:
-        first = yield Look(ask.address, _client_hello())
+        first = yield Probe(ask.address, _client_hello())
         if first[:1] in (b"\x16", b"\x15"):  # a handshake, or an alert
             advice = "write rediss:// for redis://, and rediss+cluster:// for redis+cluster://"
             return Fault(Reaction.END, InvalidUrl, "its port is for TLS", advice=advice)
     else:
-        first = yield Look(ask.address, b"PING\r\n")
+        first = yield Probe(ask.address, b"PING\r\n")
         if first[:1] in (b"+", b"-"):
             advice = "write redis:// for rediss://, and redis+cluster:// for rediss+cluster://"
             return Fault(Reaction.END, InvalidUrl, "its port is not for TLS", advice=advice)
@@ -214,30 +214,32 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
     Masters of a cluster that are down are passed over while any is up. One that is too old raises.
     """
     version = ""
-    met: list[tuple[str, Fault]] = []
+    failed_with: list[tuple[str, Fault]] = []
     for address in nodes:
-        answer = yield from _asked(settings, Ask(address, ("INFO",)))
+        answer = yield from _asked(settings, Query(address, ("INFO",)))
         if isinstance(answer, Fault) and answer.error is AccessDenied:
             # no ACL forbids HELLO; a proxy may not have it
-            hello = yield Ask(address, ("HELLO",))
+            hello = yield Query(address, ("HELLO",))
             answer = answer if isinstance(hello, Fault) else hello
         if isinstance(answer, Fault):
-            met.append((address, answer))
+            failed_with.append((address, answer))
             continue
-        fields = _nature(answer)
+        fields = _server_settings(answer)
         version = check_version(settings, address, fields)
         if fields.get("loading") == "1":
             return of_reply(f"LOADING {address} is loading its data", asked=address)
     if version:
         return version
     # the URL of a single server names it already
-    return met[0][1] if settings.kind == "single" else _of_all(met)
+    return failed_with[0][1] if settings.kind == "single" else _of_all(failed_with)
 
 
-def _nature(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:
+def _server_settings(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:
     """The fields of INFO; of HELLO those that it has, under INFO's names."""
     if isinstance(answer, bytes):
-        return dict(line.split(":", 1) for line in answer.decode(errors="replace").splitlines() if ":" in line)
+        return dict(
+            dedicated.split(":", 1) for dedicated in answer.decode(errors="replace").splitlines() if ":" in dedicated
+        )
     told = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
     server, version, mode = (told.get(name, b"").decode() for name in (b"server", b"version", b"mode"))
     return {"redis_version": version, f"{server}_version": version, "redis_mode": mode}

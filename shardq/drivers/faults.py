@@ -1,7 +1,6 @@
-"""What went wrong with one try, and what it means: the one table of server errors, of sockets' and of TLS'.
+"""The one table of faults: errors of servers, sockets and TLS, and what each means for a call. No I/O.
 
-Whatever stands between a call and its answer becomes a ``Fault`` here; ``patience`` decides what follows.
-No I/O.
+Whatever stands between a call and its answer becomes a ``Fault`` here; ``retry`` decides what follows.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Fault:
     """It was sent and may have been executed."""
     slot: int = -1
     address: str = ""
-    """Of MOVED and ASK: the slot and who serves it."""
+    """The slot and the node named by MOVED or ASK."""
     cause: BaseException | None = None
     mute: bool = dataclasses.field(default=False, kw_only=True)
     """The server was connected to and said nothing: it may expect TLS, or may not."""
@@ -109,7 +108,7 @@ _BY_WORD: dict[str, tuple[Reaction, type[ServerFault]]] = {
     "DENIED": _END_DENIED,  # protected mode
 }
 
-# What a script may not do is answered with a plain ERR, in the words of Redis 7.0 and of those after it.
+# A command that a script may not use is answered with a plain ERR, in the words of Redis 7.0 and of later ones.
 _DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
 # A server that has a command renamed or switched off, or is a proxy without it, answers a plain ERR, too, and quotes
 # what was sent: of EVAL that is a whole script.
@@ -117,9 +116,9 @@ _UNKNOWN = re.compile(r"ERR (unknown command ['`][^'`]*['`]|Unknown (?:Redis )?c
 _UNPERMITTED = re.compile(r"to run the '([^']+)' command")
 _LINE = "`shardq acl` prints the line with all that it needs"
 
-# Of OpenSSL, when the first bytes of the peer are those of another protocol.
+# OpenSSL's words when the first bytes of the peer are those of another protocol.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
-# What a server says when it wants a client's certificate, or another one.
+# The server's words when it wants a client's certificate, or another one.
 _ALERTS = (
     "HANDSHAKE_FAILURE",
     "NO_CERTIFICATE",
@@ -154,7 +153,10 @@ def of_reply(text: str, *, asked: str) -> Fault:
     if any(sign in text for sign in (*_DENIED_IN_SCRIPT, "NOPERM")):
         return Fault(Reaction.END, AccessDenied, text, advice=f"allow its user {_missing(text)}; {_LINE}")
     if unknown := _UNKNOWN.match(text):
-        advice = "take it out of the server's rename-command lines: shardq needs it there, under its own name"
+        advice = (
+            "a proxy in between may not pass it on, or one of the server's rename-command lines took it away: shardq "
+            "needs it there, under its own name"
+        )
         return Fault(Reaction.END, AccessDenied, unknown[1], advice=advice)
     return Fault(reaction, error, text)
 
@@ -262,7 +264,7 @@ def exhausted(address: str, bound: int) -> Fault:
 
 
 def unconnected(seconds: float) -> Fault:
-    """Somebody dials the node, and nothing has come of it for so long."""
+    """Somebody connects the node, and nothing has come of it for so long."""
     return Fault(Reaction.WAIT, Unavailable, f"not connected after {seconds:.3g} s")
 
 

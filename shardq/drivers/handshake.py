@@ -1,7 +1,7 @@
-"""The handshake of a new connection, and what the answers mean: HELLO or AUTH, then CLIENT SETNAME and SELECT. No I/O.
+"""The handshake of a new connection: HELLO or AUTH, then CLIENT SETNAME and SELECT, and what the answers mean. No I/O.
 
-Written once, as a generator of trips: ``wire`` and ``pipe`` each send them in their own way of waiting. Every refusal
-says what is wrong with the URL, and none quotes a password, though a server may.
+Written once, as a generator of exchanges: ``connection`` and ``aioconnection`` each carry them out in their own way of
+waiting. Every refusal says what is wrong with the URL, and none quotes a password, though a server may.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from shardq.errors import AccessDenied, ServerFault, ServerTooOld, Unavailable
 
 # So that CLIENT LIST shows whose a connection is. A user that may not say it is no error.
 NAME = "shardq"
-# What the reader says of the first byte of HTTP, and of HTML.
+# The parser's words about the first byte of HTTP, and of HTML.
 _WEB = ('got "H"', 'got "<"')
 _QUOTE = ", with args beginning with"
 
 
-class Trip(NamedTuple):
+class Exchange(NamedTuple):
     """Commands that leave together, and how many answers they have. The last one is sent back."""
 
     data: bytes
     answers: int
 
 
-def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator[Trip, Any, Fault | None]:
+def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator[Exchange, Any, Fault | None]:
     """Yields what to send and is sent the answer, an ``ErrorReply`` or a ``Fault``; returns why it failed, if it did.
 
     RESP2 is what a server speaks unasked: HELLO is not sent for it, so that proxies without HELLO can be used.
@@ -41,15 +41,15 @@ def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator
     db = 0 if sentinel else settings.db
     answer: Any
     if protocol == 3:
-        answer = yield Trip(_packed("HELLO", "3", *_auth(login, always_user=True)), 1)
+        answer = yield Exchange(_packed("HELLO", "3", *_auth(login, always_user=True)), 1)
         if not isinstance(answer, dict):
             return _refused(answer, settings, login, sentinel=sentinel)
     elif login:
-        answer = yield Trip(_packed(*_auth(login)), 1)
+        answer = yield Exchange(_packed(*_auth(login)), 1)
         if answer != b"OK":
             return _refused(answer, settings, login, sentinel=sentinel)
     name = _packed("CLIENT", "SETNAME", NAME)
-    answer = yield Trip(name + _packed("SELECT", str(db)), 2) if db else Trip(name, 1)
+    answer = yield Exchange(name + _packed("SELECT", str(db)), 2) if db else Exchange(name, 1)
     if answer == b"OK" or (not db and isinstance(answer, ErrorReply) and not answer.text.startswith("NOAUTH")):
         return None
     return _refused(answer, settings, login, sentinel=sentinel)

@@ -15,7 +15,7 @@ from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, TooM
 
 log = logging.getLogger("shardq.outages")
 
-# What hits every shard of a node alike; any other answer is about what was asked.
+# Errors that hit every shard of a node alike. Any other error is about what was asked.
 _OF_A_NODE = (Unavailable, Unanswered, ReadOnly, OutOfMemory, AccessDenied)
 
 OURS = "this process"
@@ -25,11 +25,11 @@ OURS = "this process"
 @dataclass(slots=True)
 class _Outage:
     began: float
-    """When the call was made that failed first."""
+    """The time of the first call that failed."""
     waiting: set[int | str] = field(default_factory=set)
-    """Who was hit and is not well yet."""
+    """Those that were hit and have not recovered."""
     shards: int = 0
-    """How many of those it hit are dispatched again."""
+    """The number of shards among them that are dispatched again."""
     answered: bool = False
     """Somebody is well again, be it no shard."""
 
@@ -45,7 +45,7 @@ class Outages:
         self._lock = threading.Lock()
         self._outages: dict[str, _Outage] = {}
         self._hit_by: dict[int | str, str] = {}
-        """Who → the node whose outage it waits out."""
+        """Who was hit → the node whose outage it waits out."""
 
     def failed(self, who: int | str, exc: Exception) -> bool:
         """True if the log says of the whole node what ``who`` has met; if not, the caller must."""

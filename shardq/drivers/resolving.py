@@ -1,6 +1,6 @@
 """The addresses behind a name. The system's look-up has no bound of time, so it runs in a thread of its own.
 
-Called by ``dial`` and ``aiodial``, which wait for as long as they can.
+Called by ``sockets`` and ``aiosockets``, which wait for as long as they can.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def look_up(address: str) -> Future[list[Address]]:
     found = _under_way.get(address)
     if found is None:
         found = _under_way[address] = Future()
-        found.set_running_or_notify_cancel()  # who stops waiting cancels nothing for others
+        found.set_running_or_notify_cancel()  # Whoever stops waiting cancels nothing for others.
         thread = threading.Thread(target=_run, args=(address, found), name=f"shardq-resolver-{address}", daemon=True)
         try:
             thread.start()

@@ -1,7 +1,7 @@
-"""What a URL says about where the servers are and how to talk to them, as one value. No I/O.
+"""The connection settings in a URL, as one value: where the servers are and how to talk to them. No I/O.
 
-The only place that reads connection URLs, and the only one that knows what of them is secret: ``safe_url``
-and ``repr`` show passwords as ``***``, and no message quotes a part that could hold one. Called by engines.
+The only module that reads connection URLs, and the only one that knows what is secret in them: ``safe_url`` and
+``repr`` show passwords as ``***``, and no message quotes a part that could hold one. Called by engines.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """Where to connect, as whom, and how long to be patient."""
+    """Where to connect, as whom, and how long to retry."""
 
     kind: Kind
     addresses: tuple[str, ...]
@@ -79,7 +79,7 @@ class Settings:
     db: int
     tls: Tls | None
     timeout: float
-    """How long a call may go on trying, in seconds."""
+    """Seconds for the retries of a call."""
     connect_timeout: float
     protocol: int
     connections: int

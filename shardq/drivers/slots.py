@@ -26,7 +26,7 @@ class SlotMap:
         self._owners = array("H", bytes(2 * SLOTS)) if owners is None else owners
 
     def node(self, slot: int) -> str | None:
-        """Who serves this slot; None: nobody does. Slot -1: any node will do."""
+        """The node that serves this slot, if one does. Slot -1: any node."""
         if slot < 0:
             return random.choice(self.nodes)  # another one when it is tried again
         owner = self._owners[slot]
@@ -34,7 +34,7 @@ class SlotMap:
 
     @property
     def unserved(self) -> int:
-        """How many slots nobody serves."""
+        """The number of slots that no node serves."""
         return self._owners.count(_NOBODY)
 
     def corrected(self, slot: int, address: str) -> SlotMap:

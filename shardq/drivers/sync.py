@@ -1,8 +1,8 @@
 """The driver for threads: carries calls to the node that serves their slot, whatever that takes.
 
-``Driver`` is what engines, producers and consumers use; ``Line`` is a poller's own connection, and a ``Loan`` some of
-the shared ones for several calls in a row. Deciding is done by ``patience``, learning the map by ``routes``; here
-things are sent and waited for. The asyncio twin is ``aio``.
+Engines, producers and consumers use ``Driver``. A poller has a ``DedicatedConnection``, and a durable push
+``BorrowedConnections``: shared ones, for several calls in a row. ``retry`` decides about retries, ``router`` learns the
+slot map; this module sends and waits. The asyncio twin is ``aio``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
-from shardq.drivers.copies import CONVERSATION_S, Copies
-from shardq.drivers.ear import Ear
+from shardq.drivers.connection import FINISH_S, Connection
 from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unserved
-from shardq.drivers.lanes import Lanes
 from shardq.drivers.outages import Outages
-from shardq.drivers.patience import Errand, Step, explained
-from shardq.drivers.pool import Node
-from shardq.drivers.routes import Connections, Routes
+from shardq.drivers.pipelines import Pipelines
+from shardq.drivers.pool import ConnectionPool
+from shardq.drivers.pubsub import PubSubConnection
+from shardq.drivers.replicas import CONVERSATION_S, ReplicaTracker
+from shardq.drivers.retry import RetryingCall, RetryStep, explained
+from shardq.drivers.router import ConnectionCounts, NodeRouter
 from shardq.drivers.settings import Settings
-from shardq.drivers.wire import HEAR_OUT_S, Wire
 from shardq.errors import EngineClosed, ShardqError, TooManyOpenFiles, Unanswered, Unavailable
 
 T = TypeVar("T")
@@ -36,23 +36,23 @@ class Driver:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._routes = Routes(settings)
-        self._copies = Copies()
+        self._router = NodeRouter(settings)
+        self._replica_tracker = ReplicaTracker()
 
     def open(self) -> None:
         """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
         """
-        self._routes.open()
+        self._router.open()
 
     def close(self) -> None:
         """Close every connection, also those in use: their calls end at once."""
-        self._routes.close()
+        self._router.close()
 
     def check_open(self) -> None:
         """Raise before ``open()``, after ``close()``, and in the child of a fork."""
-        self._routes.check_open()
+        self._router.check_open()
 
     @property
     def is_cluster(self) -> bool:
@@ -61,19 +61,19 @@ class Driver:
     @property
     def server_version(self) -> str:
         """Like ``valkey 9.1.2``; empty before ``open()``."""
-        return self._routes.version
+        return self._router.version
 
     @property
     def outages(self) -> Outages:
         """The log of nodes that fail."""
-        return self._routes.outages
+        return self._router.outages
 
     # ---- calls
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
         """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
-        self._routes.check_open()
-        return carry(call, self._routes, self._trip, time.sleep, timeout)
+        self._router.check_open()
+        return carry(call, self._router, self._trip, time.sleep, timeout)
 
     def call_all(
         self, calls: Iterable[Command[T]], *, timeout: float | None = None
@@ -83,186 +83,193 @@ class Driver:
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
         hold back the calls of another. ``timeout`` is for each call.
         """
-        self._routes.check_open()
-        return Lanes(calls, self._routes, timeout=self._timeout(timeout)).run()
+        self._router.check_open()
+        return Pipelines(calls, self._router, timeout=self._timeout(timeout)).run()
 
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        """Asks if replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
-        self._routes.check_open()
+        """Asks if replicas have all that was written until now. Answers by the slot of each seal; see
+        ``operation.Confirm``.
+        """
+        self._router.check_open()
         addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
         by_node = {addresses[seal.slot]: seal for seal in seals}
         said = {address: self._confirmed(address, seal) for address, seal in by_node.items()}
         return {slot: said[address] for slot, address in addresses.items()}
 
-    def line(self, slot: int) -> Line:
+    def dedicated(self, slot: int) -> DedicatedConnection:
         """A connection of the caller's own to the master of this slot, wherever it moves."""
-        return Line(self._routes, slot)
+        return DedicatedConnection(self._router, slot)
 
     @contextmanager
-    def loan(self) -> Iterator[Loan]:
+    def borrow(self) -> Iterator[BorrowedConnections]:
         """Shared connections for several calls in a row, at most one to each node.
 
-        At most half of those to a node are on loan at a time: who has one may wait for another, and always finds it.
-        Raises Unavailable when others keep theirs for longer than the driver's timeout.
+        At most half of a node's connections are borrowed at a time: a borrower may wait for another one, and always
+        gets it. Raises Unavailable when others keep theirs for longer than the driver's timeout.
         """
-        self._routes.check_open()
-        loans = self._routes.loans
-        if not loans.acquire(timeout=self.settings.timeout):
+        self._router.check_open()
+        borrowers = self._router.borrowers
+        if not borrowers.acquire(timeout=self.settings.timeout):
             raise Unavailable(
                 f"half of the {self.settings.connections} shared connections to a node are on loan, and none came back "
                 f"within {self.settings.timeout:g} s; push durably from fewer threads at a time"
             )
-        loan = Loan(self._routes)
+        borrow = BorrowedConnections(self._router)
         try:
-            yield loan
+            yield borrow
         finally:
-            loan.close()
-            loans.release()
+            borrow.close()
+            borrowers.release()
 
-    def ear(self, node: str) -> Ear:
+    def pubsub(self, node: str) -> PubSubConnection:
         """A connection of the caller's own, for a subscriber. Raises a ServerFault when it fails."""
         timeout = self.settings.connect_timeout
-        wire = self._routes.dial(node, time.monotonic() + timeout, protocol=2)
-        if isinstance(wire, Fault):
-            raise wire.error(explained(wire, node, "the subscriber could not connect", timeout)) from wire.cause
+        connection = self._router.connect(node, time.monotonic() + timeout, protocol=2)
+        if isinstance(connection, Fault):
+            raise connection.error(
+                explained(connection, node, "the subscriber could not connect", timeout)
+            ) from connection.cause
         try:
-            return Ear(wire)
+            return PubSubConnection(connection)
         except OSError as exc:
-            wire.close()
+            connection.close()
             fault = of_connecting(exc)
             raise fault.error(explained(fault, node, "the subscriber could not connect", timeout)) from exc
 
     def _confirmed(self, address: str, seal: Call[None]) -> str | None:
-        if not address or (known := self._copies.known(address)) is not None:
+        if not address or (known := self._replica_tracker.known(address)) is not None:
             return known if address else None
         deadline = time.monotonic() + CONVERSATION_S
-        node = self._routes.node(address)
-        wire = node.take(deadline)
-        if isinstance(wire, Fault):
+        node = self._router.node(address)
+        connection = node.take(deadline)
+        if isinstance(connection, Fault):
             return None
-        conversation, answer = self._copies.confirmed(address, seal), None
+        conversation, answer = self._replica_tracker.confirmed(address, seal), None
         try:
             while True:
-                answer = wire.exchange(conversation.send(answer), deadline=deadline)
+                answer = connection.exchange(conversation.send(answer), deadline=deadline)
                 if isinstance(answer, Fault):
-                    node.drop(wire)
+                    node.drop(connection)
                     return None
         except StopIteration as end:
-            node.give(wire)
+            node.give(connection)
             return end.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
         except BaseException:
-            node.drop(wire)
+            node.drop(connection)
             raise
 
     def _timeout(self, timeout: float | None) -> float:
         return self.settings.timeout if timeout is None else timeout
 
-    def _trip(self, errand: Errand[Any], address: str) -> Any:
-        node = self._routes.node(address)
-        wire = node.take(errand.deadline)
-        if isinstance(wire, Fault):
-            return wire
+    def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
+        node = self._router.node(address)
+        connection = node.take(retrying.deadline)
+        if isinstance(connection, Fault):
+            return connection
         try:
-            answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+            answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
         except BaseException:
-            if errand.call.hear_out and errand.answers == 1:
-                errand.heard_out(wire.receive(HEAR_OUT_S))
-            node.drop(wire)
+            if retrying.call.finish_on_interrupt and retrying.answers == 1:
+                retrying.finished(connection.receive(FINISH_S))
+            node.drop(connection)
             raise
         if isinstance(answer, Fault):
-            node.drop(wire)
+            node.drop(connection)
         else:
-            node.give(wire)
+            node.give(connection)
         return answer
 
     # ---- who serves what
 
     def node_of(self, slot: int) -> str:
         """The address of the slot's master, as last learnt; empty while nobody serves it."""
-        return self._routes.map.node(slot) or ""
+        return self._router.map.node(slot) or ""
 
     def nodes(self) -> list[str]:
         """The addresses of all masters, as last learnt."""
-        return list(self._routes.map.nodes)
+        return list(self._router.map.nodes)
 
     @property
     def unserved(self) -> int:
         """How many slots nobody serves, as last learnt."""
-        return self._routes.map.unserved
+        return self._router.map.unserved
 
     def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
-        """The slots by the node that serves them, in the order given."""
+        """The slots, in the order given, by the node that serves them."""
         groups: dict[str, list[int]] = {}
         for slot in slots:
             groups.setdefault(self.node_of(slot), []).append(slot)
         return groups
 
     def refresh(self, doubted: str = "") -> None:
-        """Learn now who serves what, from the node ``doubted`` last. Raises a ServerFault when nobody can tell."""
-        self._routes.refresh(doubted)
+        """Learn the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
+        self._router.refresh(doubted)
 
     def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
-        """Call ``follower``, which must not block, whenever a slot map was learnt; answers how to stop that."""
-        return self._routes.on_new_map(follower)
+        """Call ``follower``, which must not block, whenever a slot map was learnt. Returns a function that ends
+        this.
+        """
+        return self._router.on_new_map(follower)
 
-    def connections(self) -> dict[str, Connections]:
-        """How many connections are open to each node, and their bound."""
-        return self._routes.connections()
+    def connections(self) -> dict[str, ConnectionCounts]:
+        """The number of connections open to each node, and their bound."""
+        return self._router.connections()
 
     def __repr__(self) -> str:
         return f"Driver({self.settings.safe_url!r}, {self.server_version or 'not open'})"
 
 
-class Line:
+class DedicatedConnection:
     """A poller's own connection. ``call`` is for one thread; ``interrupt`` for any, and for good."""
 
-    def __init__(self, routes: Routes, slot: int) -> None:
+    def __init__(self, router: NodeRouter, slot: int) -> None:
         self.slot = slot
-        self._routes = routes
-        self._wire: Wire | None = None
+        self._router = router
+        self._connection: Connection | None = None
         self.connects = 0
-        """How often it has connected. The same before and after two calls: they went over one connection."""
+        """The number of times it has connected. The same before and after two calls: they went over one connection."""
         self._interrupted = threading.Event()
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """As ``Driver.call``, on this line's connection, which follows the call's slot."""
+        """As ``Driver.call``, on this connection, which follows the call's slot."""
         self._check()
         try:
-            return carry(call, self._routes, self._trip, self._sleep, timeout)
+            return carry(call, self._router, self._trip, self._sleep, timeout)
         except TooManyOpenFiles:
             raise
         except (Unanswered, Unavailable):
-            # a node that hangs takes all the time a call has: the next one must not go there again, if another serves
+            # A node that hangs takes all the time a call has: the next call must not go there again if another node
+            # serves.
             self._check()
-            self._routes.act(Step(refresh=True, doubted=self._routes.map.node(call.slot) or ""))
+            self._router.act(RetryStep(refresh=True, doubted=self._router.map.node(call.slot) or ""))
             raise
 
     def interrupt(self) -> None:
-        """End the line's call, if there is one, and refuse all others with EngineClosed."""
+        """End the call in flight, and refuse all others with EngineClosed."""
         self._interrupted.set()
-        wire = self._wire
-        if wire is not None:
-            wire.interrupt()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
 
     def close(self) -> None:
         """Close the connection; for the thread that calls."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _trip(self, errand: Errand[Any], address: str) -> Any:
-        wire = self._wire
-        if wire is None or wire.address != address or wire.dead(time.monotonic()):
+    def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
+        connection = self._connection
+        if connection is None or connection.address != address or connection.dead(time.monotonic()):
             self.close()
-            dialled = self._routes.dial(address, errand.deadline)
-            if isinstance(dialled, Fault):
+            connected = self._router.connect(address, retrying.deadline)
+            if isinstance(connected, Fault):
                 self._check()
-                return dialled
-            self._wire = wire = dialled
+                return connected
+            self._connection = connection = connected
             self.connects += 1
-        self._check()  # after the wire is in place: interrupt() sees it, or we see the interrupt
+        self._check()  # After the connection is in place: interrupt() sees it, or we see the interrupt.
         try:
-            answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+            answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
         except BaseException:
             self.close()
             raise
@@ -276,43 +283,44 @@ class Line:
         self._check()
 
     def _check(self) -> None:
-        self._routes.check_open()
+        self._router.check_open()
         if self._interrupted.is_set():
-            raise EngineClosed("this line was interrupted because its poller stops")
+            raise EngineClosed("this connection was interrupted because its poller stops")
 
     def __repr__(self) -> str:
-        wire = self._wire
-        return f"Line(slot {self.slot}, {wire.address if wire is not None and wire.open else 'not connected'})"
+        connection = self._connection
+        where = connection.address if connection is not None and connection.open else "not connected"
+        return f"DedicatedConnection(slot {self.slot}, {where})"
 
 
-class Loan:
-    """One user's connections for several calls in a row, for one thread. Made by ``Driver.loan``."""
+class BorrowedConnections:
+    """One user's connections for several calls in a row, for one thread. Made by ``Driver.borrow``."""
 
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
-        self._wires: dict[str, tuple[Node, Wire]] = {}
+    def __init__(self, router: NodeRouter) -> None:
+        self._router = router
+        self._connections: dict[str, tuple[ConnectionPool, Connection]] = {}
         self.connects: Counter[str] = Counter()
-        """How many connections to each node it has had. The same after two calls: they went over one."""
+        """The number of connections it has had to each node. The same after two calls: they went over one."""
         self.address = ""
-        """The node that answered the last call."""
+        """The node of the last answer."""
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
         """As ``Driver.call``, always on the same connection to a node while that is open."""
-        self._routes.check_open()
-        return carry(call, self._routes, self._trip, time.sleep, timeout)
+        self._router.check_open()
+        return carry(call, self._router, self._trip, time.sleep, timeout)
 
     def close(self) -> None:
-        """Gives all of them back."""
-        wires, self._wires = self._wires, {}
-        for node, wire in wires.values():
-            node.give(wire)
+        """Gives all connections back."""
+        connections, self._connections = self._connections, {}
+        for node, connection in connections.values():
+            node.give(connection)
 
-    def _trip(self, errand: Errand[Any], address: str) -> Any:
-        wire = self._wire(address, errand.deadline)
-        if isinstance(wire, Fault):
-            return wire
+    def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
+        connection = self._connection(address, retrying.deadline)
+        if isinstance(connection, Fault):
+            return connection
         try:
-            answer = wire.exchange(errand.packed(), deadline=errand.deadline, answers=errand.answers)
+            answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
         except BaseException:
             self._drop(address)
             raise
@@ -321,43 +329,43 @@ class Loan:
         self.address = address
         return answer
 
-    def _wire(self, address: str, deadline: float) -> Wire | Fault:
-        if address in self._wires:
-            wire = self._wires[address][1]
-            if not wire.dead(time.monotonic()):
-                return wire
+    def _connection(self, address: str, deadline: float) -> Connection | Fault:
+        if address in self._connections:
+            connection = self._connections[address][1]
+            if not connection.dead(time.monotonic()):
+                return connection
             self._drop(address)
-        node = self._routes.node(address)
+        node = self._router.node(address)
         taken = node.take(deadline)
-        if isinstance(taken, Wire):
-            self._wires[address] = node, taken
+        if isinstance(taken, Connection):
+            self._connections[address] = node, taken
             self.connects[address] += 1
         return taken
 
     def _drop(self, address: str) -> None:
-        node, wire = self._wires.pop(address)
-        node.drop(wire)
+        node, connection = self._connections.pop(address)
+        node.drop(connection)
 
 
 def carry(
     call: Command[T],
-    routes: Routes,
-    trip: Callable[[Errand[Any], str], Any],
+    router: NodeRouter,
+    trip: Callable[[RetryingCall[Any], str], Any],
     sleep: Callable[[float], object],
     timeout: float | None,
 ) -> T:
     """Send a call until it is answered or its time is over. ``trip`` makes one try at a node."""
-    patience = routes.settings.timeout if timeout is None else timeout
-    errand = Errand(call, now=time.monotonic(), timeout=patience)
+    retry_for_s = router.settings.timeout if timeout is None else timeout
+    retrying = RetryingCall(call, now=time.monotonic(), timeout=retry_for_s)
     while True:
-        address = routes.target(errand)
-        answer = unserved(errand.request.slot) if address is None else trip(errand, address)
+        address = router.target(retrying)
+        answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)
         if isinstance(answer, ErrorReply):
             answer = of_reply(answer.text, asked=address or "")
         if not isinstance(answer, Fault):
-            return errand.request.decode(answer)
-        node = address or routes.settings.safe_url
-        step = errand.met(answer, now=time.monotonic(), node=node, chance=random.random())
-        routes.act(step)
-        if step.pause_s:
-            sleep(step.pause_s)
+            return retrying.request.decode(answer)
+        node = address or router.settings.safe_url
+        step = retrying.failed_with(answer, now=time.monotonic(), node=node, chance=random.random())
+        router.act(step)
+        if step.backoff_s:
+            sleep(step.backoff_s)

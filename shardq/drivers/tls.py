@@ -1,4 +1,4 @@
-"""The TLS of a connection: contexts from the files that a URL names. Called by ``dial`` and ``aiodial``."""
+"""The TLS of a connection: contexts from the files that a URL names. Called by ``sockets`` and ``aiosockets``."""
 
 from __future__ import annotations
 

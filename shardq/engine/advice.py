@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from shardq.calls import observe
 from shardq.calls.request import Command
-from shardq.dispatcher.pacing import DEAF_SLEEP_S, LONGEST_SLEEP_S
+from shardq.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
 from shardq.drivers import descriptors
 from shardq.errors import AccessDenied, ServerFault, ShardqError, Unavailable
 from shardq.layout.keys import ShardKeys
@@ -51,7 +51,7 @@ UNMOVED = "pushes with durability= are refused, and beside replicas no task is m
 UNNAMED = "connections have no name in CLIENT LIST"
 
 
-def given(
+def find_advice(
     slots: Mapping[str, int], shards: Mapping[str, ShardKeys], unserved: int, needs: Mapping[str, int]
 ) -> Operation[list[Advice]]:
     """Finds what to change at these nodes. ``slots``: one slot of each; ``shards``: one shard of each that has any;
@@ -61,7 +61,7 @@ def given(
     found = []
     if unserved:
         found.append(Advice("", f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"))
-    asked = {node: observe.nature(slot) for node, slot in slots.items()}
+    asked = {node: observe.server_settings(slot) for node, slot in slots.items()}
     tried: list[tuple[Command[Any], str]] = [(request, UNTOLD) for request in asked.values()]
     for slot in slots.values():
         tried += (observe.waits(slot), UNMOVED), (observe.named(slot), UNNAMED)
@@ -72,34 +72,34 @@ def given(
         if isinstance(answer, AccessDenied):
             found.append(Advice(answer.node, f"{so}: {answer}"))
     found += _mute({node: answers.get(id(request)) for node, request in rung.items()})
-    natures: dict[str, observe.Nature] = _told(asked, answers)
-    unsure = {node: observe.saves(slots[node]) for node, nature in natures.items() if not nature.appends}
+    found_settings: dict[str, observe.ServerSettings] = _told(asked, answers)
+    unsure = {node: observe.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
     saving = _told(unsure, (yield from _answers(list(unsure.values()))))
-    for node, nature in sorted(natures.items()):
+    for node, settings in sorted(found_settings.items()):
         # no key of ours expires: the policies for those that do evict nothing here
-        if nature.maxmemory and nature.policy.startswith("allkeys-"):
+        if settings.maxmemory and settings.policy.startswith("allkeys-"):
             text = (
-                f"{node} evicts tasks without an error when it reaches its maxmemory of {nature.maxmemory:,} bytes "
-                f"(maxmemory-policy {nature.policy}): set maxmemory-policy to noeviction"
+                f"{node} evicts tasks without an error when it reaches its maxmemory of {settings.maxmemory:,} bytes "
+                f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
             )
-            found.append(Advice(nature.server, text))
-            if nature.evicted:
+            found.append(Advice(settings.server, text))
+            if settings.evicted:
                 # how many tells nothing: one key may hold the tasks of a shard
                 text = (
                     f"{node} has evicted keys since it started, and tasks of this engine may be among them "
-                    f"(maxmemory-policy {nature.policy}): set maxmemory-policy to noeviction"
+                    f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
                 )
-                found.append(Advice(nature.server, text, lost=True))
+                found.append(Advice(settings.server, text, lost=True))
         if saving.get(node) is False:
             text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
-            found.append(Advice(nature.server, text))
-        clients = nature.clients + needs.get(node, 0)
-        if needs and 0 < nature.maxclients < clients:
+            found.append(Advice(settings.server, text))
+        clients = settings.clients + needs.get(node, 0)
+        if needs and 0 < settings.maxclients < clients:
             text = (
-                f"{node} takes {nature.maxclients:,} clients, and may come to need {clients:,}, if this process has to "
-                "serve every shard: raise its maxclients"
+                f"{node} takes {settings.maxclients:,} clients, and may come to need {clients:,}, if this process has "
+                "to serve every shard: raise its maxclients"
             )
-            found.append(Advice(nature.server, text, log=LIMITS))
+            found.append(Advice(settings.server, text, log=LIMITS))
     return [*found, *_of_descriptors(sum(needs.values()))]
 
 
@@ -117,7 +117,7 @@ def _of_descriptors(more: int) -> list[Advice]:
 
 def deaf(refusals: Mapping[str, str]) -> list[Advice]:
     """``refusals``: node → why it lets this process subscribe to nothing."""
-    look = f"due tasks and changes are looked for every {DEAF_SLEEP_S * 1000:g} ms"
+    look = f"due tasks and changes are looked for every {UNSUBSCRIBED_SLEEP_S * 1000:g} ms"
     return [Advice("", f"{node} lets this process hear nothing, so {look}: {why}") for node, why in refusals.items()]
 
 

@@ -12,17 +12,18 @@ from typing import Any, Self
 
 from shardq import operation
 from shardq.consumer import AsyncConsumer, Consumer
-from shardq.consumer.endings import Endings
-from shardq.consumer.room import Room
+from shardq.consumer.background import BackgroundTasks
+from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.aioroutes import OTHER_LOOP
+from shardq.drivers.aiorouter import OTHER_LOOP
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.embedded import Embedded, Fsync
-from shardq.engine import advice, aside, control
-from shardq.engine.aside import Threads
+from shardq.engine import advice, control, in_threads
 from shardq.engine.core import check_batch, checked_id, moved_due
+from shardq.engine.in_threads import Threads
+from shardq.engine.operator_commands import AsyncOperatorCommands
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -35,22 +36,21 @@ from shardq.engine.options import (
     STATS_TIMEOUT_S,
     Options,
 )
-from shardq.engine.orders import AsyncOrders
 from shardq.engine.stats import Stats
 from shardq.errors import EngineClosed
 from shardq.model.checks import MAX_PAYLOAD, due_spec
 from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.producer import operations
+from shardq.producer import by_id, pushing
 from shardq.producer.durable import Durability, check_durability, push_durably
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
-from shardq.worker.crew import Crew
+from shardq.worker.processor import Processor
 
 
-class AsyncEngine(AsyncOrders):
+class AsyncEngine(AsyncOperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. For one
@@ -109,8 +109,8 @@ class AsyncEngine(AsyncOrders):
         self._driver: AsyncDriver | None = None
         self._dispatcher: Dispatcher | None = None
         self._threads: Threads | None = None
-        self._room: Room | None = None
-        self._endings = Endings()
+        self._wakeups: Wakeups | None = None
+        self._background = BackgroundTasks()
         self._lock = asyncio.Lock()
         """Held while opening, starting, stopping and closing; the loop's, see ``_here``."""
 
@@ -135,18 +135,18 @@ class AsyncEngine(AsyncOrders):
             if driver is not None:
                 driver.abandon()
             self._driver, self._loop, self._lock = None, loop, asyncio.Lock()
-            self._endings = Endings()
+            self._background = BackgroundTasks()
         return self._lock
 
     async def _open(self) -> AsyncDriver:
         self._closed = False
         if self._driver is None:
             # starting an embedded server can take a moment
-            settings, self._embedded = await aside.made(self._entered, self._not_entered)
+            settings, self._embedded = await in_threads.made(self._entered, self._not_entered)
             driver = AsyncDriver(settings)
             try:
                 await driver.open()
-                topology = await operation.arun(driver, operation.created(self.name, self.options.shards))
+                topology = await operation.arun(driver, operation.create_topology(self.name, self.options.shards))
                 if self._threads is None:
                     self._learn(topology)
                 else:
@@ -157,7 +157,7 @@ class AsyncEngine(AsyncOrders):
                     await driver.close()
                 finally:
                     if self._threads is None:
-                        await aside.ending(self._leave)
+                        await in_threads.ending(self._leave)
                 raise
             self._driver = driver
         return self._driver
@@ -177,7 +177,7 @@ class AsyncEngine(AsyncOrders):
             self._closed = True
             driver, self._driver = self._driver, None
             # first, so that a cancellation finds nothing left to be begun
-            ended = aside.ending(self._rest())
+            ended = in_threads.ending(self._rest())
             if driver is not None:
                 await asyncio.shield(asyncio.create_task(self._close_driver(driver)))
             await ended
@@ -185,22 +185,22 @@ class AsyncEngine(AsyncOrders):
     async def _close_driver(self, driver: AsyncDriver) -> None:
         """When what cancelled callers left to be told has been told, for which it is needed."""
         try:
-            await self._endings.close()
+            await self._background.close()
         finally:
             await driver.close()
 
     def _rest(self) -> Callable[[], None]:
         """Takes from this engine all but its driver; the thread that is given this ends it."""
         dispatcher, self._dispatcher = self._dispatcher, None
-        room, self._room = self._room, None
+        wakeups, self._wakeups = self._wakeups, None
         threads, self._threads = self._threads, None
         server, self._embedded = self._embedded, None
 
         def end() -> None:
             if dispatcher is not None:
                 dispatcher.stop()
-            if room is not None:
-                room.close()
+            if wakeups is not None:
+                wakeups.close()
             if threads is not None:
                 threads.close()
             if server is not None:
@@ -226,13 +226,13 @@ class AsyncEngine(AsyncOrders):
                 threads = await self._open_threads()
                 advised = self._advice(driver, pollers=threads.driver)
                 advice.say(await operation.arun(driver, advised, advice.TIMEOUT_S))
-                self._dispatcher = await aside.made(lambda: self._new_dispatcher(threads), Dispatcher.stop)
+                self._dispatcher = await in_threads.made(lambda: self._new_dispatcher(threads), Dispatcher.stop)
 
     def _new_dispatcher(self, threads: Threads) -> Dispatcher:
         dispatcher = Dispatcher(
             threads.driver,
             self._map(),
-            threads.bells,
+            threads.subscriber,
             max_attempts=self.options.max_attempts,
             keep=self.options.keep(),
         )
@@ -244,7 +244,7 @@ class AsyncEngine(AsyncOrders):
         async with self._here():
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
-                await aside.ending(dispatcher.stop)
+                await in_threads.ending(dispatcher.stop)
 
     async def _open_driver(self) -> AsyncDriver:
         driver = self._driver
@@ -296,7 +296,7 @@ class AsyncEngine(AsyncOrders):
         if durability is not None:
             return (await self._push_durably(entries, durability))[0]
         driver = await self._open_driver()
-        return await operation.arun(driver, operations.pushed_one(self._map(), self._packer, entries))
+        return await operation.arun(driver, pushing.push_one(self._map(), self._packer, entries))
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         """In a thread: on the shared pipes of this loop a WAIT would hold up everybody."""
@@ -304,9 +304,9 @@ class AsyncEngine(AsyncOrders):
         (await self._open_driver()).check_open()
         async with self._here():
             driver = (await self._open_threads()).driver
-        atlas = self._map()
-        steps = operations.pushed(atlas, self._packer, entries, most=batch)
-        return await asyncio.to_thread(push_durably, driver, atlas, entries.ids, steps, durability)
+        cache = self._map()
+        steps = pushing.push(cache, self._packer, entries, most=batch)
+        return await asyncio.to_thread(push_durably, driver, cache, entries.ids, steps, durability)
 
     async def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
@@ -319,7 +319,7 @@ class AsyncEngine(AsyncOrders):
         if durability is not None:
             return await self._push_durably(entries, durability, batch)
         driver = await self._open_driver()
-        return await operation.arun(driver, operations.pushed(self._map(), self._packer, entries, most=batch))
+        return await operation.arun(driver, pushing.push(self._map(), self._packer, entries, most=batch))
 
     async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
@@ -348,7 +348,7 @@ class AsyncEngine(AsyncOrders):
         """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
         checked_id(id)
         driver = await self._open_driver()
-        return await operation.arun(driver, operations.cancelled(self._map(), id))
+        return await operation.arun(driver, by_id.cancel(self._map(), id))
 
     async def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -359,7 +359,7 @@ class AsyncEngine(AsyncOrders):
         checked_id(id)
         due = moved_due(delay, at)
         driver = await self._open_driver()
-        return await operation.arun(driver, operations.rescheduled(self._map(), id, due))
+        return await operation.arun(driver, by_id.reschedule(self._map(), id, due))
 
     async def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -370,13 +370,13 @@ class AsyncEngine(AsyncOrders):
         checked_id(id)
         due = due_spec(delay, at)
         driver = await self._open_driver()
-        return await operation.arun(driver, operations.requeued(self._map(), id, due))
+        return await operation.arun(driver, by_id.requeue(self._map(), id, due))
 
     async def get(self, id: str) -> TaskInfo | None:
         """What is known of a task; None when it is gone."""
         checked_id(id)
         driver = await self._open_driver()
-        return await operation.arun(driver, operations.found(self._map(), id, self.options.codec))
+        return await operation.arun(driver, by_id.get(self._map(), id, self.options.codec))
 
     # ---- the whole
 
@@ -386,15 +386,19 @@ class AsyncEngine(AsyncOrders):
         """
         driver = await self._open_driver()
         timeout = min(self.options.timeout, STATS_TIMEOUT_S)
-        glances = await operation.arun(driver, control.glanced(self._map(), self._topics_of_shard), timeout)
-        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in glances}
+        counts_by_shard = await operation.arun(
+            driver, control.count_shards(self._map(), self._topics_of_shard), timeout
+        )
+        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         return self._stats(
-            glances,
+            counts_by_shard,
             nodes,
             self._dispatcher,
-            replication=await operation.arun(driver, control.replicated(glances, nodes), timeout),
-            advised=await operation.arun(driver, self._advice(driver, glances, pollers=self._polling()), timeout),
-            bells=self._threads.bells if self._threads else None,
+            replication=await operation.arun(driver, control.replication(counts_by_shard, nodes), timeout),
+            advised=await operation.arun(
+                driver, self._advice(driver, counts_by_shard, pollers=self._polling()), timeout
+            ),
+            subscriber=self._threads.subscriber if self._threads else None,
             server=driver.server_version,
             connections=driver.connections(),
         )
@@ -418,7 +422,9 @@ class AsyncEngine(AsyncOrders):
         self._check_not_closed()
         if self._driver is None:
             raise EngineClosed("the engine is not open: await engine.open(), or use it in an async with block")
-        return AsyncConsumer(self._driver, self._claims(names, topics, lease, name), self._open_room, self._endings)
+        return AsyncConsumer(
+            self._driver, self._claims(names, topics, lease, name), self._open_wakeups, self._background
+        )
 
     def worker(
         self,
@@ -439,7 +445,7 @@ class AsyncEngine(AsyncOrders):
         """
         return AsyncWorker(
             self.push,
-            self._crew,
+            self._processor,
             topics=topics,
             concurrency=concurrency,
             lease=lease,
@@ -449,29 +455,31 @@ class AsyncEngine(AsyncOrders):
             name=name,
         )
 
-    async def _crew(self, plan: Plan) -> Crew:
+    async def _processor(self, plan: Plan) -> Processor:
         """The running part of a worker; ``AsyncWorker.run`` calls it."""
         await self.open()
-        room = await self._open_room()
+        wakeups = await self._open_wakeups()
         async with self._here():
             driver = (await self._open_threads()).driver
         names = () if plan.weights else tuple(plan.handlers)
         claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
-        consumer = Consumer(driver, claims, lambda: room)
-        return self._noted(Crew(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
+        consumer = Consumer(driver, claims, lambda: wakeups)
+        return self._noted(Processor(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
 
     async def _open_threads(self) -> Threads:
         """The lock is held."""
         if self._threads is None:
             self._check_not_closed()
             settings = (await self._open()).settings
-            self._threads = await aside.made(lambda: Threads.opened(settings), Threads.close)
+            self._threads = await in_threads.made(lambda: Threads.opened(settings), Threads.close)
         return self._threads
 
-    async def _open_room(self) -> Room:
-        if self._room is None:
+    async def _open_wakeups(self) -> Wakeups:
+        if self._wakeups is None:
             async with self._here():
                 threads = await self._open_threads()
-                if self._room is None:
-                    self._room = await aside.made(lambda: Room(threads.driver, self._map(), threads.bells), Room.close)
-        return self._room
+                if self._wakeups is None:
+                    self._wakeups = await in_threads.made(
+                        lambda: Wakeups(threads.driver, self._map(), threads.subscriber), Wakeups.close
+                    )
+        return self._wakeups

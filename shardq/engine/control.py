@@ -8,11 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from shardq.atlas import Atlas
 from shardq.calls import clean, observe
-from shardq.calls.observe import Glance
+from shardq.calls.observe import ShardCounts
 from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
-from shardq.growth.moves import all_brought
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.operation import (
@@ -20,19 +18,21 @@ from shardq.operation import (
     Many,
     Operation,
     Pause,
-    come_in_force,
-    declared,
-    everywhere,
-    on_shard,
-    opened,
-    refreshed,
+    call_every_shard,
+    call_shard,
+    declare,
+    open_shards,
+    put_in_force,
+    refresh,
 )
+from shardq.resharding.migration import bring_in_all
+from shardq.topology_cache import TopologyCache
 
 MOST_WALKS = 10
 """Through all shards, each under another number of them."""
 
 
-def changed(atlas: Atlas, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
+def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
     """Publishes an edited topology under the next epoch; edits again when somebody else was first. What ``edit``
     refuses with BadInput is refused by the present topology.
 
@@ -41,32 +41,32 @@ def changed(atlas: Atlas, edit: Callable[[Topology], Topology]) -> Operation[Top
     """
     round = 0
     while True:
-        known = atlas.topology
+        known = cache.topology
         if known.pending is not None:
             yield Pause(0.05)
-            yield from refreshed(atlas) if round < REPAIR_ROUND else come_in_force(atlas)
+            yield from refresh(cache) if round < REPAIR_ROUND else put_in_force(cache)
             round += 1
             continue
         try:
             edited = msgspec.structs.replace(edit(known), epoch=known.epoch)
         except BadInput:
             # by what this process knows, which may be old
-            yield from refreshed(atlas)
-            if atlas.topology.epoch == known.epoch:
+            yield from refresh(cache)
+            if cache.topology.epoch == known.epoch:
                 raise
             continue
         if edited == known:
             # so it seems: this process may know an old one, and then there is something to change
-            yield from refreshed(atlas)
-            if atlas.topology.epoch == known.epoch:
+            yield from refresh(cache)
+            if cache.topology.epoch == known.epoch:
                 return known
             continue
-        if (yield from declared(atlas, known.epoch, msgspec.structs.replace(edited, epoch=known.epoch + 1))):
-            yield from opened(atlas, atlas.span())
-            return atlas.topology
+        if (yield from declare(cache, known.epoch, msgspec.structs.replace(edited, epoch=known.epoch + 1))):
+            yield from open_shards(cache, cache.span())
+            return cache.topology
 
 
-def routed(atlas: Atlas, topic: str, route: Route | None) -> Operation[Topology]:
+def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[Topology]:
     """Sends a topic's payloads to a list from now on, or no longer."""
 
     def edit(topology: Topology) -> Topology:
@@ -81,20 +81,20 @@ def routed(atlas: Atlas, topic: str, route: Route | None) -> Operation[Topology]
             routes[topic] = route
         return msgspec.structs.replace(topology, routes=routes)
 
-    return (yield from changed(atlas, edit))
+    return (yield from edit_topology(cache, edit))
 
 
-def paused(atlas: Atlas, topic: str, *, pause: bool) -> Operation[Topology]:
+def pause(cache: TopologyCache, topic: str, *, pause: bool) -> Operation[Topology]:
     """Gives out no more of a topic, or again, over the whole fleet."""
 
     def edit(topology: Topology) -> Topology:
         others = {name for name in topology.paused if name != topic}
         return msgspec.structs.replace(topology, paused=tuple(sorted(others | {topic} if pause else others)))
 
-    return (yield from changed(atlas, edit))
+    return (yield from edit_topology(cache, edit))
 
 
-def limited(atlas: Atlas, topic: str, limit: Limit) -> Operation[Topology]:
+def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]:
     """Gives out a topic within limits from now on; a limit of nothing ends them."""
 
     def edit(topology: Topology) -> Topology:
@@ -109,7 +109,7 @@ def limited(atlas: Atlas, topic: str, limit: Limit) -> Operation[Topology]:
             limits[topic] = limit
         return msgspec.structs.replace(topology, limits=limits)
 
-    return (yield from changed(atlas, edit))
+    return (yield from edit_topology(cache, edit))
 
 
 class Walk:
@@ -118,26 +118,26 @@ class Walk:
     changes the order, and so the walk begins anew.
     """
 
-    def __init__(self, atlas: Atlas) -> None:
-        self._atlas = atlas
+    def __init__(self, cache: TopologyCache) -> None:
+        self._cache = cache
         self._walks = 0
         self._begin()
 
     def _begin(self) -> None:
         self._walks += 1
-        self._since = self._atlas.topology.since
-        self._shards = iter(self._atlas.topology.downstream())
+        self._since = self._cache.topology.since
+        self._shards = iter(self._cache.topology.downstream())
 
     def following(self, left: ShardKeys | None) -> Operation[ShardKeys | None]:
         """The next shard after the one that is ``left``; None at the end. Raises Unavailable when the number of shards
         changes again and again.
         """
-        if left is not None and (self._atlas.topology.priors or self._atlas.topology.pending):
-            yield from all_brought(self._atlas, left)
+        if left is not None and (self._cache.topology.priors or self._cache.topology.pending):
+            yield from bring_in_all(self._cache, left)
         shard = next(self._shards, None)
         # A number that is in force is known to every shard before anything is moved by it: as long as each took our
         # epoch, nothing was.
-        if shard is None and self._atlas.topology.since != self._since:
+        if shard is None and self._cache.topology.since != self._since:
             if self._walks >= MOST_WALKS:
                 raise Unavailable(
                     f"the number of shards changed {self._walks} times meanwhile, so that some tasks may not have been "
@@ -145,16 +145,16 @@ class Walk:
                 )
             self._begin()
             shard = next(self._shards)
-        return None if shard is None else self._atlas.keys(shard)
+        return None if shard is None else self._cache.keys(shard)
 
 
-def purged(atlas: Atlas, topic: str | None) -> Operation[int]:
+def purge(cache: TopologyCache, topic: str | None) -> Operation[int]:
     """Removes a topic's tasks, or all (None), that nobody holds; answers how many."""
-    removed, walk = 0, Walk(atlas)
+    removed, walk = 0, Walk(cache)
     keys: ShardKeys | None = None
     try:
         while (keys := (yield from walk.following(keys))) is not None:
-            removed += yield from _shard_purged(atlas, keys, topic)
+            removed += yield from _purge_shard(cache, keys, topic)
     except ShardqError as exc:
         if removed:
             exc.add_note(f"{removed} tasks were purged before that; repeat it to purge the rest")
@@ -162,67 +162,67 @@ def purged(atlas: Atlas, topic: str | None) -> Operation[int]:
     return removed
 
 
-def _shard_purged(atlas: Atlas, keys: ShardKeys, topic: str | None) -> Operation[int]:
+def _purge_shard(cache: TopologyCache, keys: ShardKeys, topic: str | None) -> Operation[int]:
     if topic is not None:
-        return (yield from _list_purged(atlas, keys, topic, "topic", clean.START))
+        return (yield from _purge_list(cache, keys, topic, "topic", clean.START))
     # the looks through due and dead are for all topics at once
     removed, done, go_on = 0, set[str](), clean.START
     while True:
-        glance = yield from on_shard(atlas, lambda: keys, lambda keys, epoch: observe.peek(keys, epoch, []))
-        topics = [name for name in glance.dispatched if name not in done] or ([] if done else [""])
+        counts = yield from call_shard(cache, lambda: keys, lambda keys, epoch: observe.peek(keys, epoch, []))
+        topics = [name for name in counts.dispatched if name not in done] or ([] if done else [""])
         if not topics:
             return removed
         for name in topics:
-            removed += yield from _list_purged(atlas, keys, name, "all", go_on)
+            removed += yield from _purge_list(cache, keys, name, "all", go_on)
             go_on = clean.Purged(0, 0, "end", "end")
         done.update(topics)
 
 
-def _list_purged(
-    atlas: Atlas, keys: ShardKeys, topic: str, scope: Literal["topic", "all"], go_on: clean.Purged
+def _purge_list(
+    cache: TopologyCache, keys: ShardKeys, topic: str, scope: Literal["topic", "all"], go_on: clean.Purged
 ) -> Operation[int]:
     removed = 0
     while True:
         make = partial(clean.purge, topic=topic, scope=scope, go_on=go_on)
-        go_on = yield from on_shard(atlas, lambda: keys, make)
+        go_on = yield from call_shard(cache, lambda: keys, make)
         removed += go_on.removed
         if go_on.done:
             return removed
 
 
-def _page(atlas: Atlas, keys: ShardKeys, after: clean.Corpse | None) -> Operation[list[clean.Corpse]]:
-    return (yield from on_shard(atlas, lambda: keys, partial(clean.dead, after=after)))
+def _page(cache: TopologyCache, keys: ShardKeys, after: clean.DeadRecord | None) -> Operation[list[clean.DeadRecord]]:
+    return (yield from call_shard(cache, lambda: keys, partial(clean.dead, after=after)))
 
 
 class DeadPages:
     """All dead tasks, page by page, each once."""
 
-    def __init__(self, atlas: Atlas) -> None:
-        self._atlas = atlas
-        self._walk = Walk(atlas)
+    def __init__(self, cache: TopologyCache) -> None:
+        self._cache = cache
+        self._walk = Walk(cache)
         self._keys: ShardKeys | None = None
-        self._last: clean.Corpse | None = None
+        self._last: clean.DeadRecord | None = None
         self._seen: set[str] = set()
 
-    def following(self) -> Operation[list[clean.Corpse]]:
+    def following(self) -> Operation[list[clean.DeadRecord]]:
         """The next page; empty at the end."""
         while True:
             if self._last is None:
                 self._keys = yield from self._walk.following(self._keys)
             if self._keys is None:
                 return []
-            page = yield from _page(self._atlas, self._keys, self._last)
+            page = yield from _page(self._cache, self._keys, self._last)
             self._last = page[-1] if page else None
-            new = [corpse for corpse in page if corpse.id not in self._seen]
-            self._seen.update(corpse.id for corpse in new)
+            new = [dead_record for dead_record in page if dead_record.id not in self._seen]
+            self._seen.update(dead_record.id for dead_record in new)
             if new:
                 return new
 
 
-Glances = list[tuple[ShardKeys, Glance | ShardqError]]
+CountsByShard = list[tuple[ShardKeys, ShardCounts | ShardqError]]
 
 
-def glanced(atlas: Atlas, known: dict[int, list[str]]) -> Operation[Glances]:
+def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation[CountsByShard]:
     """Every shard with the ready lists of all its topics, or why it can't be seen: a look is wanted most then.
 
     ``known`` keeps the topics from one look to the next.
@@ -233,17 +233,19 @@ def glanced(atlas: Atlas, known: dict[int, list[str]]) -> Operation[Glances]:
 
     while True:
         broken: dict[int, ShardqError] = {}
-        glances = yield from everywhere(atlas, make, broken=broken)
-        new = {k.shard: list(g.dispatched) for k, g in glances if g.dispatched.keys() != g.ready.keys()}
+        counts_by_shard = yield from call_every_shard(cache, make, broken=broken)
+        new = {k.shard: list(g.dispatched) for k, g in counts_by_shard if g.dispatched.keys() != g.ready.keys()}
         if not new:
-            seen: dict[int, Glance | ShardqError] = {keys.shard: glance for keys, glance in glances} | broken
-            return [(atlas.keys(shard), seen[shard]) for shard in sorted(seen)]
+            seen: dict[int, ShardCounts | ShardqError] = {
+                keys.shard: counts for keys, counts in counts_by_shard
+            } | broken
+            return [(cache.keys(shard), seen[shard]) for shard in sorted(seen)]
         known |= new
 
 
-def replicated(glances: Glances, nodes: Mapping[int, str]) -> Operation[dict[str, observe.Replication]]:
+def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, observe.Replication]]:
     """How far the replicas of each node are, of those that could be seen and may say. ``nodes``: who serves a slot."""
-    slots = {nodes[keys.slot]: keys.slot for keys, seen in glances if not isinstance(seen, ShardqError)}
+    slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
     asked = {node: observe.replication(slot) for node, slot in slots.items()}
     node_of = {id(request): node for node, request in asked.items()}
     answers = yield Many(asked.values())

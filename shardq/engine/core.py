@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from shardq import embedded, forks
-from shardq.atlas import Atlas
-from shardq.bells import Bells
 from shardq.calls import clean
 from shardq.calls.observe import Replication
-from shardq.consumer.hints import Stocks
-from shardq.consumer.operations import Claims
+from shardq.consumer.claim_planner import ReadyCounts
+from shardq.consumer.claims import Claims
 from shardq.dispatcher import Dispatcher
-from shardq.drivers.routes import Connections
+from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.engine import advice
 from shardq.engine.advice import Advice
-from shardq.engine.control import Glances
+from shardq.engine.control import CountsByShard
 from shardq.engine.options import Options, lease_ms
 from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
 from shardq.errors import (
@@ -42,10 +40,12 @@ from shardq.model.record import Decoded, decode_record
 from shardq.model.task import DeadTask, Task
 from shardq.operation import Operation
 from shardq.producer.packing import MAX_BATCH, Entries, Packer
+from shardq.subscriber import Subscriber
+from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
-    from shardq.worker.crew import Crew
+    from shardq.worker.processor import Processor
 
 LISTENING = 1
 """Connections of a subscriber to each node."""
@@ -67,13 +67,13 @@ class Core:
         """Nothing is open, as at first; the first use opens it. The embedded server's share, if there is one, is the
         child's too, until it closes the engine or ends.
         """
-        self._atlas: Atlas | None = None
-        self._stocks = Stocks()
-        self._away: dict[str, object] = {}
-        self._crews: WeakSet[Crew] = WeakSet()
+        self._cache: TopologyCache | None = None
+        self._ready_counts = ReadyCounts()
+        self._forwarded: dict[str, object] = {}
+        self._processors: WeakSet[Processor] = WeakSet()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._atlas.topology.shards} shards" if self._atlas else "not open yet"
+        state = "closed" if self._closed else f"{self._cache.topology.shards} shards" if self._cache else "not open yet"
         return f"<{type(self).__name__} {self.options.name!r}: {state}>"
 
     @property
@@ -85,10 +85,10 @@ class Core:
         """The present topology, once the engine is open."""
         return self._map().topology
 
-    def _map(self) -> Atlas:
-        if self._atlas is None:
+    def _map(self) -> TopologyCache:
+        if self._cache is None:
             raise EngineClosed("the engine is not open: call open(), or use it in a with block")
-        return self._atlas
+        return self._cache
 
     def _check_not_closed(self) -> None:
         if self._closed:
@@ -106,20 +106,24 @@ class Core:
             server.leave()
 
     def _advice(
-        self, driver: Driver | AsyncDriver, glances: Glances | None = None, *, pollers: Driver | None = None
+        self,
+        driver: Driver | AsyncDriver,
+        counts_by_shard: CountsByShard | None = None,
+        *,
+        pollers: Driver | None = None,
     ) -> Operation[list[Advice]]:
         """Finds what to change at the servers of this engine, or at those where a shard was seen. ``pollers``: the
         driver of those that run here, or are about to.
         """
-        atlas = self._map()
-        if glances is None:
-            shards, slots = list(atlas.span()), [atlas.control.slot]
+        cache = self._map()
+        if counts_by_shard is None:
+            shards, slots = list(cache.span()), [cache.control.slot]
         else:
-            shards, slots = [keys for keys, seen in glances if not isinstance(seen, ShardqError)], []
+            shards, slots = [keys for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)], []
         by_node = {node: keys for keys in shards if (node := driver.node_of(keys.slot))}
         nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
         nodes |= {node: keys.slot for node, keys in by_node.items()}
-        return advice.given(nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {})
+        return advice.find_advice(nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {})
 
     def _needs(self, driver: Driver) -> dict[str, int]:
         """How many connections more to each node this process comes to have, at most, if it is the last one left."""
@@ -133,7 +137,7 @@ class Core:
 
     def _learn(self, topology: Topology) -> None:
         self.options.compare(topology)
-        self._atlas = Atlas(self.options.name, topology)
+        self._cache = TopologyCache(self.options.name, topology)
 
     # ---- arguments
 
@@ -175,63 +179,63 @@ class Core:
             lease_ms=lease_ms(lease),
             codec=self.options.codec,
             max_attempts=self.options.max_attempts,
-            stocks=self._stocks,
-            away=self._away,
+            ready_counts=self._ready_counts,
+            forwarded=self._forwarded,
             weights=weights,
             types=types,
             topic_attempts=topic_attempts,
         )
-        claims.tell_if_idle()
+        claims.log_if_all_forwarded()
         return claims
 
-    def _noted(self, crew: Crew) -> Crew:
+    def _noted(self, processor: Processor) -> Processor:
         """A worker's running part, of which stats tell as long as there is one."""
-        self._crews.add(crew)
-        return crew
+        self._processors.add(processor)
+        return processor
 
-    def _dead_task(self, corpse: clean.Corpse) -> DeadTask:
+    def _dead_task(self, dead_record: clean.DeadRecord) -> DeadTask:
         try:
-            record = decode_record(corpse.record, own=self.options.codec)
+            record = decode_record(dead_record.record, own=self.options.codec)
         except PayloadNotDecodable:
             # often the very reason of its death: it must still be listed
             record = Decoded(None, {}, None, "")
         return DeadTask(
-            id=corpse.id,
-            topic=topic_of(corpse.id),
-            died=dt.datetime.fromtimestamp(float(corpse.died_ms) / 1000, dt.UTC),
-            reason=corpse.reason,
-            failures=corpse.failures,
-            lapses=corpse.lapses,
+            id=dead_record.id,
+            topic=topic_of(dead_record.id),
+            died=dt.datetime.fromtimestamp(float(dead_record.died_ms) / 1000, dt.UTC),
+            reason=dead_record.reason,
+            failures=dead_record.failures,
+            lapses=dead_record.lapses,
             payload=record.payload,
             headers=record.headers,
         )
 
     def _stats(
         self,
-        glances: Glances,
+        counts_by_shard: CountsByShard,
         nodes: dict[int, str],
         dispatcher: Dispatcher | None,
         *,
         replication: dict[str, Replication],
         advised: list[Advice],
-        bells: Bells | None,
+        subscriber: Subscriber | None,
         server: str,
-        connections: dict[str, Connections],
+        connections: dict[str, ConnectionCounts],
     ) -> Stats:
         reports = dispatcher.reports() if dispatcher else {}
         shards: list[ShardStats] = [
-            shard_stats(keys, glance, nodes[keys.slot], reports.get(keys.shard)) for keys, glance in glances
+            shard_stats(keys, counts, nodes[keys.slot], reports.get(keys.shard)) for keys, counts in counts_by_shard
         ]
         return stats_of(
             self._map(),
             shards,
             replication=replication,
-            advised=[*advised, *advice.deaf(bells.refusals() if bells else {})],
+            advised=[*advised, *advice.deaf(subscriber.refusals() if subscriber else {})],
             server=server,
             reports=reports.values(),
             failing_routes=dispatcher.failing_routes() if dispatcher else (),
             dispatchers=dispatcher.members if dispatcher else (),
-            crews=list(self._crews),
+            processors=list(self._processors),
             connections=connections,
         )
 

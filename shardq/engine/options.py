@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from shardq import embedded
-from shardq.dispatcher import Keep
+from shardq.dispatcher import Retention
 from shardq.drivers.settings import Settings
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.layout.topology import Topology
@@ -145,9 +145,9 @@ class Options:
         """For messages: the URL with its passwords hidden."""
         return self.url or "embedded://" if self.is_embedded else self.settings(str(self.url)).safe_url
 
-    def keep(self) -> Keep:
+    def keep(self) -> Retention:
         """The dead that dispatchers keep."""
-        return Keep(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
+        return Retention(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
 
     def compare(self, topology: Topology) -> None:
         """Says so when the stored number of shards is not the one asked for."""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from shardq.atlas import Atlas
-from shardq.calls.observe import Glance, Replication
+from shardq.calls.observe import Replication, ShardCounts
 from shardq.dispatcher import Lateness, PollerReport, RouteFault
-from shardq.drivers.routes import Connections
+from shardq.drivers.router import ConnectionCounts
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
+from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.engine.advice import Advice
-    from shardq.worker.crew import Crew
+    from shardq.worker.processor import Processor
 
 OVERDUE_S = 10.0
 """A task due for longer than this without being moved is a problem. Others take over from a dispatcher that was killed
@@ -98,33 +98,33 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
     sentence each. They do not count for ``healthy``.
     """
-    connections: Mapping[str, Connections]
+    connections: Mapping[str, ConnectionCounts]
     """Of this engine, by node: how many of how many."""
     replication: Mapping[str, Replication]
     """By node: what a failover could lose; without those that could not be asked."""
 
 
-UNSEEN = Glance(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
+UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
 
 
-def shard_stats(keys: ShardKeys, seen: Glance | ShardqError, node: str, report: PollerReport | None) -> ShardStats:
-    glance = UNSEEN if isinstance(seen, ShardqError) else seen
+def shard_stats(keys: ShardKeys, seen: ShardCounts | ShardqError, node: str, report: PollerReport | None) -> ShardStats:
+    counts = UNSEEN if isinstance(seen, ShardqError) else seen
     return ShardStats(
         shard=keys.shard,
         node=node,
         error=f"{type(seen).__name__}: {seen}" if isinstance(seen, ShardqError) else None,
-        scheduled=glance.scheduled,
-        ready=sum(glance.ready.values()),
-        leased=glance.leased,
-        dead=glance.dead,
-        dispatched=sum(glance.dispatched.values()),
-        forwarded=glance.forwarded,
-        reaped=glance.reaped,
-        buried=glance.buried,
-        ready_by_topic=glance.ready,
-        dispatched_by_topic=glance.dispatched,
-        head_age=None if glance.head_ms is None else glance.now_us / 1e6 - glance.head_ms / 1e3,
-        late_ms=glance.late_ms,
+        scheduled=counts.scheduled,
+        ready=sum(counts.ready.values()),
+        leased=counts.leased,
+        dead=counts.dead,
+        dispatched=sum(counts.dispatched.values()),
+        forwarded=counts.forwarded,
+        reaped=counts.reaped,
+        buried=counts.buried,
+        ready_by_topic=counts.ready,
+        dispatched_by_topic=counts.dispatched,
+        head_age=None if counts.head_ms is None else counts.now_us / 1e6 - counts.head_ms / 1e3,
+        late_ms=counts.late_ms,
         lateness=report.lateness if report else None,
         poller=report.state if report else "elsewhere",
         poller_error=report.error if report else None,
@@ -132,7 +132,7 @@ def shard_stats(keys: ShardKeys, seen: Glance | ShardqError, node: str, report: 
 
 
 def stats_of(
-    atlas: Atlas,
+    cache: TopologyCache,
     shards: list[ShardStats],
     *,
     replication: Mapping[str, Replication],
@@ -141,17 +141,17 @@ def stats_of(
     reports: Iterable[PollerReport],
     failing_routes: tuple[RouteFault, ...],
     dispatchers: tuple[str, ...],
-    crews: Iterable[Crew],
-    connections: Mapping[str, Connections],
+    processors: Iterable[Processor],
+    connections: Mapping[str, ConnectionCounts],
 ) -> Stats:
-    topology = atlas.topology
+    topology = cache.topology
     advised = list(advised)
     problems = (
-        *_problems(shards, reports, failing_routes, crews),
+        *_problems(shards, reports, failing_routes, processors),
         *(each.text for each in advised if each.lost),
     )
     return Stats(
-        name=atlas.name,
+        name=cache.name,
         epoch=topology.epoch,
         server=server,
         warnings=tuple(each.text for each in advised if not each.lost),
@@ -178,7 +178,10 @@ def stats_of(
 
 
 def _problems(
-    shards: list[ShardStats], reports: Iterable[PollerReport], routes: Iterable[RouteFault], crews: Iterable[Crew]
+    shards: list[ShardStats],
+    reports: Iterable[PollerReport],
+    routes: Iterable[RouteFault],
+    processors: Iterable[Processor],
 ) -> Iterator[str]:
     blind = [shard for shard in shards if shard.error]
     if blind:
@@ -192,8 +195,8 @@ def _problems(
         yield f"{_named(stuck)}: no step of this process's pollers for {max(r.idle_s for r in stuck):,.0f} s"
     for route in routes:
         yield f"topic {route.topic!r} can't be forwarded to the list {route.to!r} by this process: {route.error}"
-    for crew in crews:
-        for problem in crew.problems:
+    for processor in processors:
+        for problem in processor.problems:
             yield f"a worker of this process: {problem}"
     late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > OVERDUE_S]
     if late:

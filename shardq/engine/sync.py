@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from shardq import operation
-from shardq.bells import Bells
 from shardq.consumer import Consumer
-from shardq.consumer.room import Room
+from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.sync import Driver
 from shardq.embedded import Fsync
 from shardq.engine import advice, control
 from shardq.engine.core import check_batch, checked_id, moved_due
+from shardq.engine.operator_commands import OperatorCommands
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -28,24 +28,24 @@ from shardq.engine.options import (
     STATS_TIMEOUT_S,
     Options,
 )
-from shardq.engine.orders import Orders
 from shardq.engine.stats import Stats
 from shardq.model.checks import MAX_PAYLOAD, check_seconds, due_spec
 from shardq.model.record import Codec
 from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.producer import operations
+from shardq.producer import by_id, pushing
 from shardq.producer.buffer import Buffer
 from shardq.producer.durable import Durability, check_durability, push_durably
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
+from shardq.subscriber import Subscriber
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 
 if TYPE_CHECKING:
-    from shardq.worker.crew import Crew
+    from shardq.worker.processor import Processor
 
 
-class Engine(Orders):
+class Engine(OperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
@@ -101,8 +101,8 @@ class Engine(Orders):
         super()._forked()
         self._driver: Driver | None = None
         self._dispatcher: Dispatcher | None = None
-        self._bells: Bells | None = None
-        self._room: Room | None = None
+        self._subscriber: Subscriber | None = None
+        self._wakeups: Wakeups | None = None
         self._lock = threading.RLock()
         """Held while opening, starting, stopping and closing."""
 
@@ -117,7 +117,7 @@ class Engine(Orders):
                 driver = Driver(settings)
                 try:
                     driver.open()
-                    self._learn(operation.run(driver, operation.created(self.name, self.options.shards)))
+                    self._learn(operation.run(driver, operation.create_topology(self.name, self.options.shards)))
                     advice.say(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
                 except BaseException:
                     driver.close()
@@ -132,12 +132,12 @@ class Engine(Orders):
             self.stop()
             self._closed = True
             driver, self._driver = self._driver, None
-            room, self._room = self._room, None
-            bells, self._bells = self._bells, None
-            if room is not None:
-                room.close()
-            if bells is not None:
-                bells.close()
+            wakeups, self._wakeups = self._wakeups, None
+            subscriber, self._subscriber = self._subscriber, None
+            if wakeups is not None:
+                wakeups.close()
+            if subscriber is not None:
+                subscriber.close()
             if driver is not None:
                 driver.close()
             self._leave()
@@ -162,7 +162,7 @@ class Engine(Orders):
                 dispatcher = Dispatcher(
                     driver,
                     self._map(),
-                    self._open_bells(),
+                    self._open_subscriber(),
                     max_attempts=self.options.max_attempts,
                     keep=self.options.keep(),
                 )
@@ -227,13 +227,13 @@ class Engine(Orders):
         if durability is not None:
             return self._push_durably(entries, durability)[0]
         driver = self._open_driver()
-        return operation.run(driver, operations.pushed_one(self._map(), self._packer, entries))
+        return operation.run(driver, pushing.push_one(self._map(), self._packer, entries))
 
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
-        driver, atlas = self._open_driver(), self._map()
-        steps = operations.pushed(atlas, self._packer, entries, most=batch)
-        return push_durably(driver, atlas, entries.ids, steps, durability)
+        driver, cache = self._open_driver(), self._map()
+        steps = pushing.push(cache, self._packer, entries, most=batch)
+        return push_durably(driver, cache, entries.ids, steps, durability)
 
     def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
@@ -246,7 +246,7 @@ class Engine(Orders):
         if durability is not None:
             return self._push_durably(entries, durability, batch)
         driver = self._open_driver()
-        return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=batch))
+        return operation.run(driver, pushing.push(self._map(), self._packer, entries, most=batch))
 
     def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> Iterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
@@ -280,7 +280,7 @@ class Engine(Orders):
 
         def send(entries: Entries) -> list[Receipt]:
             driver = self._open_driver()
-            return operation.run(driver, operations.pushed(self._map(), self._packer, entries, most=BATCH))
+            return operation.run(driver, pushing.push(self._map(), self._packer, entries, most=BATCH))
 
         return Buffer(self._packed, send, linger=linger)
 
@@ -290,7 +290,7 @@ class Engine(Orders):
         """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
         checked_id(id)
         driver = self._open_driver()
-        return operation.run(driver, operations.cancelled(self._map(), id))
+        return operation.run(driver, by_id.cancel(self._map(), id))
 
     def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -301,7 +301,7 @@ class Engine(Orders):
         checked_id(id)
         due = moved_due(delay, at)
         driver = self._open_driver()
-        return operation.run(driver, operations.rescheduled(self._map(), id, due))
+        return operation.run(driver, by_id.reschedule(self._map(), id, due))
 
     def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -312,13 +312,13 @@ class Engine(Orders):
         checked_id(id)
         due = due_spec(delay, at)
         driver = self._open_driver()
-        return operation.run(driver, operations.requeued(self._map(), id, due))
+        return operation.run(driver, by_id.requeue(self._map(), id, due))
 
     def get(self, id: str) -> TaskInfo | None:
         """What is known of a task; None when it is gone."""
         checked_id(id)
         driver = self._open_driver()
-        return operation.run(driver, operations.found(self._map(), id, self.options.codec))
+        return operation.run(driver, by_id.get(self._map(), id, self.options.codec))
 
     # ---- the whole
 
@@ -328,17 +328,17 @@ class Engine(Orders):
         """
         driver = self._open_driver()
         timeout = min(self.options.timeout, STATS_TIMEOUT_S)
-        glances = operation.run(driver, control.glanced(self._map(), self._topics_of_shard), timeout)
-        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in glances}
+        counts_by_shard = operation.run(driver, control.count_shards(self._map(), self._topics_of_shard), timeout)
+        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         return self._stats(
-            glances,
+            counts_by_shard,
             nodes,
             self._dispatcher,
-            replication=operation.run(driver, control.replicated(glances, nodes), timeout),
+            replication=operation.run(driver, control.replication(counts_by_shard, nodes), timeout),
             advised=operation.run(
-                driver, self._advice(driver, glances, pollers=driver if self._dispatcher else None), timeout
+                driver, self._advice(driver, counts_by_shard, pollers=driver if self._dispatcher else None), timeout
             ),
-            bells=self._bells,
+            subscriber=self._subscriber,
             server=driver.server_version,
             connections=driver.connections(),
         )
@@ -356,7 +356,7 @@ class Engine(Orders):
         forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
         """
         driver = self._open_driver()
-        return Consumer(driver, self._claims(names, topics, lease, name), self._open_room)
+        return Consumer(driver, self._claims(names, topics, lease, name), self._open_wakeups)
 
     def worker(
         self,
@@ -378,7 +378,7 @@ class Engine(Orders):
         """
         return Worker(
             self.push,
-            self._crew,
+            self._processor,
             topics=topics,
             concurrency=concurrency,
             processes=processes,
@@ -389,25 +389,27 @@ class Engine(Orders):
             name=name,
         )
 
-    def _crew(self, plan: Plan) -> Crew:
+    def _processor(self, plan: Plan) -> Processor:
         """The running part of a worker; ``Worker.run`` calls it, in its child processes too."""
-        from shardq.worker.crew import Crew  # here: it brings asyncio, for handlers that are coroutine functions
+        from shardq.worker.processor import (
+            Processor,  # here: it brings asyncio, for handlers that are coroutine functions
+        )
 
         self.open()
         driver = self._open_driver()
         names = () if plan.weights else tuple(plan.handlers)
         claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
-        consumer = Consumer(driver, claims, self._open_room)
-        return self._noted(Crew(driver, claims, consumer, plan, loop=None))
+        consumer = Consumer(driver, claims, self._open_wakeups)
+        return self._noted(Processor(driver, claims, consumer, plan, loop=None))
 
-    def _open_bells(self) -> Bells:
+    def _open_subscriber(self) -> Subscriber:
         with self._lock:
-            if self._bells is None:
-                self._bells = Bells(self._open_driver())
-            return self._bells
+            if self._subscriber is None:
+                self._subscriber = Subscriber(self._open_driver())
+            return self._subscriber
 
-    def _open_room(self) -> Room:
+    def _open_wakeups(self) -> Wakeups:
         with self._lock:
-            if self._room is None:
-                self._room = Room(self._open_driver(), self._map(), self._open_bells())
-            return self._room
+            if self._wakeups is None:
+                self._wakeups = Wakeups(self._open_driver(), self._map(), self._open_subscriber())
+            return self._wakeups

@@ -34,9 +34,9 @@ def table(count: int) -> Sequence[int]:
 
 
 def growth() -> Iterator[list[list[int]]]:
-    """The buckets of each shard, ascending, when there is one shard, two, and so on.
+    """Yields the buckets of each shard, ascending, when there is one shard, two, and so on.
 
-    What is yielded is changed by the next step.
+    The next step changes what was yielded.
     """
     held = [list(range(BUCKETS))]
     for shards in range(2, BUCKETS + 2):

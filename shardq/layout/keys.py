@@ -21,7 +21,7 @@ class ShardKeys:
     shard: int
     slot: int
     prefix: str
-    """What every name of the shard begins with, the colon included."""
+    """The beginning of every name of the shard, the colon included."""
     meta: str
     due: str
     task: str
@@ -35,7 +35,7 @@ class ShardKeys:
     moved: str
     staged: str
     bell: str
-    """A channel: something falls due earlier than the poller knows."""
+    """The channel for a task that falls due earlier than the poller knows."""
 
     def ready(self, topic: str) -> str:
         """The list of a topic's ready ids."""
@@ -46,7 +46,7 @@ class ShardKeys:
         return f"{self.prefix}waiting/{topic}"
 
     def wake(self, process: str) -> str:
-        """A channel: one process has something to claim."""
+        """The channel on which a waiting process hears that it has something to claim."""
         return f"{self.prefix}wake/{process}"
 
 
@@ -60,14 +60,14 @@ class ControlKeys:
     members: str
     limits: str
     news: str
-    """A channel: membership, topology, routes, pauses or limits changed."""
+    """The channel for changes of the members, the topology, routes, pauses and limits."""
 
     def bucket(self, topic: str) -> str:
         """The tokens of a topic with a limited rate."""
         return f"{self.limits}/rate/{topic}"
 
     def permits(self, topic: str) -> str:
-        """Who holds a permit of a topic with limited concurrency."""
+        """The holders of permits of a topic with limited concurrency."""
         return f"{self.limits}/permits/{topic}"
 
 

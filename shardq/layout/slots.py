@@ -22,7 +22,7 @@ import functools
 import itertools
 
 SLOTS = 16384
-"""Of a Redis Cluster, by its protocol."""
+"""The number of slots of a Redis Cluster, by its protocol."""
 
 MAX_SHARDS = 1024
 """More would mean fewer than 16 buckets and 16 slots for each."""
@@ -51,13 +51,13 @@ def slot_of(key: str) -> int:
 
 
 def target_slot(shard: int) -> int:
-    """Where shard K belongs: just after the K-th point of the van der Corput sequence over the slots."""
+    """The slot for shard K: just after the K-th point of the van der Corput sequence over the slots."""
     return int(f"{shard:0{_BITS}b}"[::-1], 2) + _INTO_CELL
 
 
 @functools.lru_cache(maxsize=4 * MAX_SHARDS)
 def tag(name: str, shard: int) -> str:
-    """What goes between the braces of every key of a shard: ``NAME:K.SALT``."""
+    """The text between the braces of every key of a shard: ``NAME:K.SALT``."""
     head = f"{name}:{shard}."
     starts, ends = _halves()
     without_salt = binascii.crc_hqx(bytes(2 * _HALF), binascii.crc_hqx(head.encode(), 0))

@@ -25,16 +25,16 @@ _MASK = BUCKETS - 1
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where a topic's payloads go instead of to our consumers."""
+    """The list that gets a topic's payloads, in place of our consumers."""
 
     to: str
-    """The name of a list."""
+    """The name of the list."""
     side: Literal["right", "left"] = "right"
-    """The end of that list they are put on: RPUSH or LPUSH."""
+    """The end of the list that they are put on: RPUSH or LPUSH."""
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """What the whole fleet may do of a topic."""
+    """The limits of a topic, over the whole fleet."""
 
     rate: float | None = None
     """Tasks a second."""
@@ -50,21 +50,21 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     priors: tuple[int, ...] = ()
     """Earlier counts, oldest first, whose tasks have not all been moved yet."""
     pending: int | None = None
-    """The count that is to be in force next: its shards are served already, and get no task yet."""
+    """The count that comes in force next: its shards are served already, and get no task yet."""
     since: int = 1
     """The epoch in which ``shards`` came in force."""
     move_rate: float | None = None
     """Tasks a second that the fleet may move; None: as fast as it can."""
     routes: Mapping[str, Route] = {}
-    """Topic to list."""
+    """Topic → list."""
     paused: tuple[str, ...] = ()
-    """Topics that are not given out."""
+    """Topics of which nothing is given out."""
     limits: Mapping[str, Limit] = {}
-    """Topics that are given out within limits."""
+    """Topic → its limits."""
 
     @property
     def open_routes(self) -> Mapping[str, Route]:
-        """Those of topics that are not paused."""
+        """The routes of topics that are not paused."""
         return {topic: route for topic, route in self.routes.items() if topic not in self.paused}
 
     def shard_of(self, id: str) -> int:
@@ -78,7 +78,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return [owners[hashed & _MASK] for hashed in map(mmh3.hash, ids)]
 
     def homes(self, id: str) -> list[int]:
-        """The shards to look for an existing id in, in this order: the way tasks move, the present one last.
+        """The shards in which to look for an existing id, in the direction in which tasks move, the present one last.
 
         Between two look-ups a task moves on, never back; a shard that occurs twice keeps its last place.
         """
@@ -100,7 +100,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return [*range(self.shards, span), *range(self.shards)]
 
     def to_fields(self) -> dict[bytes, bytes]:
-        """As the fields of the hash."""
+        """The fields of the hash."""
         return {
             b"epoch": b"%d" % self.epoch,
             b"shards": b"%d" % self.shards,
@@ -114,7 +114,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def in_force(self) -> Topology:
-        """What follows an announced count: a function of this topology, so that anybody may complete the change."""
+        """The topology after an announced count: a function of this one, so that anybody may complete the change."""
         assert self.pending is not None, "only an announced count can come in force"
         return msgspec.structs.replace(
             self,
@@ -127,16 +127,16 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_text(cls, text: bytes) -> Topology:
-        """Read from a shard's copy."""
+        """Reads a shard's copy."""
         return msgspec.json.decode(text, type=cls)
 
     def to_text(self) -> str:
-        """As the copy that every shard's meta keeps."""
+        """The copy that every shard's meta keeps."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
-        """Read from the hash; fields unknown here are passed over."""
+        """Reads the hash; fields unknown here are ignored."""
         try:
             topology = cls(
                 epoch=int(fields[b"epoch"]),

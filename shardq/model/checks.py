@@ -40,7 +40,7 @@ MAX_PAYLOAD = 1 << 20
 """The default limit of an encoded payload: a batch of scripts' arguments ends at 1 MiB too."""
 
 MAX_HEADERS = 8 << 10
-"""Of encoded headers: they are read with every claim, and their length must fit the record's two bytes."""
+"""The bytes of encoded headers: they are read with every claim, and their length must fit the record's two bytes."""
 
 MAX_ID = 200
 """Bytes of a caller-given id: it is stored up to three times for each task."""
@@ -162,7 +162,7 @@ def check_seconds(seconds: float, what: str, *, most: float = inf) -> None:
 
 
 def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int) -> int | None:
-    """When a task is no longer wanted, as the record's head says it: below 0 so many ms from the push, else an instant.
+    """The expiry of a task, as the record's head has it: below 0 milliseconds from the push, else an instant.
 
     A number from 1e9 is epoch seconds: nobody waits 31 years for a task to expire. ``due`` is the due word.
     """
@@ -172,7 +172,7 @@ def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int) ->
         spec = _instant(expires, "expires")
     else:
         spec = -duration_ms(expires, "expires")
-    # only where both are counted from the same moment
+    # Only where both are counted from the same moment.
     if (spec < 0 and due <= 0 and spec >= due < 0) or (spec > 0 and due > 0 and spec <= due):
         raise InvalidOption(f"expires={expires!r} is not after the task's due time; it would never be handled")
     return spec
@@ -262,7 +262,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def check_max_attempts(attempts: int) -> None:
-    """How often a task may be tried."""
+    """The number of attempts that a task may have."""
     if not _is_int(attempts) or not 1 <= attempts <= MAX_ATTEMPTS:
         raise InvalidOption(
             f"max_attempts can't be {_shown(attempts)}; give an int from 1 to {MAX_ATTEMPTS}, "
@@ -278,7 +278,7 @@ def reason_text(reason: str) -> str:
 
 
 def check_on_conflict(choice: str, id: str | None) -> None:
-    """The rule for an id that is taken. One of ours never is: to keep what there is says nothing then."""
+    """The rule for an id that is taken. It says nothing for ids made here: they never are."""
     if choice not in _CONFLICTS:
         raise InvalidOption(f"on_conflict can't be {_shown(choice)}; use one of {', '.join(map(repr, _CONFLICTS))}")
     if id is None and choice != "keep":
@@ -297,7 +297,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _shown(value: object) -> str:
-    """A value as a message shows it: what was passed in by mistake may be long."""
+    """A value as a message shows it, cut: what was passed in by mistake may be long."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an int of {value.bit_length()} bits"  # repr() refuses the very long ones
     text = repr(value)

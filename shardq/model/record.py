@@ -42,7 +42,7 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The codec's name in messages."""
 
     def encode(self, payload: Any, /) -> bytes:
         """Bytes of a payload. May raise anything: the caller sees PayloadNotEncodable."""
@@ -52,14 +52,14 @@ class Codec(Protocol):
 
 
 class Builtin(msgspec.Struct, frozen=True):
-    """A codec of ours; its number goes into the record."""
+    """A built-in codec; its number goes into the record."""
 
     name: str
     number: int
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     refused: tuple[type, ...] = ()
-    """Payloads that it could encode and would not give back."""
+    """Types of payload that it could encode and would not give back."""
 
 
 def _to_bytes(payload: Any) -> bytes:
@@ -179,7 +179,7 @@ def encode_record(codec: Codec, payload: Any, head: bytes | None = None) -> byte
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """What a record says."""
+    """The content of a record."""
 
     payload: Any
     headers: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What a caller hands in and gets back: values only, no I/O."""
+"""Values that a caller hands in and gets back. No I/O."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Receipt(str):
     window is open and its task was pushed before).
     """
 
-    # a dict each would be half of the work of making them, and of throwing them away
+    # A dict for each would be half of the work of making receipts, and of throwing them away.
     __slots__ = ()
 
     outcome: Literal["pushed", "replaced", "kept", "seen"] = "pushed"
@@ -66,13 +66,13 @@ class Receipt(str):
 
 
 class _OtherReceipt(Receipt):
-    """Of a task that was not simply stored."""
+    """The receipt of a task that was not simply stored."""
 
     __slots__ = ("outcome", "state")
 
 
 class Outcome(enum.StrEnum):
-    """What became of an order given by id. True only when it did what was asked.
+    """The outcome of a command given by id. True only when it did what was asked.
 
     >>> bool(Outcome.CANCELLED), bool(Outcome.RUNNING)
     (True, False)
@@ -93,22 +93,22 @@ class Outcome(enum.StrEnum):
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine knows of one task at one instant."""
+    """The state of one task at one instant."""
 
     id: str
     topic: str
     state: State
     due: dt.datetime | None
-    """When it becomes (scheduled) due; None in any other state."""
+    """The time at which it becomes due, or became due; None unless scheduled."""
     deadline: dt.datetime | None
-    """When its present lease runs out; None unless leased."""
+    """The end of its present lease; None unless leased."""
     attempt: int
-    """The attempt under way, or the next one: 1 for a task never claimed."""
+    """The present attempt, or the next one: 1 for a task never claimed."""
     failures: int
     lapses: int
     """Leases that ran out."""
     reason: str | None
-    """Why it is dead; None in any other state."""
+    """The reason of its death; None unless dead."""
     payload: Any
     headers: Mapping[str, str]
     max_attempts: int | None

@@ -1,8 +1,8 @@
-"""Pushes of many threads, coalesced: one thread sends what the others leave in the buffer.
+"""Coalesces the pushes of many threads: one thread sends what the others leave in the buffer.
 
-A caller gets a ``Pending`` at once, and learns from it when its task is safely stored. The buffer is sent when the
-last sending is over, after at most ``linger`` seconds, or as soon as it holds a full window; a caller that comes
-while it is full waits, so memory is bounded.
+A caller gets a ``Pending`` at once, which tells when its task is safely stored. The buffer is sent when the last
+sending is over, after at most ``linger`` seconds, or as soon as it holds a full window. Callers wait while it is full,
+so memory is bounded.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from shardq.producer.packing import Entries
 WINDOW = 4000
 """Tasks sent at a time; twice as many may wait."""
 
-UNTOLD = 25
-"""Failed sendings that are kept for the next flush, 100,000 tasks at most: an outage of hours must not fill the memory
-of a process that never flushes. Every ``Pending`` tells its own fate whatever this is."""
+MAX_FAILED = 25
+"""Failed sendings kept for the next flush, 100,000 tasks at most: an outage of hours must not fill the memory of a
+process that never flushes. Every ``Pending`` tells its own task's outcome in any case.
+"""
 
 Send = Callable[[Entries], list[Receipt]]
 """Stores packed tasks, or raises PushError."""
 
 Pack = Callable[..., Entries]
-"""Checks and encodes one task given as push takes it."""
+"""Checks and encodes one task, given as push takes it."""
 
 
 class _Sending:
-    """The tasks that are sent together, and what became of them."""
+    """Tasks that are sent together, and their outcome."""
 
     __slots__ = ("done", "entries", "error", "receipts")
 
@@ -45,14 +46,14 @@ class _Sending:
         self.error: ShardqError | None = None
 
     def push_error(self) -> PushError:
-        """The fate of its tasks, when it failed."""
+        """The outcome of its tasks, when it failed."""
         if isinstance(self.error, PushError):
             return self.error
-        # it ended before its answers were looked at: some of it may be stored
+        # It ended before its answers were read: some of it may be stored.
         return PushError(ids=self.entries.ids, stored=[], failed={}, unknown=self.entries.ids)
 
     def left_to_the_parent(self) -> None:
-        """In the child of a fork."""
+        """Fails it, in the child of a fork."""
         self.done = threading.Event()
         if self.entries.ids:
             self.done.set()
@@ -63,7 +64,7 @@ class _Sending:
 
 
 class Pending:
-    """A push under way. ``id`` is known; ``result()`` waits until the task is stored."""
+    """A push in flight. ``id`` is known at once; ``result()`` waits until the task is stored."""
 
     __slots__ = ("_position", "_sending", "id")
 
@@ -71,17 +72,19 @@ class Pending:
         self.id = id
         self._sending = sending
         self._position = position
-        """Among the entries of the sending: two threads may push one id."""
+        """The task's place among the entries: two threads may push one id."""
 
     def __repr__(self) -> str:
         return f"<Pending {self.id}: {'done' if self.done() else 'under way'}>"
 
     def done(self) -> bool:
-        """Whether ``result`` would not wait."""
+        """True if ``result`` would not wait."""
         return self._sending.done.is_set()
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """The receipt, once the task is stored. Raises the error when it is not, TimeoutError when it takes longer."""
+        """Returns the receipt once the task is stored. Raises the error if it is not, and TimeoutError if that takes
+        longer.
+        """
         sending = self._sending
         if not sending.done.wait(timeout):
             raise TimeoutError(
@@ -104,7 +107,9 @@ class Pending:
 
 
 class Buffer:
-    """What ``engine.buffered()`` gives. Thread-safe; ``close()`` (or leaving its ``with``) sends what is left."""
+    """The buffer that ``engine.buffered()`` returns. Thread-safe. ``close()``, or leaving its ``with`` block, sends the
+    rest.
+    """
 
     def __init__(self, pack: Pack, send: Send, *, linger: float) -> None:
         self._pack = pack
@@ -120,20 +125,20 @@ class Buffer:
         self._emptied = threading.Condition(self._lock)
         self._open = _Sending()
         self._sent = self._open
-        """What was sent last, and perhaps is under way."""
+        """The last sending, perhaps still in flight."""
         self._flushing = False
-        """Somebody waits for what is in the buffer now: it does not linger."""
+        """True while somebody waits for what is in the buffer now: it does not linger."""
         self._failed: deque[tuple[int, _Sending]] = deque()
-        """Sendings that are not stored as a whole, with their numbers: those that no flush has told."""
+        """Failed sendings that no flush has reported, with their numbers."""
         self._dropped = 0
-        """Tasks of failed sendings that were too many to keep."""
+        """The tasks of failed sendings that were too many to keep."""
         self._delivered = self._told = 0
-        """Numbers of the last sending that has ended, and of the last one that a flush has told."""
+        """The numbers of the last sending that has ended, and of the last one that a flush has reported."""
         self._thread: threading.Thread | None = None
-        """Started by the first push."""
+        """Made by the first push."""
 
     def _forked(self) -> None:
-        """An empty buffer: what was pushed before is the parent's to send."""
+        """Empties the buffer in the child of a fork: what was pushed before is the parent's to send."""
         for sending in (self._open, self._sent):
             sending.left_to_the_parent()
         self._reset()
@@ -148,7 +153,7 @@ class Buffer:
         self.close()
 
     def push(self, payload: Any, **options: Any) -> Pending:
-        """As ``engine.push``, with the same options; wrong arguments are raised here and now."""
+        """As ``engine.push``, with the same options. Raises at once for wrong arguments."""
         packed = self._pack(payload, options)
         with self._lock:
             while len(self._open.entries.ids) >= 2 * WINDOW and not self._closed:
@@ -171,8 +176,8 @@ class Buffer:
         return Pending(packed.ids[0], sending, position)
 
     def flush(self) -> None:
-        """Returns when everything pushed so far is stored. Raises what became of the tasks that are not: of all that
-        were sent since the last flush, in one PushError where several sendings failed.
+        """Returns when everything pushed so far is stored. Raises one PushError for all tasks sent since the last flush
+        that are not stored.
         """
         with self._lock:
             told = self._told
@@ -181,10 +186,10 @@ class Buffer:
             self._filled.notify()
         if last.entries.ids:
             last.done.wait()
-        self._tell(told)
+        self._raise_failures(told)
 
     def close(self) -> None:
-        """Sends what is left and waits for it. Raises like ``flush``."""
+        """Sends the rest and waits for it. Raises like ``flush``."""
         with self._lock:
             told = self._told
             self._closed = True
@@ -193,10 +198,10 @@ class Buffer:
             thread = self._thread
         if thread is not None:
             thread.join()
-        self._tell(told)
+        self._raise_failures(told)
 
-    def _tell(self, told: int) -> None:
-        """Raises the errors of the sendings after number ``told``. Two flushes at a time both tell of one sending."""
+    def _raise_failures(self, told: int) -> None:
+        """Raises the errors of the sendings after number ``told``. Two flushes at once may both report one sending."""
         with self._lock:
             failed = [sending for number, sending in self._failed if number > told]
             self._told = self._delivered
@@ -233,13 +238,13 @@ class Buffer:
         except ShardqError as exc:
             sending.error = exc
         except BaseException as exc:
-            # nobody else would learn of it: the thread's callers do
+            # Nobody else would learn of it: the thread's callers do.
             sending.error = ShardqError(f"the buffer could not be sent: {exc!r}")
             raise
         else:
             sending.receipts = receipts
         finally:
-            # whoever keeps a Pending would keep its whole sending's payloads too
+            # Whoever keeps a Pending would keep the payloads of its whole sending, too.
             sending.entries = Entries(ids=sending.entries.ids)
             self._note(sending)
             sending.done.set()
@@ -252,6 +257,6 @@ class Buffer:
             while self._failed and self._failed[0][0] <= self._told:
                 self._failed.popleft()
             self._failed.append((self._delivered, sending))
-            if len(self._failed) > UNTOLD:
+            if len(self._failed) > MAX_FAILED:
                 _, dropped = self._failed.popleft()
                 self._dropped += len(dropped.entries.ids)

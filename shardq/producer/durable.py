@@ -1,10 +1,10 @@
-"""Pushes that wait until copies have confirmed them: WAIT or WAITAOF, on the connection that carried the push.
+"""Durable pushes: they return when replicas, or the disk, have confirmed them (WAIT, WAITAOF).
 
-On any other connection the answer would be about other writes. And on that one it is about the last write, while a push
-may have written nothing: its task was stored before, by an earlier send or by somebody else. So each node that took a
-push gets one more write before the WAIT. Replication is a stream, and so is the append-only file: what confirms a later
-write confirms all before it. A connection that was lost between the push and the WAIT may have been to another server
-than is there now, and confirms nothing.
+WAIT is about the writes of its own connection, so it is sent on the connection that carried the push. It is about the
+last write there, and a push may have written nothing: its task was stored before, by an earlier send or by somebody
+else. So each node that took a push gets one more write before the WAIT. Replication is a stream, and so is the
+append-only file: what confirms a later write confirms all before it. A connection that was lost between the push and
+the WAIT may have led to another server than the one there now, and confirms nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
-from shardq.atlas import Atlas
-from shardq.calls import copies
+from shardq.calls import replicas
 from shardq.calls.answers import Stale
 from shardq.calls.request import Call, Command
-from shardq.drivers.sync import Driver, Loan
+from shardq.drivers.sync import BorrowedConnections, Driver
 from shardq.errors import (
     DurabilityUnavailable,
     InvalidOption,
@@ -28,13 +27,14 @@ from shardq.errors import (
 )
 from shardq.model.task import Receipt
 from shardq.operation import Operation, run
+from shardq.topology_cache import TopologyCache
 
 T = TypeVar("T")
 
 Durability = Literal["replicated", "fsynced"]
 
 WAIT_MS = 2000
-"""For the copies to confirm: they do in a round trip; one that needs longer is no good copy now."""
+"""The time that replicas have to confirm. They do in a round trip; a replica that needs longer is no good copy now."""
 
 PUSHES = ("push", "push_unique")
 
@@ -45,16 +45,16 @@ def check_durability(durability: str | None) -> None:
 
 
 def push_durably(
-    driver: Driver, atlas: Atlas, ids: list[str], operation: Operation[list[Receipt]], durability: Durability
+    driver: Driver, cache: TopologyCache, ids: list[str], operation: Operation[list[Receipt]], durability: Durability
 ) -> list[Receipt]:
-    """Carries a push out. Raises NotReplicated when its tasks are stored and too few copies have confirmed it, and
+    """Carries a push out. Raises NotReplicated when its tasks are stored and too few replicas have confirmed it, and
     DurabilityUnavailable, with nothing stored, when none ever could.
     """
-    with driver.loan() as loan:
+    with driver.borrow() as loan:
         confirming = Confirming(driver, loan, durability)
-        topology = atlas.topology
+        topology = cache.topology
         shards = topology.span() if topology.priors else topology.shards_of(ids)
-        slots = {atlas.keys(shard).slot for shard in shards}
+        slots = {cache.keys(shard).slot for shard in shards}
         for some in driver.slot_groups(sorted(slots)).values():
             confirming.check(some[0])
         receipts = run(confirming, operation)
@@ -65,25 +65,25 @@ def push_durably(
 class Confirming:
     """Carries the calls of one push, in the place of a driver, and has them confirmed."""
 
-    def __init__(self, driver: Driver, loan: Loan, durability: Durability) -> None:
+    def __init__(self, driver: Driver, loan: BorrowedConnections, durability: Durability) -> None:
         self._driver = driver
         self._loan = loan
         self._durability = durability
         self._wanted: dict[str, int] = {}
-        """How many copies each node has."""
+        """Node → the replicas that it has."""
         self._pushed: dict[str, tuple[int, Call[object]]] = {}
-        """The connection that took the first push of each node, and its last push."""
+        """Node → the connection that took its first push, and its last push."""
 
     def check(self, slot: int) -> None:
-        """Asks the slot's master what there is to confirm a push. Raises DurabilityUnavailable when nothing is."""
+        """Asks the slot's master if it has a way to confirm a push. Raises DurabilityUnavailable if it has none."""
         if self._durability == "replicated":
-            replicas = self._loan.call(copies.replicas(slot))
-            if not replicas:
+            count = self._loan.call(replicas.replicas(slot))
+            if not count:
                 raise self._unavailable("has no replica", "add one, or push without durability=")
-            self._wanted[self._loan.address] = replicas
+            self._wanted[self._loan.address] = count
             return
         try:
-            self._loan.call(copies.wait_aof(slot, timeout_ms=1))
+            self._loan.call(replicas.wait_aof(slot, timeout_ms=1))
         except ServerFault as exc:
             if "appendonly" in str(exc):
                 raise self._unavailable(
@@ -123,7 +123,7 @@ class Confirming:
         return self._driver.confirm(seals)
 
     def wait_for_copies(self, receipts: list[Receipt]) -> None:
-        """Waits for the copies of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""
+        """Waits for the replicas of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""
         missing: int | None = None
         cause: ServerFault | None = None
         for address, (connection, call) in self._pushed.items():
@@ -131,7 +131,7 @@ class Confirming:
             try:
                 reached = self._reached(call, wanted)
             except ServerFault as exc:
-                # it is stored; only that it is also elsewhere can't be said
+                # It is stored; that it is also elsewhere can't be said.
                 reached, cause = 0, exc
             if (self._loan.address, self._loan.connects[address]) != (address, connection):
                 reached = 0
@@ -145,11 +145,11 @@ class Confirming:
         slot, epoch = push.slot, int(push.words[0])
         while True:
             try:
-                self._loan.call(copies.seal(push.keys[0], slot, epoch))
+                self._loan.call(replicas.seal(push.keys[0], slot, epoch))
                 break
             except Stale as exc:
-                # where the tasks are now does not matter: only what this server wrote
+                # Only what this server wrote matters, not where the tasks are now.
                 epoch = exc.epoch
         if self._durability == "replicated":
-            return self._loan.call(copies.wait(slot, wanted, timeout_ms=WAIT_MS))
-        return self._loan.call(copies.wait_aof(slot, timeout_ms=WAIT_MS))
+            return self._loan.call(replicas.wait(slot, wanted, timeout_ms=WAIT_MS))
+        return self._loan.call(replicas.wait_aof(slot, timeout_ms=WAIT_MS))

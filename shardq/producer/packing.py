@@ -1,8 +1,8 @@
-"""From tasks to entries, and from entries to calls. Pure: everything that can be wrong with a task is found here,
+"""Packs tasks into entries, and entries into calls. No I/O: everything that can be wrong with a task is found here,
 before anything is sent.
 
-An *entry* is a task made ready: its id, due word and record, and for a caller-given id the conflict rule and dedup
-window. Which shard it goes to is decided later, and again when the topology has changed meanwhile.
+An *entry* is a task made ready: its id, due word and record, and for a caller-given id also the conflict rule and dedup
+window. Its shard is chosen later, and again when the topology has changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardq.atlas import Atlas
 from shardq.calls import produce
 from shardq.calls.request import Call, Word
 from shardq.errors import BadInput
@@ -32,6 +31,7 @@ from shardq.model.checks import (
 from shardq.model.ids import Ids, full_id, new_nonce
 from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.model.task import Task
+from shardq.topology_cache import TopologyCache
 
 BATCH = 500
 """Tasks of one script call, which stores all of them or none: the server is held for a millisecond or two, and more at
@@ -40,45 +40,49 @@ a time are no faster."""
 MAX_BATCH = 1000
 
 WINDOW = 64_000
-"""Tasks grouped by shard at a time, while the servers work on the last; fewer of few shards."""
+"""Tasks that are grouped by shard at a time, while the servers work on the window before; fewer where there are few
+shards.
+"""
 
 FIRST_OF_SHARD, MOST_OF_SHARD = 64, 1000
-"""How many for each shard. The servers wait for the first window, and each is twice as large as the one before, until
-each shard gets two calls in turn, when what they touch is still in the server's cache."""
+"""Tasks for each shard in the first and in later windows. The servers wait for the first window; each is twice as large
+as the one before, until a shard gets two calls in a row, when its data is in the server's cache.
+"""
 
 RUN = 1000
-"""Tasks that are packed together where they are alike: one that is not slows down no more than these."""
+"""Tasks packed together if they are alike. One that differs slows down no more than these."""
 
 CALL_BYTES = 1 << 18
-"""Of records of one script call; a larger single task goes alone. Calls of 1 MiB, which no cache holds, took a tenth
-longer with payloads of 4 KiB."""
+"""The bytes of records in one script call; a larger task goes alone. Calls of 1 MiB, which no cache holds, took a tenth
+longer with payloads of 4 KiB.
+"""
 
 FRESH = 3
-"""Words of a task whose id is ours: id, due, record."""
+"""The words of a task whose id is made here: id, due, record."""
 
 UNIQUE = 5
-"""Words of a task whose id is the caller's: id, due, record, conflict rule, dedup window in ms."""
+"""The words of a task whose id the caller gave: id, due, record, conflict rule, dedup window in ms."""
 
 
 @dataclass(slots=True)
 class Entries:
-    """Packed tasks, flat: the words of their scripts one task after the other."""
+    """Packed tasks, flat: the words of their scripts, one task after the other."""
 
     ids: list[str] = field(default_factory=list)
-    """All of them, in the order of the tasks."""
+    """The ids of all, in the order of the tasks."""
     fresh: list[Word] = field(default_factory=list)
     unique: list[Word] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
-        """Of their records."""
+        """The bytes of their records."""
         records = itertools.chain(self.fresh[2::FRESH], self.unique[2::UNIQUE])
         return sum(map(len, records))  # type: ignore[arg-type]  # records are bytes
 
 
 def each_task(tasks: Iterable[Task]) -> Iterator[Task]:
-    """Goes through what a caller gave as many tasks."""
-    # a mapping and a text can be gone through as well, and the error would be about their keys or letters
+    """Iterates over the tasks that a caller gave."""
+    # A mapping or a text is iterable as well, and the error would be about its keys or letters.
     if not isinstance(tasks, Iterable) or isinstance(tasks, str | bytes | Mapping | Task):
         raise BadInput(f"tasks can't be {type(tasks).__name__}; give a list, or any iterable, of shardq.Task")
     return iter(tasks)
@@ -94,13 +98,13 @@ class Packer:
         self._refused = (Task, *refused_types(codec))
 
     def one(self, task: Task) -> Entries:
-        """Raises the BadInput that the task deserves."""
+        """Packs one task. Raises its BadInput."""
         entries = Entries()
         self._add(entries, task)
         return entries
 
     def many(self, tasks: Iterable[Task]) -> Entries:
-        """All of them, or the BadInput of the first bad one, which says its position."""
+        """Packs all tasks, or raises the BadInput of the first bad one, with its position."""
         entries = Entries()
         source = each_task(tasks)
         while some := list(itertools.islice(source, RUN)):
@@ -114,13 +118,13 @@ class Packer:
         return entries
 
     def again(self, id: str, due: Word, record: Word) -> tuple[str, Word, Word]:
-        """The same task under another id of ours, for one that collided."""
+        """Packs a task again under another id, because its first id collided."""
         topic, slash, _ = id.partition("/")
         return self._ids.one(topic=topic if slash else ""), due, record
 
     def _add_alike(self, entries: Entries, tasks: list[Task]) -> bool:
-        """Tasks of one topic without options but for their due time, column by column: a third of the work of one by
-        one. False, and nothing done, when one of them is not like that, or wrong.
+        """Packs tasks of one topic that have no options but a due time, column by column: a third of the work. Returns
+        False, with nothing done, if one of them differs or is wrong.
         """
         if set(map(type, tasks)) != {Task} or not _plain(tasks):
             return False
@@ -178,19 +182,19 @@ class Packer:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One script call and the words it carries, to route them again when that is needed."""
+    """One script call's tasks, kept as words to route them again if necessary."""
 
     keys: ShardKeys
     words: list[Word]
     width: int
-    """FRESH or UNIQUE: which script, and how many words a task takes."""
+    """FRESH or UNIQUE: the script, and the words of a task."""
 
     @property
     def ids(self) -> list[str]:
         return self.words[:: self.width]  # type: ignore[return-value]  # the first word of each task is its id
 
     def as_unique(self) -> list[Word]:
-        """The same tasks in the words of push_unique; ids of ours are kept where they are."""
+        """The same tasks as words of push_unique. Their ids are kept."""
         if self.width == UNIQUE:
             return self.words
         words: list[Word] = []
@@ -205,19 +209,19 @@ class Batch:
 
 
 def windows(shards: int) -> Iterator[int]:
-    """How many tasks to take at a time, without end."""
+    """The sizes of windows, without end."""
     size, most = min(WINDOW, FIRST_OF_SHARD * shards), min(WINDOW, MOST_OF_SHARD * shards)
     while True:
         yield size
         size = min(2 * size, most)
 
 
-def batches(atlas: Atlas, words: list[Word], width: int, *, most: int, sizes: Iterable[int]) -> Iterator[Batch]:
-    """Groups the tasks of each window, of these sizes, by shard under the present topology; at most ``most`` and
-    256 KiB in a call.
+def batches(cache: TopologyCache, words: list[Word], width: int, *, most: int, sizes: Iterable[int]) -> Iterator[Batch]:
+    """Groups the tasks of windows of these ``sizes`` by shard under the present topology; a call has at most ``most``
+    tasks and 256 KiB.
     """
     if len(words) == width:
-        yield Batch(atlas.home(words[0]), words, width)  # type: ignore[arg-type]  # the id
+        yield Batch(cache.home(words[0]), words, width)  # type: ignore[arg-type]  # the id
         return
     start = 0
     for size in sizes:
@@ -226,14 +230,14 @@ def batches(atlas: Atlas, words: list[Word], width: int, *, most: int, sizes: It
         columns = [words[at : start + size * width : width] for at in range(start, start + width)]
         start += size * width
         groups: dict[int, list[int]] = defaultdict(list)
-        for place, shard in enumerate(atlas.topology.shards_of(columns[0])):  # type: ignore[arg-type]  # ids
+        for place, shard in enumerate(cache.topology.shards_of(columns[0])):  # type: ignore[arg-type]  # ids
             groups[shard].append(place)
         for shard, places in groups.items():
             if width == FRESH:
-                # by due time: neighbours in a sorted set are stored in a sixth less of the server's time. Not where
-                # the caller gives ids: one may come twice
+                # By due time: the server stores neighbours in a sorted set in a sixth less time. Not where the caller
+                # gives ids: one may come twice.
                 places.sort(key=columns[1].__getitem__)
-            keys = atlas.keys(shard)
+            keys = cache.keys(shard)
             for part in _bounded(_rows(columns, places), width, most):
                 yield Batch(keys, part, width)
 
@@ -250,7 +254,7 @@ def _bounded(group: list[Word], width: int, most: int) -> Iterator[list[Word]]:
     step = most * width
     for start in range(0, len(group), step):
         part = group[start : start + step]
-        # ids take at most 265 bytes each: only records can make a batch too large
+        # Ids take at most 265 bytes each: only records can make a batch too large.
         if sum(map(len, part[2::width])) <= CALL_BYTES:  # type: ignore[arg-type]  # records are bytes
             yield part
         else:
@@ -269,7 +273,7 @@ def _by_bytes(part: list[Word], width: int) -> Iterator[list[Word]]:
 
 
 def _plain(tasks: list[Task]) -> bool:
-    """Whether they have one topic, and no options but a due time."""
+    """True if they have one topic, and no options but a due time."""
     topic = tasks[0].topic
     return not [
         1

@@ -1,6 +1,6 @@
-"""push_iter: any number of tasks in bounded memory, ids in the order of the tasks.
+"""push_iter: stores any number of tasks in bounded memory, and returns ids in the order of the tasks. No I/O.
 
-Tasks are taken in *windows*; the next is packed while the servers work on the last. Pure: the drivers' ``call_all``
+Tasks are taken in *windows*: the next window is packed while the servers work on the last. The drivers' ``call_all``
 pulls calls from here and hands the answers back.
 """
 
@@ -11,66 +11,66 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardq.atlas import Atlas
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.request import Command, Word
 from shardq.errors import BadInput, PushError, ShardqError
 from shardq.model.task import Receipt, Task
 from shardq.operation import Operation
-from shardq.producer.operations import Tally, asked_for, completed
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
+from shardq.producer.pushing import PushResults, complete, push_in_doubt
+from shardq.topology_cache import TopologyCache
 
 WINDOW_BYTES = 16 << 20
-"""Of the records of one window: memory is bounded, also where payloads are large."""
+"""The bytes of records in one window, which bound the memory where payloads are large."""
 
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """The tasks taken together, and what is still open of them."""
+    """Tasks that are taken together, and what is still to be done for them."""
 
-    tally: Tally
+    results: PushResults
     open: int = 0
     packed: bool = False
     leftover: Entries = field(default_factory=Entries)
-    """What a newer topology or a collision asks to be sent again."""
+    """Tasks to send again, because of a newer topology or a collision."""
     uncertain: list[Batch] = field(default_factory=list)
-    """What a lost answer and then a newer topology leave in doubt."""
+    """Tasks in doubt, because of a lost answer and then a newer topology."""
 
 
 @dataclass(slots=True)
 class Stream:
     """One run of push_iter."""
 
-    atlas: Atlas
+    cache: TopologyCache
     packer: Packer
     tasks: Iterator[Task]
     most: int
     bad: BadInput | None = None
-    """What ended the stream early; the tasks of its window were not sent."""
+    """The error that ended the stream early. The tasks of its window were not sent."""
     errors: list[PushError] = field(default_factory=list)
-    """Of windows that are not stored as a whole. The first ends the taking; what is under way is finished."""
+    """Errors of partly stored windows. After the first, no more input is read; what is in flight is finished."""
     _windows: deque[Window] = field(default_factory=deque)
     _sent: dict[int, tuple[Window, Batch]] = field(default_factory=dict)
     _record_bytes: float = 1.0
-    """Of a task, as those of the last window lead to expect."""
+    """The bytes of a record, as the last window lets expect."""
 
     def calls(self) -> Iterator[Command[list[str]]]:
-        """The calls of all tasks, packed as they are asked for."""
-        sizes = windows(self.atlas.topology.shards)
+        """The calls of all tasks, packed when they are asked for."""
+        sizes = windows(self.cache.topology.shards)
         while not self.errors and (tasks := self._taken(next(sizes))):
-            window = Window(Tally(tasks.ids))
+            window = Window(PushResults(tasks.ids))
             self._windows.append(window)
-            epoch = self.atlas.topology.epoch
-            if self.atlas.topology.priors:
-                # looked for where they may be, one by one, when the rest of the window is done
+            epoch = self.cache.topology.epoch
+            if self.cache.topology.priors:
+                # Looked for where they may be, one by one, when the rest of the window is done.
                 window.leftover.unique, tasks.unique = tasks.unique, []
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
-                for batch in batches(self.atlas, words, width, most=self.most, sizes=[len(words) // width]):
+                for batch in batches(self.cache, words, width, most=self.most, sizes=[len(words) // width]):
                     call = batch.call(epoch)
                     window.open += 1
                     self._sent[id(call)] = window, batch
                     yield call
-                    window.tally.sent(batch)
+                    window.results.sent(batch)
             window.packed = True
 
     def _taken(self, most: int) -> Entries | None:
@@ -92,11 +92,11 @@ class Stream:
         if refused and call.in_doubt:
             window.uncertain.append(batch)
             return
-        again: list[Word] = batch.words if refused else window.tally.note(batch, result, self.packer)
+        again: list[Word] = batch.words if refused else window.results.note(batch, result, self.packer)
         (window.leftover.fresh if batch.width == FRESH else window.leftover.unique).extend(again)
 
     def completed(self, window: Window) -> Operation[list[Receipt] | None]:
-        """The ids of a finished window, after sending again what must be; None when some of it is not stored."""
+        """Sends again what must be. Returns the ids of a finished window, or None if some of it is not stored."""
         try:
             return (yield from self._completed(window))
         except PushError as exc:
@@ -104,7 +104,7 @@ class Stream:
             return None
 
     def check(self) -> None:
-        """At the end: raises what went wrong, of all windows at once."""
+        """Raises, at the end, the errors of all windows at once."""
         if self.errors:
             raise PushError.merged(self.errors)
         if self.bad is not None:
@@ -112,10 +112,10 @@ class Stream:
 
     def _completed(self, window: Window) -> Operation[list[Receipt]]:
         for batch in window.uncertain:
-            yield from asked_for(self.atlas, self.packer, window.tally, batch)
-        return (yield from completed(self.atlas, self.packer, window.tally, window.leftover, most=self.most))
+            yield from push_in_doubt(self.cache, self.packer, window.results, batch)
+        return (yield from complete(self.cache, self.packer, window.results, window.leftover, most=self.most))
 
     def finished(self) -> Iterator[Window]:
-        """The windows whose answers are all here, in order."""
+        """Yields the windows whose answers are all here, in order."""
         while self._windows and self._windows[0].packed and not self._windows[0].open:
             yield self._windows.popleft()

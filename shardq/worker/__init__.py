@@ -1,9 +1,10 @@
 """Workers: run handlers on deliveries, and make sure that every one of them is settled.
 
 ``handlers`` says which function takes what, ``named`` which functions are pushed by name, ``kinds`` what a callable is.
-``crew`` is the running whole: it claims, hands out, extends and settles. ``hands`` are its threads for functions,
-``strands`` its coroutines, ``strays`` what runs on after its task was ended; ``fleet`` runs it in several processes.
-``sync`` and ``aio`` are what the engines give out.
+``processor`` runs it all: it claims, passes on, extends and settles. ``in_flight`` holds what was claimed and is not
+settled. ``thread_runner`` runs functions, ``coroutine_runner`` coroutines; ``strays`` are handlers that run on after
+their tasks were ended. ``supervisor`` runs a processor in each of several processes. ``sync`` and ``aio`` are the
+workers that engines return.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""The worker that ``AsyncEngine.worker()`` gives: coroutines run on the loop of the caller, functions on threads.
+"""The worker that ``AsyncEngine.worker()`` returns: coroutines run on the caller's loop, functions on threads.
 
-Its twin for threads is ``sync``. Claiming, extending and settling are threads here too, so that leases are extended
-whatever the loop is busy with.
+Its twin for threads is ``sync``. Claiming, extending and settling are done by threads here, too, so that leases are
+extended whatever the loop is busy with.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from shardq.model.checks import check_topic
 from shardq.model.task import Receipt
-from shardq.worker.base import Base, Plan
-from shardq.worker.crew import Crew
+from shardq.worker.base import Plan, WorkerBase
 from shardq.worker.handlers import Attempts
 from shardq.worker.named import AsyncNamedTask
 from shardq.worker.policy import Backoff
-from shardq.worker.sign import ending_signals
+from shardq.worker.processor import Processor
+from shardq.worker.signal_event import ending_signals
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncWorker(Base):
+class AsyncWorker(WorkerBase):
     """Runs handlers on the tasks of their topics: coroutine functions on this loop, functions on threads.
 
     >>> worker = engine.worker(concurrency=1000)
@@ -38,7 +38,7 @@ class AsyncWorker(Base):
     def __init__(
         self,
         push: Callable[..., Awaitable[Receipt]],
-        crew: Callable[[Plan], Awaitable[Crew]],
+        processor: Callable[[Plan], Awaitable[Processor]],
         *,
         topics: Mapping[str, int] | None,
         concurrency: int,
@@ -58,7 +58,7 @@ class AsyncWorker(Base):
             name=name,
         )
         self._push = push
-        self._crew = crew
+        self._processor = processor
         self._ended: asyncio.Event | None = None
 
     @overload
@@ -119,27 +119,27 @@ class AsyncWorker(Base):
         self._plan()
         loop = asyncio.get_running_loop()
         ended = self._ended = asyncio.Event()
-        crew = await self._crew(self._plan())
+        processor = await self._processor(self._plan())
         with _signals(loop, self.stop):
             try:
-                crew.start()
-                self._at_work = crew
+                processor.start()
+                self._at_work = processor
                 if not self._stop.is_set():
                     await ended.wait()
             finally:
                 self._at_work = None
                 try:
-                    await self._stopped(crew)
+                    await self._stopped(processor)
                 finally:
-                    # not at the beginning: a stop() that comes before run() holds
+                    # Not at the beginning: a stop() that comes before run() counts.
                     self._stop.clear()
                     self._hurry.clear()
 
-    async def _stopped(self, crew: Crew) -> None:
-        """Not to be cancelled, what is held must be given back; but it is then without grace."""
-        # not the loop's own threads: all of them may be taken by handlers
+    async def _stopped(self, processor: Processor) -> None:
+        """Stops, and can't be cancelled: held tasks must be given back. A cancellation ends the grace."""
+        # Not the loop's own threads: handlers may have taken all of them.
         thread = ThreadPoolExecutor(1, thread_name_prefix="shardq-stop")
-        stopping = asyncio.get_running_loop().run_in_executor(thread, crew.stop, self.grace, self._hurry)
+        stopping = asyncio.get_running_loop().run_in_executor(thread, processor.stop, self.grace, self._hurry)
         thread.shutdown(wait=False)
         cancelled: asyncio.CancelledError | None = None
         while not stopping.done():
@@ -153,7 +153,7 @@ class AsyncWorker(Base):
         stopping.result()
 
     def stop(self) -> None:
-        """Ends ``run``, from its loop, also one that is just about to begin; called again it ends it without grace."""
+        """Ends ``run``. Call it from its loop, also before ``run`` begins. Called again, it ends it without grace."""
         if not self._stop.set():
             self._hurry.set()
         if self._ended is not None:
@@ -162,9 +162,9 @@ class AsyncWorker(Base):
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """The signals that end a worker call ``stop``, where that is possible: in the main thread."""
+    """Has the signals that end a worker call ``stop`` where that is possible: in the main thread."""
     before: dict[signal.Signals, Any] = {}
-    # another thread's loop can't take signals
+    # Another thread's loop can't take signals.
     with contextlib.suppress(RuntimeError, ValueError):
         for number in ending_signals():
             handler = signal.getsignal(number)
@@ -176,6 +176,6 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Itera
         for number, handler in before.items():
             ours = signal.getsignal(number)
             loop.remove_signal_handler(number)
-            # the same one: it was the loop's own, for a callback that the loop has forgotten
+            # The same handler: it was the loop's own, for a callback that the loop has forgotten.
             if handler is not None and handler != ours:
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What both workers are: their handlers and their limits. No I/O."""
+"""The common base of both workers: their handlers and their limits. No I/O."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shardq.worker.hooks import Hooks
 from shardq.worker.kinds import check_function
 from shardq.worker.named import task_name
 from shardq.worker.policy import Backoff, is_seconds
-from shardq.worker.sign import Sign
+from shardq.worker.signal_event import SignalSafeEvent
 
 if TYPE_CHECKING:
-    from shardq.worker.crew import Crew
+    from shardq.worker.processor import Processor
 
 H = TypeVar("H", bound=Callable[[Delivery], Any])
 
@@ -27,7 +27,7 @@ DEFAULT_GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a crew is to do. Its order of handlers is the order of priority, unless there are weights."""
+    """The orders of a processor. The order of handlers is the order of priority, unless there are weights."""
 
     handlers: Mapping[str, Handler]
     hooks: Hooks
@@ -38,16 +38,16 @@ class Plan:
 
     @property
     def types(self) -> dict[str, Any]:
-        """What the payloads of some topics are decoded into."""
+        """Topic → the type that its payloads are decoded into."""
         return {topic: handler.type for topic, handler in self.handlers.items() if handler.type is not None}
 
     @property
     def attempts(self) -> dict[str, int]:
-        """How many are allowed to tasks that bring no limit of their own."""
+        """Topic → the attempts of tasks that bring no limit of their own."""
         return {topic: handler.max_attempts for topic, handler in self.handlers.items()}
 
 
-class Base:
+class WorkerBase:
     """The base of ``Worker`` and ``AsyncWorker``."""
 
     def __init__(
@@ -77,9 +77,9 @@ class Base:
         self._weights = topics
         self._registry = Registry(max_attempts=max_attempts, backoff=backoff)
         self._hooks = Hooks()
-        self._stop = Sign()
-        self._hurry = Sign()
-        self._at_work: Crew | None = None
+        self._stop = SignalSafeEvent()
+        self._hurry = SignalSafeEvent()
+        self._at_work: Processor | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self._registry.handlers)}, {self.concurrency} at once>"
@@ -119,14 +119,14 @@ class Base:
         """True while it runs and nothing of it is dead or failing: neither a thread that claims, settles or extends
         leases, nor the loop for coroutines, and it claims for all of its handlers; ``problems`` says why not.
         """
-        crew = self._at_work
-        return crew is not None and not crew.problems
+        processor = self._at_work
+        return processor is not None and not processor.problems
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps it from its work while it runs in this process, a sentence each: why it is not ``healthy``."""
-        crew = self._at_work
-        return () if crew is None else crew.problems
+        """The reasons why it is not ``healthy`` while it runs in this process, a sentence each."""
+        processor = self._at_work
+        return () if processor is None else processor.problems
 
     @property
     def strays(self) -> Mapping[str, int]:
@@ -134,11 +134,13 @@ class Base:
         or lost their lease, and coroutines that swallow their cancellation. They keep no place. With 16 of them, or as
         many as ``concurrency``, where that is more, a topic is claimed no more until some end.
         """
-        crew = self._at_work
-        return {} if crew is None else crew.strays
+        processor = self._at_work
+        return {} if processor is None else processor.strays
 
     def use(self, middleware: object) -> None:
-        """Calls the object's before(delivery), after(delivery) and error(delivery, exception), those it has."""
+        """Calls the object's before(delivery), after(delivery) and error(delivery, exception), as far as it has
+        them.
+        """
         self._hooks.use(middleware)
 
     def _named(
@@ -148,14 +150,14 @@ class Base:
         topic: str,
         attempts: Attempts,
     ) -> str:
-        """Registers a function that is pushed by name, and says by which."""
+        """Registers a function that is pushed by name. Returns the name."""
         check_function(function, "a task")
         own = task_name(function, name)
         self._registry.name(own, topic, function, attempts=attempts)
         return own
 
     def _plan(self) -> Plan:
-        """Checked: there is something to do."""
+        """Returns the checked plan: there is something to do."""
         handlers = self._registry.handlers
         if not handlers:
             raise InvalidOption("the worker has no handler; register one with @worker.on(topic) or @worker.task")

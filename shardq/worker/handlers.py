@@ -1,4 +1,4 @@
-"""Which function handles what. Registration; nothing runs here."""
+"""The registry of handlers. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shardq.model.task import Delivery
 from shardq.worker import policy
 from shardq.worker.kinds import check_function, is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
-from shardq.worker.named import Names
+from shardq.worker.named import NamedTasks
 from shardq.worker.policy import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """How the tasks of a topic are tried; None: as the worker says."""
+    """The attempts of a topic's tasks; None: as the worker says."""
 
     timeout: float | None = None
     max_attempts: int | None = None
@@ -37,25 +37,25 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """What takes the deliveries of one topic."""
+    """The handler of one topic."""
 
     topic: str
     run: Callable[[Delivery], Any]
     is_coroutine: Callable[[Delivery], bool]
-    """Whether ``run`` gives an awaitable for this delivery."""
+    """True if ``run`` returns an awaitable for this delivery."""
     has_coroutines: Callable[[], bool]
-    """Whether it does for some delivery."""
+    """True if it does so for some delivery."""
     name: Callable[[Delivery], str]
-    """The function that is called for this delivery, in logs and errors."""
+    """The name of the function for this delivery, in logs and errors."""
     type: Any = None
-    """What payloads are decoded into; None: whatever they are."""
+    """The type that payloads are decoded into; None: any."""
     timeout: float | None = None
     max_attempts: int
     backoff: Backoff
     once: Once = field(default_factory=Once, repr=False, compare=False)
 
     def delay_ms(self, attempt: int) -> int:
-        """The delay by the backoff; where that fails, by the default one. Never raises."""
+        """The delay by the backoff, or by the default one if that fails. Never raises."""
         try:
             return policy.delay_ms(self.backoff, attempt)
         except BaseException as exc:  # noqa: BLE001  the user's code, SystemExit too: the task is settled
@@ -66,13 +66,13 @@ class Handler:
 
 
 class Registry:
-    """All handlers of one worker, in the order of their registration: the order of priority."""
+    """The handlers of one worker, in the order of their registration, which is the order of priority."""
 
     def __init__(self, *, max_attempts: int, backoff: Backoff | None) -> None:
         own = Attempts(max_attempts=max_attempts, backoff=backoff)
         self._max_attempts = max_attempts
         self._backoff = policy.DEFAULT if own.backoff is None else own.backoff
-        self._named: dict[str, tuple[Names, Attempts]] = {}
+        self._named: dict[str, tuple[NamedTasks, Attempts]] = {}
         self.handlers: dict[str, Handler] = {}
 
     def on(self, topic: str, run: Callable[[Delivery], Any], *, type: Any, attempts: Attempts) -> None:
@@ -94,7 +94,7 @@ class Registry:
         if topic not in self._named:
             if topic in self.handlers:
                 raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
-            names = Names()
+            names = NamedTasks()
             self._add(
                 topic,
                 names,
@@ -140,7 +140,7 @@ class Registry:
 
 
 def check_on(topic: str, type: Any) -> None:
-    """Checks the options that ``@worker.on`` is given, apart from attempts."""
+    """Checks the options of ``@worker.on``, apart from attempts."""
     if callable(topic):
         raise InvalidOption(f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one')
     check_topic(topic)

@@ -1,4 +1,4 @@
-"""What else is called around each handler: ``worker.use(object)`` with any of before, after and error."""
+"""The middleware around each handler: ``worker.use(object)`` with any of before, after and error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NAMES = ("before", "after", "error")
 
 class Hooks:
     """before(delivery), after(delivery) on success, error(delivery, exception) on failure. Called where the handler
-    runs; what they raise is logged and changes nothing."""
+    runs; an exception of theirs is logged and changes nothing.
+    """
 
     def __init__(self) -> None:
         self._called: dict[str, list[Callable[..., Any]]] = {name: [] for name in NAMES}

@@ -1,4 +1,4 @@
-"""One delivery in a worker's hands, and what is to become of it."""
+"""One delivery in a worker, and the ways to settle it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shardq.calls.consume import Ack, Back, Bury, Other, Retry
+from shardq.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.model.checks import due_spec, reason_text
 from shardq.model.task import Delivery
 from shardq.worker.handlers import Handler
 
 Stage = Literal["held", "running", "done"]
-"""held: claimed and not begun. done: its verdict is given, by its handler or over its head, and counts once."""
+"""held: claimed and not begun. done: finished, by its handler or over its head; that happens once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -25,7 +25,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its handler, in logs and errors."""
+        """The name of its handler, in logs and errors."""
         return self.handler.name(self.delivery)
 
     @property
@@ -33,21 +33,21 @@ class Job:
         return self.handler.is_coroutine(self.delivery)
 
     @property
-    def ack(self) -> Ack:
+    def ack(self) -> SettleAck:
         """Also names the lease, for extending it."""
-        return Ack(self.delivery.id, self.delivery.token)
+        return SettleAck(self.delivery.id, self.delivery.token)
 
-    def back(self) -> Back:
-        return Back(self.delivery.id, self.delivery.token)
+    def back(self) -> SettleGiveBack:
+        return SettleGiveBack(self.delivery.id, self.delivery.token)
 
-    def bury(self, reason: str) -> Bury:
-        return Bury(self.delivery.id, self.delivery.token, reason_text(reason))
+    def bury(self, reason: str) -> SettleBury:
+        return SettleBury(self.delivery.id, self.delivery.token, reason_text(reason))
 
-    def retry(self, delay: float | None, reason: str) -> Retry:
-        """None: by the handler's backoff, and never an error, whatever that does."""
+    def retry(self, delay: float | None, reason: str) -> SettleRetry:
+        """Retries after ``delay``; None: by the handler's backoff, and then never an error, whatever that does."""
         delivery, handler = self.delivery, self.handler
         delay_ms = handler.delay_ms(delivery.attempt) if delay is None else -due_spec(delay, None)
-        return Retry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
+        return SettleRetry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
 
 
-Verdict = Ack | Other
+Settlement = SettleAck | OtherSettlement

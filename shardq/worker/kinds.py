@@ -1,7 +1,7 @@
-"""What a callable of the user's is, function or coroutine function, and what it gave back. Used at registration, and by
-whoever calls one.
+"""The kinds of callables: function or coroutine function; and of results: work done, or work undone. Used at
+registration, and by both runners.
 
-What is given back is judged by its type alone: an object of the user's own may answer anything else as it likes.
+A result is judged by its type alone: an object of the user's own may answer anything else as it likes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ UNDONE: tuple[tuple[type, str], ...] = (
     (Generator, "nobody iterates over it; do that in the {}"),
     (AsyncGenerator, "nobody iterates over it; do that in the {}"),
 )
-"""Work that is not done when it is returned, and what to do with each. The first that fits counts: what anext() returns
-is of two kinds."""
+"""The kinds of work that is undone when it is returned, and what to do with each. The first that fits counts: anext()
+returns two kinds.
+"""
 
 INSTEAD: dict[What, str] = {
     "handler": "do that in the handler, as a coroutine function (async def)",
@@ -46,18 +47,18 @@ def check_function(function: object, what: str) -> None:
 
 
 def check_result(result: Any, name: str, what: What) -> None:
-    """Raises TypeError for work that nobody would do: coroutines, other awaitables, futures and generators.
+    """Raises TypeError for a result that is undone work: a coroutine, another awaitable, a future or a generator.
 
-    Coroutines are closed. Futures and tasks are let be: they may be somebody else's.
+    Coroutines are closed. Futures and tasks are left alone: they may be somebody else's.
     """
     kind = type(result)
     for undone, advice in UNDONE:
         if issubclass(kind, undone):
-            # an object of the user's own is not asked for its name
+            # An object of the user's own is not asked for its name.
             function = getattr(result, "__name__", None) if kind.__module__ == "builtins" else None
             made_by = f" of {function}" if function else ""
             if issubclass(kind, Coroutine):
-                # Python would warn of it; one that runs already, elsewhere, can't be closed
+                # Python would warn of it. One that already runs elsewhere can't be closed.
                 with contextlib.suppress(BaseException):
                     result.close()
             article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
@@ -66,7 +67,7 @@ def check_result(result: Any, name: str, what: What) -> None:
 
 
 def name_of(function: object) -> str:
-    """The function as its author knows it."""
+    """The name of a function as its author knows it."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not isinstance(function, type):
@@ -76,7 +77,7 @@ def name_of(function: object) -> str:
 
 
 def _called(function: Any) -> Any:
-    """The function that a call runs at once."""
+    """The function that a call runs."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or isinstance(function, type):

@@ -1,7 +1,7 @@
-"""Logging from the worker's threads. Called wherever they have something to say.
+"""Logs from the worker's threads.
 
-What is logged (an exception, a hook) has a text of the user's own making, and filters and handlers of logging are the
-user's code, too. None of it may end a thread, or keep a task from being settled.
+An exception or a hook has a text of the user's own making, and filters and handlers of logging are the user's code,
+too. None of it may end a thread, or keep a task from being settled.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import logging
 log = logging.getLogger("shardq.worker")
 
 MOST_REMEMBERED = 1000
-"""Causes that were said: some are made of payloads, of which there is no end."""
+"""Causes that are remembered: some are made of payloads, of which there is no end."""
 
 
 def tell(level: int, text: str, *words: object, exc: BaseException | None = None) -> None:
     """Logs, with the traceback of ``exc``. Never raises."""
     with contextlib.suppress(BaseException):
-        # a tuple: of the exception alone logging would ask whether it is true
+        # A tuple: of the exception alone, logging would ask if it is true.
         trace = None if exc is None else (type(exc), exc, exc.__traceback__)
         log.log(level, text, *words, exc_info=trace, stacklevel=2)
 
 
 class Once:
-    """Remembers which causes were said, the first ``MOST_REMEMBERED`` of them; no other is new."""
+    """Remembers the causes that were logged, the first ``MOST_REMEMBERED`` of them. No other is new."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()

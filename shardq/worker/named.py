@@ -1,4 +1,6 @@
-"""Functions that are pushed by name: what a producer pushes, and which function a worker calls for it."""
+"""Functions that are pushed by name: the payload that a producer pushes, and the function that a worker calls for
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 UNKNOWN_S = 60.0
-"""Before a call of an unknown function is tried again, at first: it doubles up to an hour. 25 attempts take most of a
-day, in which a worker that knows the function can be started."""
+"""The first delay of a call of an unknown function; it doubles up to an hour. 25 attempts take most of a day, in which
+a worker that knows the function can be started.
+"""
 
 MOST_UNKNOWN_S = 3600.0
 
 SHOWN = 20
-"""Names in a message."""
+"""Names shown in a message."""
 
 
 class NamedTask(Generic[P, R]):
@@ -78,7 +81,7 @@ def call_payload(name: str, args: Any, kwargs: Mapping[str, Any] | None) -> dict
     return {"task": name, "args": positional, "kwargs": dict(kwargs or {})}
 
 
-class Names:
+class NamedTasks:
     """The functions of one topic by name. Called with a delivery it is the handler of that topic."""
 
     def __init__(self) -> None:
@@ -102,14 +105,14 @@ class Names:
         return _name_in(delivery) in self._coroutines
 
     def title(self, delivery: Delivery) -> str:
-        """The name in its payload: that of the function, where there is one."""
+        """The name in the payload: the function's, if there is one."""
         return _name_in(delivery)[:200]
 
     def __call__(self, delivery: Delivery) -> Any:
         name = _name_in(delivery)
         function = self.functions.get(name)
         if function is None:
-            # a newer producer, or a worker not yet upgraded: another worker may know it, and nothing is dropped
+            # The producer is newer, or this worker is old: another worker may know it, and nothing is dropped.
             raise self._unknown(name, delivery)
         return function(*delivery.payload.get("args", ()), **delivery.payload.get("kwargs", {}))
 
@@ -122,7 +125,7 @@ class Names:
 
 
 def _name_in(delivery: Delivery) -> str:
-    """Empty: the payload is no call."""
+    """The name in a call's payload; empty if it is no call."""
     payload = delivery.payload
     # exactly: a codec of the user's own may make something else of either, whose methods are the user's too
     name = payload.get("task") if type(payload) is dict else None
@@ -130,7 +133,7 @@ def _name_in(delivery: Delivery) -> str:
 
 
 def task_name(function: Callable[..., Any], name: str | None) -> str:
-    """The name under which a function is pushed: the same in every process that imports it, or runs it."""
+    """The name under which a function is pushed: the same in every process that imports or runs it."""
     if name is not None:
         if not isinstance(name, str) or not name:
             raise InvalidOption(f"name={name!r} is not possible; give a str")
@@ -149,11 +152,11 @@ def _imported_as(function: Callable[..., Any], module: str) -> str:
     if found.get("__name__") != module:
         found = vars(sys.modules[module])
     spec, file = found.get("__spec__"), found.get("__file__")
-    # python -m; of a folder or an archive that is run the name says nothing
+    # python -m. The name of a folder or an archive that is run says nothing.
     if spec is not None and spec.name != "__main__":
         return str(spec.name)
     path = Path(file or "").resolve()
-    # that of stdin is no file, that of an archive neither
+    # Standard input is no file, and neither is a module in an archive.
     if path.is_file():
         words = [path.stem]
         while (path.parent / "__init__.py").is_file():

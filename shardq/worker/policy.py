@@ -1,4 +1,4 @@
-"""What follows a failure: when to try again, and the two exceptions by which a handler decides for itself. Pure."""
+"""The policy after a failure: the backoff, and the two exceptions by which a handler decides for itself. No I/O."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from shardq.model.checks import due_spec, reason_text
 
 
 class Retry(Exception):
-    """Raised by a handler: again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt.
+    """Raised by a handler: try again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt.
 
     ``Retry`` and ``Bury`` count also as the only exception of a group, such as a task group makes.
     """
 
-    # of a subclass that does not call our __init__, too
+    # Also of a subclass that does not call our __init__.
     delay: float | None = None
     reason: str = "the handler asked for a retry"
 
     def __init__(self, delay: float | None = None, reason: str = reason) -> None:
         if delay is not None:
-            # a wrong one is the handler's failure, here: later it would be nobody's
+            # A wrong delay is the handler's failure, here: later it would be nobody's.
             due_spec(delay, None)
         self.delay = delay
         self.reason = reason_text(reason)
@@ -30,7 +30,7 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler: dead at once, for ``reason``."""
+    """Raised by a handler: the task is dead at once, for ``reason``."""
 
     reason: str = "the handler asked for a burial"
 
@@ -60,13 +60,13 @@ class Backoff:
             raise InvalidOption(f"{self!r} is not possible; give 0 <= base <= cap, in seconds")
 
     def delay_s(self, attempt: int) -> float:
-        """After the attempt of this number, from 1."""
+        """The delay after the attempt of this number, from 1."""
         # 2 to the 60th is past any cap
         return random.uniform(0.0, min(self.cap, self.base * 2.0 ** min(attempt - 1, 60)))
 
 
 DEFAULT = Backoff()
-"""Also for what a policy of the user's own can't tell."""
+"""Also used when the user's own policy fails."""
 
 
 def check_backoff(backoff: Backoff | None) -> None:
@@ -75,7 +75,7 @@ def check_backoff(backoff: Backoff | None) -> None:
 
 
 def delay_ms(backoff: Backoff, attempt: int) -> int:
-    """Raises whatever a backoff of the user's own raises, and InvalidDelay for an answer that is none."""
+    """Raises whatever the user's own backoff raises, and InvalidDelay for a result that is no delay."""
     seconds = backoff.delay_s(attempt)
     if seconds is None:
         raise InvalidDelay("a delay can't be None; return seconds as a number, or a timedelta")

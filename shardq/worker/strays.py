@@ -1,7 +1,8 @@
-"""Handlers that run on although their task was ended over their heads: after a timeout, or when its lease was lost.
+"""Strays: handlers that run on although their task was ended over their heads, after a timeout, or when its lease was
+lost.
 
-Nothing can end a thread, nor a coroutine that swallows its cancellation. Their place is given to others at once, so
-there may be many of them: a topic that has ``MOST``, or one for each place, is claimed no more until some end.
+Nothing can end a thread, nor a coroutine that swallows its cancellation. Others get its place at once, so there may be
+many strays. A topic with ``MOST`` of them, or with one for each place, is claimed no more until some end.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from shardq.worker.job import Job
 from shardq.worker.logs import Once, tell
 
 MOST = 16
-"""Of one topic; a thread costs some megabytes at worst, and with one place a single stray must not end the work."""
+"""The strays that any topic may have. A thread costs some megabytes at worst, and with one place a single stray must
+not end the work.
+"""
 
 
 class Strays:
-    """Any thread may ask and tell."""
+    """The strays of one worker. Thread-safe."""
 
     def __init__(self, concurrency: int) -> None:
         self._most = max(MOST, concurrency)
         self._lock = threading.Lock()
         self._once = Once()
         self.jobs: set[Job] = set()
-        """To be read only."""
+        """Not to be changed by others."""
 
     def __str__(self) -> str:
         return ", ".join(f"{name}: {count}" for name, count in self.names.items())
@@ -36,7 +39,7 @@ class Strays:
             self.jobs.add(job)
 
     def discard(self, job: Job) -> None:
-        """It has ended."""
+        """Removes a stray that has ended."""
         with self._lock:
             self.jobs.discard(job)
 
@@ -47,19 +50,19 @@ class Strays:
 
     @property
     def functions(self) -> int:
-        """Those that keep a thread."""
+        """The number of strays that keep a thread."""
         with self._lock:
             return sum(not job.is_coroutine for job in self.jobs)
 
     @property
     def names(self) -> Mapping[str, int]:
-        """How many there are of each handler."""
+        """Handler's name → its strays."""
         with self._lock:
             return dict(Counter(job.name for job in self.jobs))
 
     @property
     def full(self) -> frozenset[str]:
-        """The topics that have too many."""
+        """The topics that have too many strays."""
         if len(self.jobs) < self._most:
             return frozenset()
         with self._lock:

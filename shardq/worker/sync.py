@@ -1,4 +1,4 @@
-"""The worker that ``engine.worker()`` gives. Its asyncio twin is ``aio``."""
+"""The worker that ``engine.worker()`` returns. Its asyncio twin is ``aio``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from shardq.model.checks import check_topic
 from shardq.model.task import Receipt
-from shardq.worker.base import Base, Plan
-from shardq.worker.fleet import Fleet
+from shardq.worker.base import Plan, WorkerBase
 from shardq.worker.handlers import Attempts
 from shardq.worker.named import NamedTask
 from shardq.worker.policy import Backoff
-from shardq.worker.sign import ending_signals
+from shardq.worker.signal_event import ending_signals
+from shardq.worker.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
-    from shardq.worker.crew import Crew
+    from shardq.worker.processor import Processor
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Worker(Base):
+class Worker(WorkerBase):
     """Runs handlers on the tasks of their topics: functions on threads, coroutine functions on an event loop.
 
     >>> worker = engine.worker(concurrency=16)
@@ -37,7 +37,7 @@ class Worker(Base):
     def __init__(
         self,
         push: Callable[..., Receipt],
-        crew: Callable[[Plan], Crew],
+        processor: Callable[[Plan], Processor],
         *,
         topics: Mapping[str, int] | None,
         concurrency: int,
@@ -58,8 +58,8 @@ class Worker(Base):
             name=name,
         )
         self._push = push
-        self._crew = crew
-        self._fleet = Fleet(processes)
+        self._processor = processor
+        self._supervisor = ProcessSupervisor(processes)
 
     @overload
     def task(self, function: Callable[P, R], /) -> NamedTask[P, R]: ...
@@ -125,12 +125,12 @@ class Worker(Base):
         try:
             heard = ending_signals()
             with _signals(heard, self._signalled):
-                if self._fleet.size > 1:
-                    self._fleet.run(self._run_here, self._stop, self._hurry, heard=heard, grace=self.grace)
+                if self._supervisor.size > 1:
+                    self._supervisor.run(self._run_here, self._stop, self._hurry, heard=heard, grace=self.grace)
                 else:
                     self._run_here()
         finally:
-            # not at the beginning: a stop() that comes before run() holds
+            # Not at the beginning: a stop() that comes before run() counts.
             self._stop.clear()
             self._hurry.clear()
 
@@ -139,11 +139,13 @@ class Worker(Base):
         """True while it runs and nothing of it is dead or failing: neither a thread that claims, settles or extends
         leases, nor the loop for coroutines, nor, with ``processes=``, one of the children.
         """
-        # in a child of its own there is a crew
-        return super().healthy or (self._at_work is None and self._fleet.healthy)
+        # In a child of its own there is a processor.
+        return super().healthy or (self._at_work is None and self._supervisor.healthy)
 
     def stop(self) -> None:
-        """Ends ``run``, from any thread, also one that is about to begin; called again it ends it without grace."""
+        """Ends ``run``. May be called from any thread, also before ``run`` begins. Called again, it ends it without
+        grace.
+        """
         if not self._stop.set():
             self._hurry.set()
 
@@ -151,19 +153,19 @@ class Worker(Base):
         self.stop()
 
     def _run_here(self) -> None:
-        crew = self._crew(self._plan())
+        processor = self._processor(self._plan())
         try:
-            crew.start()
-            self._at_work = crew
+            processor.start()
+            self._at_work = processor
             self._stop.wait()
         finally:
             self._at_work = None
-            crew.stop(self.grace, self._hurry)
+            processor.stop(self.grace, self._hurry)
 
 
 @contextlib.contextmanager
 def _signals(heard: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """They go to ``handler``, where that is possible: in the main thread."""
+    """Has ``handler`` called for these signals where that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

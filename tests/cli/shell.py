@@ -23,7 +23,7 @@ LONGEST_S = 100.0
 
 _NEWS = re.compile(
     r"^(warning|error): (shard \d+ can't be dispatched|shard \d+ is dispatched again|the heartbeat|could not sign off|"
-    r"not hearing|hearing) .*\n",
+    r"no subscription on|subscribed on) .*\n",
     re.MULTILINE,
 )
 

@@ -179,7 +179,7 @@ def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_file_that_is_not_there(shardq: Shell) -> None:
     done = shardq.run("push", "--file", "missing.jsonl")
-    assert (done.code, done.err) == (1, "error: [Errno 2] No such file or directory: 'missing.jsonl'\n")
+    assert (done.code, done.err) == (1, "error: missing.jsonl: No such file or directory\n")
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

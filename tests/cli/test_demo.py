@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardq.cli.demo.trial import Verdict
+from shardq.cli.demo.trial import TrialResult
 from tests.cli.shell import LONGEST_S, Shell, own
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
@@ -167,7 +167,7 @@ def test_tasks_that_somebody_takes_away_are_lost(shell: Shell, url: str) -> None
 )
 def test_verdict(books: dict[str, int], good: bool) -> None:
     balanced = {"pushed": 10, "dispatched": 10, "taken": 10, "early": 0, "lost": 0, "duplicates": 0}
-    assert Verdict(**(balanced | books)).good is good
+    assert TrialResult(**(balanced | books)).good is good
 
 
 @pytest.fixture(autouse=True)

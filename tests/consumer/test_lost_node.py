@@ -106,15 +106,15 @@ def test_the_others_give_what_they_have(
     ]
 
     # and when the replica has taken over, all is there
-    taken = {delivery.id for delivery in [*first, *rest, delivery]}
+    notes = {delivery.id for delivery in [*first, *rest, delivery]}
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(consumer.claim, TASKS, wait=20.0)
         take_over(cluster, victim)
-        taken |= {delivery.id for delivery in waiting.result()}
-    while len(taken) < TASKS + 1:
+        notes |= {delivery.id for delivery in waiting.result()}
+    while len(notes) < TASKS + 1:
         found = consumer.claim(TASKS, wait=20.0)
         assert found, "the replica gives the others"
-        taken |= {delivery.id for delivery in found}
+        notes |= {delivery.id for delivery in found}
 
 
 def test_what_the_others_gave_to_a_claim_that_is_cancelled_goes_back(cluster: Cluster, name: str) -> None:

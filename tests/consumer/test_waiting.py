@@ -1,4 +1,4 @@
-"""A claim that waits is woken by what comes, at once and alone; until then it asks nobody."""
+"""A claim that strategy is woken by what comes, at once and alone; until then it asks nobody."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import redis
 
 from cluster.server import Server
 from shardq import Consumer, Delivery, Engine, EngineClosed, Task
-from shardq.consumer import desk, room
+from shardq.consumer.waiting import registry, wakeups
 from tests.engine.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
@@ -31,7 +31,7 @@ Claim = Future[list[Delivery]]
 
 @pytest.fixture
 def claims() -> Iterator[Callable[[Consumer], Claim]]:
-    """Begins a claim that waits, in a thread."""
+    """Begins a claim that strategy, in a thread."""
     with ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(32))
 
@@ -58,7 +58,7 @@ def all_wait(servers: Servers, name: str) -> Callable[..., set[str]]:
 
 
 def leave_name(engine: Engine, all_wait: Callable[[int], set[str]]) -> None:
-    """Claims that find nothing, until every list knows this process, the first that does; then nobody waits here."""
+    """Claims that find nothing, until every list knows this process, the first that does; then nobody strategy here."""
     consumer, ended = engine.consumer(), threading.Event()
 
     def claim() -> None:
@@ -157,8 +157,8 @@ def test_what_wakes_nobody_is_found_all_the_same(
     whole: int,
 ) -> None:
     """Its name is lost: by the look that leaves it again, and by the one that asks for lengths."""
-    monkeypatch.setattr(desk, "SAFETY_S", 0.5)
-    monkeypatch.setattr(desk, "WHOLE", whole)
+    monkeypatch.setattr(registry, "RECHECK_S", 0.5)
+    monkeypatch.setattr(registry, "FULL_RECHECK_EVERY", whole)
     claim = claims(running.consumer())
     all_wait(1)
     for keys in keys_of(name, SHARDS):
@@ -232,7 +232,7 @@ def test_a_wake_up_that_could_not_be_passed_on_is_tried_again(
     claims: Callable[..., Claim],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "PASS_ON_S", 1.0)
+    monkeypatch.setattr(wakeups, "GRACE_S", 1.0)
     running, gone, other = others(engines, own_server.url, name, 3)
     running.start()
     with Servers(own_server.url) as servers:
@@ -244,7 +244,7 @@ def test_a_wake_up_that_could_not_be_passed_on_is_tried_again(
     wait_until(lambda: state_of(running, receipt) == "ready", "the one who is gone has heard")
     # a command that comes meanwhile is dropped with its connection; one that a stopped process reads later is not
     with redis.Redis.from_url(own_server.url) as client:
-        client.client_pause(int(1000 * (room.PASS_ON_S + room.CALL_TIMEOUT_S + 0.5)), all=True)
+        client.client_pause(int(1000 * (wakeups.GRACE_S + wakeups.CALL_TIMEOUT_S + 0.5)), all=True)
     assert claim.result(LONG_S)[0].payload == "x"
     # by itself it looks after 16 s at the earliest, being one of two
     assert time.monotonic() - began < 14
@@ -272,7 +272,7 @@ def test_a_wave_goes_through_all_who_wait(
 ) -> None:
     """More than one takes: who comes first wakes the next, and so on."""
     consumers = [engine.consumer() for engine in others(engines, url, name, 3)]
-    taken = [0, 0, 0]
+    notes = [0, 0, 0]
     everybody, ended = threading.Barrier(3), threading.Event()
 
     def consume(place: int) -> None:
@@ -280,9 +280,9 @@ def test_a_wave_goes_through_all_who_wait(
         deliveries = consumer.claim(3, wait=LONG_S)
         # two could have taken all before the third is up
         everybody.wait(PROMPT_S)
-        while sum(taken) < 200 and not ended.is_set():
+        while sum(notes) < 200 and not ended.is_set():
             consumer.ack(deliveries)
-            taken[place] += len(deliveries)
+            notes[place] += len(deliveries)
             deliveries = consumer.claim(3, wait=0.2)
 
     with ThreadPoolExecutor(3) as threads:
@@ -296,8 +296,8 @@ def test_a_wave_goes_through_all_who_wait(
             ended.set()
             for consumer in consumers:
                 consumer.close()
-    assert sum(taken) == 200
-    assert min(taken) > 0
+    assert sum(notes) == 200
+    assert min(notes) > 0
 
 
 def test_many_who_wait_in_one_process(
@@ -330,7 +330,7 @@ def test_after_the_server_has_lost_everything_what_comes_wakes(
     where: str,
 ) -> None:
     """The names of those who wait are lost, too; by themselves they do not look again here."""
-    monkeypatch.setattr(desk, "SAFETY_S", 600.0)
+    monkeypatch.setattr(registry, "RECHECK_S", 600.0)
     running, other = others(engines, own_server.url, name, 2)
     running.start()
     with Servers(own_server.url) as servers:

@@ -7,16 +7,16 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.dispatcher.lateness import Lateness, Tally
+from shardq.dispatcher.lateness import Lateness, LatenessRecorder
 
 MS = st.integers(0, 10_000_000)
 
 
 def noted(values: list[int]) -> Lateness:
-    tally = Tally()
+    results = LatenessRecorder()
     for value in values:
-        tally.note(1, oldest_ms=value, newest_ms=value)
-    return tally.snapshot()
+        results.note(1, oldest_ms=value, newest_ms=value)
+    return results.snapshot()
 
 
 @given(st.lists(MS, min_size=1), st.floats(0.01, 1.0))
@@ -33,22 +33,22 @@ def test_the_total_is_that_of_all_values_together(parts: list[list[int]]) -> Non
 
 
 def test_nothing_was_late() -> None:
-    empty = Tally().snapshot()
+    empty = LatenessRecorder().snapshot()
     assert (empty.count, empty.early, empty.p50_ms, empty.p99_ms, empty.max_ms) == (0, 0, None, None, None)
 
 
 def test_a_batch_counts_as_late_as_its_oldest() -> None:
-    tally = Tally()
-    tally.note(99, oldest_ms=3, newest_ms=0)
-    tally.note(1, oldest_ms=12, newest_ms=12)
-    seen = tally.snapshot()
+    results = LatenessRecorder()
+    results.note(99, oldest_ms=3, newest_ms=0)
+    results.note(1, oldest_ms=12, newest_ms=12)
+    seen = results.snapshot()
     assert (seen.count, seen.p50_ms, seen.p99_ms, seen.max_ms) == (100, 3, 3, 12)
 
 
 def test_what_is_early_is_counted() -> None:
-    tally = Tally()
-    tally.note(2, oldest_ms=5, newest_ms=-1)
-    assert tally.snapshot().early == 2
+    results = LatenessRecorder()
+    results.note(2, oldest_ms=5, newest_ms=-1)
+    assert results.snapshot().early == 2
 
 
 def test_beyond_the_longest_is_the_longest() -> None:

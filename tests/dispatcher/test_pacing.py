@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq.calls.dispatch import Dispatched
-from shardq.dispatcher.pacing import AWAKE_S, DEAF_SLEEP_S, LONGEST_SLEEP_S, MOST_LEAD_US, Lead, sleep
+from shardq.dispatcher.pacing import AWAKE_S, LONGEST_SLEEP_S, MOST_LEAD_US, UNSUBSCRIBED_SLEEP_S, Lead, sleep
 
 NOW_US = 1_800_000_000_000_000
 
@@ -20,7 +20,7 @@ def answer(next_us: int | None) -> Dispatched:
 
 @given(st.integers(-(10**6), int(LONGEST_SLEEP_S * 0.9e6)), st.floats(0, MOST_LEAD_US))
 def test_a_sleep_ends_at_the_next_instant_or_a_lead_before(away_us: int, lead_us: float) -> None:
-    seconds, until_us = sleep(answer(NOW_US + away_us), Lead(lead_us), hears=True)
+    seconds, until_us = sleep(answer(NOW_US + away_us), Lead(lead_us), is_subscribed=True)
     if away_us < AWAKE_S * 1e6:
         assert until_us is None
         assert seconds == pytest.approx(max(0, away_us) / 1e6)
@@ -31,9 +31,9 @@ def test_a_sleep_ends_at_the_next_instant_or_a_lead_before(away_us: int, lead_us
 
 
 @pytest.mark.parametrize("next_us", [None, NOW_US + int(2e6 * LONGEST_SLEEP_S)])
-@pytest.mark.parametrize(("hears", "longest"), [(True, LONGEST_SLEEP_S), (False, DEAF_SLEEP_S)])
-def test_a_long_sleep_is_cut_and_aims_at_nothing(next_us: int | None, hears: bool, longest: float) -> None:
-    seconds, until_us = sleep(answer(next_us), Lead(), hears=hears)
+@pytest.mark.parametrize(("is_subscribed", "longest"), [(True, LONGEST_SLEEP_S), (False, UNSUBSCRIBED_SLEEP_S)])
+def test_a_long_sleep_is_cut_and_aims_at_nothing(next_us: int | None, is_subscribed: bool, longest: float) -> None:
+    seconds, until_us = sleep(answer(next_us), Lead(), is_subscribed=is_subscribed)
     assert longest * 0.9 <= seconds <= longest
     assert until_us is None
 

@@ -46,7 +46,7 @@ def command(key: str, *words: str | bytes | int) -> Command[Any]:
 def in_blpop(server: Server) -> set[str]:
     """The connections that wait in a BLPOP. One that did so before may be another test's, not yet noticed as ended."""
     lines = str(server.ask("CLIENT", "LIST")).splitlines()
-    return {line.partition(" ")[0] for line in lines if " cmd=blpop " in line}
+    return {dedicated.partition(" ")[0] for dedicated in lines if " cmd=blpop " in dedicated}
 
 
 def keys_of(name: str, count: int) -> list[str]:

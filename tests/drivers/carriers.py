@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from shardq.calls.request import Call, Command
 from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.routes import Connections
+from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 
@@ -29,7 +29,7 @@ class Carrier(Protocol):
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]: ...
     def node_of(self, slot: int) -> str: ...
     def nodes(self) -> list[str]: ...
-    def connections(self) -> dict[str, Connections]: ...
+    def connections(self) -> dict[str, ConnectionCounts]: ...
 
 
 class AsyncCarrier:
@@ -83,7 +83,7 @@ class AsyncCarrier:
     def nodes(self) -> list[str]:
         return self.driver.nodes()
 
-    def connections(self) -> dict[str, Connections]:
+    def connections(self) -> dict[str, ConnectionCounts]:
         return self.driver.connections()
 
 

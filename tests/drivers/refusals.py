@@ -10,7 +10,7 @@ import pytest
 from shardq.errors import ShardqError
 from tests.drivers.carriers import Carriers
 
-PATIENCE_S = 60.0
+RETRY_FOR_S = 60.0
 """For a fault that waiting could solve; what is final takes no part of it."""
 
 SECRET = "wrong9"
@@ -18,11 +18,11 @@ SECRET = "wrong9"
 
 def told_at_once(carriers: Carriers, url: str, error: type[ShardqError], *, protocol: int = 3) -> str:
     """The message of the error that opening ends in, long before its time is over."""
-    carrier = carriers.make(url, connect_timeout=PATIENCE_S, protocol=protocol)
+    carrier = carriers.make(url, connect_timeout=RETRY_FOR_S, protocol=protocol)
     begun = time.monotonic()
     with pytest.raises(ShardqError) as caught:
         carrier.open()
-    assert time.monotonic() - begun < PATIENCE_S / 2, "it was tried again and again"
+    assert time.monotonic() - begun < RETRY_FOR_S / 2, "it was tried again and again"
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert type(caught.value) is error, caught.value
     return str(caught.value)

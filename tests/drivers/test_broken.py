@@ -22,7 +22,9 @@ def test_a_restart_between_calls(carriers: Carriers, own_server: Server, name: s
     carrier = carriers.opened(own_server.url)
     assert carrier.call(store(name, "f")) == 1
     own_server.restart()
-    if carriers.kind == "aio":  # its loop hears of the end by itself; a thread's wire is looked at before it is used
+    if (
+        carriers.kind == "aio"
+    ):  # its loop hears of the end by itself; a thread's connection is looked at before it is used
         wait_until(lambda: not any(each.shared for each in carrier.connections().values()), "the end is heard")
     assert carrier.call(store(name, "f")) == 2
 

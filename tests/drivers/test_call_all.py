@@ -1,4 +1,4 @@
-"""Many calls at once: every one answered, none held back by another's node, no wire left out of step."""
+"""Many calls at once: every one answered, none held back by another's node, no connection left out of step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq.calls.request import Call
-from shardq.drivers.lanes import DEPTH, LOOK_AHEAD
+from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
 from shardq.errors import EngineClosed, ServerFault, Unanswered, Unavailable
 from tests.drivers.calls import command, key_in, keys_of, script_call, store
 from tests.drivers.carriers import Carrier, Carriers

@@ -43,7 +43,7 @@ def take_over(cluster: Cluster, victim: Node) -> None:
     cluster.wait_promoted(victim)
 
 
-def dialled(node: Node) -> int:
+def connected(node: Node) -> int:
     """How many connections this process has to the node, or is making."""
     ends = [each.raddr for each in psutil.Process().net_connections(kind="tcp") if each.raddr]
     return sum(end.port == node.port for end in ends)
@@ -76,7 +76,7 @@ def test_who_waits_for_a_dial_goes_on_with_a_new_map(carriers: Carriers, cluster
     victim = cluster.node_of_slot(slot_of(key))
     victim.pause()
     with calling(carrier, key) as calls:
-        wait_until(lambda: dialled(victim), "one dials")
+        wait_until(lambda: connected(victim), "one dials")
         take_over(cluster, victim)
         carrier.refresh()
         # nobody can call a thread out of its hand-shake
@@ -92,7 +92,7 @@ def test_a_caller_waits_no_longer_than_it_may(carriers: Carriers, cluster: Clust
     victim = cluster.node_of_slot(slot_of(key))
     victim.pause()
     with calling(carrier, key) as calls:
-        wait_until(lambda: dialled(victim), "one dials")
+        wait_until(lambda: connected(victim), "one dials")
         with pytest.raises(Exception, match=r"within 0\.2 s: .*not connected"):
             carrier.call(store(key, "f"), timeout=0.2)
         assert not any(call.done() for call in calls)

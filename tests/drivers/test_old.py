@@ -23,8 +23,8 @@ class Speaks6(socketserver.StreamRequestHandler):
     knows_hello = True
 
     def handle(self) -> None:
-        while line := self.rfile.readline():
-            words = [self._word() for _ in range(int(line[1:]))]
+        while dedicated := self.rfile.readline():
+            words = [self._word() for _ in range(int(dedicated[1:]))]
             if words[0] == b"HELLO":
                 self.wfile.write(HELLO if self.knows_hello else UNKNOWN)
             elif words[0] == b"INFO":

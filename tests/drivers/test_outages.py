@@ -54,7 +54,7 @@ def test_each_node_for_itself(caplog: pytest.LogCaptureFixture) -> None:
     outages.failed(2, fault("b:1"))
     outages.failed(1, fault("b:1"))  # looking for its node elsewhere is no other outage
     outages.over(1)
-    assert [line.split()[1] for line in said(caplog)] == ["a:1", "b:1", "a:1:"]
+    assert [dedicated.split()[1] for dedicated in said(caplog)] == ["a:1", "b:1", "a:1:"]
     outages.over(2)
     assert len(said(caplog)) == 4
 

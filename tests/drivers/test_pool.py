@@ -74,9 +74,9 @@ def test_many_calls_of_two_threads_on_one_connection_each(opened: Callable[..., 
 
 def test_a_fork(opened: Callable[..., Driver], name: str) -> None:
     driver = opened()
-    line = driver.line(0)
+    dedicated = driver.dedicated(0)
     driver.call(store(name, "parent"))
-    line.call(store(name, "line"))
+    dedicated.call(store(name, "line"))
     pid = os.fork()
     if pid == 0:  # whatever happens, the child must not go on as a second test run
         try:
@@ -92,19 +92,19 @@ def test_a_fork(opened: Callable[..., Driver], name: str) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     # The parent's connections were left alone.
     assert driver.call(store(name, "parent")) == 2
-    assert line.call(store(name, "line")) == 2
+    assert dedicated.call(store(name, "line")) == 2
     fields = driver.call(command(name, "HKEYS", name))
     assert set(fields) == {b"parent", b"line", b"child"}
-    line.close()
+    dedicated.close()
 
 
 def test_connections_are_counted(opened: Callable[..., Driver], name: str) -> None:
     driver = opened(connections=5)
-    line = driver.line(0)
-    line.call(store(name, "f"))
+    dedicated = driver.dedicated(0)
+    dedicated.call(store(name, "f"))
     driver.call(store(name, "f"))
     (counted,) = driver.connections().values()
     assert (counted.shared, counted.bound, counted.own) == (1, 5, 1)
-    line.close()
+    dedicated.close()
     (counted,) = driver.connections().values()
     assert counted.own == 0

@@ -59,16 +59,16 @@ def test_many_calls(carriers: Carriers, server: Server, files: Path, name: str) 
 def test_an_ear_and_a_line(server: Server, files: Path, name: str) -> None:
     driver = Driver(Settings.from_url(url(server, files)))
     driver.open()
-    ear = driver.ear(server.address)
-    ear.send("SSUBSCRIBE", name)
-    assert ear.read(5) == [b"ssubscribe", name.encode(), 1]
-    line = driver.line(0)
+    pubsub = driver.pubsub(server.address)
+    pubsub.send("SSUBSCRIBE", name)
+    assert pubsub.read(5) == [b"ssubscribe", name.encode(), 1]
+    dedicated = driver.dedicated(0)
     many = "for n = 1, 200 do redis.call('SPUBLISH', KEYS[1], string.rep('y', 1000)) end"
-    line.call(script_call(many, name))
-    assert all(ear.read(5) == [b"smessage", name.encode(), b"y" * 1000] for _ in range(200))
-    assert ear.read(0.01) is None
-    ear.close()
-    line.close()
+    dedicated.call(script_call(many, name))
+    assert all(pubsub.read(5) == [b"smessage", name.encode(), b"y" * 1000] for _ in range(200))
+    assert pubsub.read(0.01) is None
+    pubsub.close()
+    dedicated.close()
     driver.close()
 
 

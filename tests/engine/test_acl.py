@@ -183,9 +183,11 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     assert engine.requeue(ids[0]) == Outcome.REQUEUED
     assert engine.requeue_all("mail") == 9
     engine.pause("mail")
-    engine.limit("mail", rate=5, concurrency=5)
+    engine.limit("other", rate=5, concurrency=5)
+    engine.limit("mail", rate=5)
     engine.forward("mail", to=f"list of:{name}")
     engine.forward("mail", to=None)
+    engine.limit("mail")
     wait_until(lambda: engine.stats().ready == 10, "they are ready again")
     assert engine.cancel(ids[0]) == Outcome.CANCELLED
     engine.preview(2 * SHARDS)

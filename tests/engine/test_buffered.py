@@ -22,7 +22,7 @@ from shardq import (
     ServerFault,
     ShardqError,
 )
-from shardq.producer.buffer import UNTOLD
+from shardq.producer.buffer import MAX_FAILED
 from tests.engine.conftest import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, state_of
@@ -154,14 +154,16 @@ def test_what_failed_earlier_is_told_too(engine: Engine, servers: Servers, tell:
 def test_a_flush_tells_of_all_sendings_since_the_last(engine: Engine, servers: Servers) -> None:
     an_id = broken_shard(engine, servers)
     with engine.buffered() as buffer:
-        bad = [an_id(1) for _ in range(UNTOLD + 2)]
+        bad = [an_id(1) for _ in range(MAX_FAILED + 2)]
         fate(buffer.push("x", id=bad[0], delay=FAR_S))
         with pytest.raises(PushError) as first:
             buffer.flush()
         assert first.value.ids == bad[:1]
         for id in bad[1:]:
             fate(buffer.push("x", id=id, delay=FAR_S))
-        with pytest.raises(PushError, match=f"0 of {UNTOLD} tasks are stored, {UNTOLD} are not, 0 have") as later:
+        with pytest.raises(
+            PushError, match=f"0 of {MAX_FAILED} tasks are stored, {MAX_FAILED} are not, 0 have"
+        ) as later:
             buffer.flush()
         assert later.value.ids == bad[2:]  # so many are kept
         assert later.value.__notes__ == ["1 tasks of sendings before these failed too: each Pending tells its own fate"]

@@ -16,7 +16,7 @@ from tests.support.leaks import Leaks, engine_threads
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
-PATIENCE_S = 60.0
+RETRY_FOR_S = 60.0
 """Of the engines here: whoever waits for a server that stands still waits for so long."""
 
 PROMPT_S = 20.0
@@ -25,7 +25,9 @@ PROMPT_S = 20.0
 def duties() -> set[str]:
     """The threads by which a process takes part in dispatching."""
     names = {thread.name for thread in engine_threads()}
-    return {name for name in names if not name.startswith(("shardq-ear", "shardq-waiting"))}
+    return {
+        name for name in names if not name.startswith(("shardq-subscriber", "shardq-slot-watcher", "shardq-waiting"))
+    }
 
 
 # ---- cancelled half-way
@@ -34,7 +36,7 @@ def duties() -> set[str]:
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_cancelled_start_leaves_no_poller(own_server: Server, name: str, heard: bool) -> None:
     async def main() -> None:
-        engine = AsyncEngine(own_server.url, name=name, shards=SHARDS, timeout=PATIENCE_S)
+        engine = AsyncEngine(own_server.url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
         await engine.open()
         if heard:  # then the threads have their connections, and the start is cancelled in its first beat
             assert await engine.consumer().claim(1, wait=0.01) == []
@@ -65,7 +67,7 @@ def test_a_cancelled_start_leaves_no_poller(own_server: Server, name: str, heard
 def test_a_cancelled_close_leaves_nothing_open(url: str, name: str, steps: int) -> None:
     async def main() -> None:
         leaks = Leaks()
-        engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=PATIENCE_S)
+        engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
         await engine.start()
         assert await engine.consumer().claim(1, wait=0.01) == []
         await engine.push("x", delay=FAR_S)
@@ -89,7 +91,7 @@ def test_a_cancelled_close_leaves_nothing_open(url: str, name: str, steps: int) 
 
 def test_a_second_loop_is_refused_before_anything_is_sent(url: str, name: str) -> None:
     async def main() -> None:
-        engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=PATIENCE_S)
+        engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
         await engine.open()
         consumer, growth = engine.consumer(), await engine.growth()
         assert await consumer.claim(1, wait=0.01) == []
@@ -139,7 +141,7 @@ async def _opened_and_closed(engine: AsyncEngine) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop that ends under its connections earns them
 def test_a_loop_that_has_ended(url: str, name: str) -> None:
     leaks = Leaks()
-    engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=PATIENCE_S)
+    engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
 
     async def first() -> None:
         await engine.start()

@@ -100,7 +100,7 @@ def test_a_lost_subscription_heals(engine: Engine, servers: Servers, caplog: pyt
         wait_until(lambda: prompt(engine), "pushes ring the pollers again", timeout=60)
     # a server that stands still is an error of others
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert not [record for record in errors if record.name == "shardq.bells" or record.exc_info]
+    assert not [record for record in errors if record.name == "shardq.subscriber" or record.exc_info]
 
 
 def prompt(engine: Engine) -> bool:

@@ -22,7 +22,7 @@ import pytest
 from cluster.cluster import Cluster
 from shardq import Engine, Task
 from shardq.layout.keys import shard_keys
-from tests.growth.load import Book
+from tests.resharding.load import Book
 from tests.support.servers import Servers
 from tests.support.states import counted
 from tests.support.waiting import wait_until
@@ -103,7 +103,8 @@ def whole_run(
         dispatchers = Dispatchers(stack, url, name)
         waiting = engine.push_many([Task(0, delay=FAR_S, topic="waiting") for _ in range(WAITING)])
         loads = [
-            stack.enter_context(Worker("tests.growth.load", url, name, number, folder)) for number in range(PROCESSES)
+            stack.enter_context(Worker("tests.resharding.load", url, name, number, folder))
+            for number in range(PROCESSES)
         ]
         assert [load.said() for load in loads] == ["under way"] * PROCESSES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardq.calls import clean, consume, control, copies, dispatch, grow, limits, observe, orders, produce
-from shardq.calls.consume import Ack, Back, Bury, Retry
+from shardq.calls import by_id, clean, consume, control, dispatch, limits, observe, produce, replicas, resharding
+from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.layout.topology import Limit
@@ -34,8 +34,8 @@ FULL: State = {
 }
 
 PARCELS = [
-    grow.Parcel("x", f"n2|1|due|{T + 50}|5|0|1:0::{A}".encode()),
-    grow.Parcel("y", f"n2|1|dead|{T - 50}|0|4|boom{A}".encode()),
+    resharding.MovingTask("x", f"n2|1|due|{T + 50}|5|0|1:0::{A}".encode()),
+    resharding.MovingTask("y", f"n2|1|dead|{T - 50}|0|4|boom{A}".encode()),
 ]
 
 TOPICS = ("", "mail")
@@ -73,36 +73,36 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
             for waiter in ("", "p2")
         ),
         consume.wake(keys, epoch, "", now_us=NOW),
-        consume.settle(keys, epoch, [Ack("leased", "tok")], now_us=NOW),
+        consume.settle(keys, epoch, [SettleAck("leased", "tok")], now_us=NOW),
         *(
             consume.settle(keys, epoch, [], [other], now_us=NOW)
             for other in (
-                Retry("leased", "tok", 50, "boom", 9),
-                Retry("leased", "tok", 50, "boom", 1),
-                Bury("leased", "tok", "boom"),
-                Back("leased", "tok"),
+                SettleRetry("leased", "tok", 50, "boom", 9),
+                SettleRetry("leased", "tok", 50, "boom", 1),
+                SettleBury("leased", "tok", "boom"),
+                SettleGiveBack("leased", "tok"),
             )
         ),
-        consume.extend(keys, epoch, [Ack("leased", "tok")], lease_ms=100, now_us=NOW),
-        *(orders.cancel(keys, epoch, id, now_us=NOW) for id in ("later", "ready", "dead")),
-        *(orders.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
-        orders.requeue(keys, epoch, "dead", -50, now_us=NOW),
-        orders.get(keys, epoch, "leased", now_us=NOW),
+        consume.extend(keys, epoch, [SettleAck("leased", "tok")], lease_ms=100, now_us=NOW),
+        *(by_id.cancel(keys, epoch, id, now_us=NOW) for id in ("later", "ready", "dead")),
+        *(by_id.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
+        by_id.requeue(keys, epoch, "dead", -50, now_us=NOW),
+        by_id.get(keys, epoch, "leased", now_us=NOW),
         observe.peek(keys, epoch, TOPICS, now_us=NOW),
         clean.dead(keys, epoch, after=None, now_us=NOW),
         clean.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
         clean.purge(keys, epoch, "", scope="topic", go_on=clean.START, now_us=NOW),
         clean.purge(keys, epoch, "mail", scope="all", go_on=clean.START, now_us=NOW),
-        grow.reserve(keys, epoch, "n3", ["a", "b"], now_us=NOW),
-        grow.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"], now_us=NOW),
-        grow.put(keys, epoch, PARCELS, now_us=NOW),
-        grow.clear(keys, epoch, [grow.Parcel("away", b"n1|2|")], now_us=NOW),
-        grow.stock(keys, epoch, "0", count=100, now_us=NOW),
-        grow.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, ahead_ms=0, now_us=NOW),
-        grow.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
-        grow.unmark(keys, epoch, now_us=NOW),
-        grow.swept(keys, epoch, 2, now_us=NOW),
-        copies.seal(keys.meta, keys.slot, epoch, now_us=NOW),
+        resharding.reserve(keys, epoch, "n3", ["a", "b"], now_us=NOW),
+        resharding.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"], now_us=NOW),
+        resharding.put(keys, epoch, PARCELS, now_us=NOW),
+        resharding.clear(keys, epoch, [resharding.MovingTask("away", b"n1|2|")], now_us=NOW),
+        resharding.stock(keys, epoch, "0", count=100, now_us=NOW),
+        resharding.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, ahead_ms=0, now_us=NOW),
+        resharding.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
+        resharding.unmark(keys, epoch, now_us=NOW),
+        resharding.swept(keys, epoch, 2, now_us=NOW),
+        replicas.seal(keys.meta, keys.slot, epoch, now_us=NOW),
     ]
 
 

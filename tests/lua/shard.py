@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardq.calls.request import Call, Command, Word
-from shardq.drivers.ear import Ear
+from shardq.drivers.pubsub import PubSubConnection
 from shardq.drivers.sync import Driver
 from shardq.layout.keys import ControlKeys, ShardKeys
 from shardq.model.record import RAW, encode_head, encode_record
@@ -165,7 +165,7 @@ class Listener:
     def __init__(self, shard: Shard, channels: tuple[str, ...]) -> None:
         self._shard = shard
         self._channels = channels
-        self._ear: Ear = shard.driver.ear(shard.driver.node_of(shard.slot))
+        self._ear: PubSubConnection = shard.driver.pubsub(shard.driver.node_of(shard.slot))
 
     def __enter__(self) -> Listener:
         for channel in self._channels:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import consume, orders, produce
-from shardq.calls.consume import Ack, Back, Retry
+from shardq.calls import by_id, consume, produce
+from shardq.calls.consume import SettleAck, SettleGiveBack, SettleRetry
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
@@ -35,18 +35,21 @@ RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
     ),
     "reschedule": (
         {"task": {"a": A}, "due": {"a": T + 5000}},
-        lambda keys, ms: orders.reschedule(keys, EPOCH, "a", T + ms, now_us=NOW),
+        lambda keys, ms: by_id.reschedule(keys, EPOCH, "a", T + ms, now_us=NOW),
     ),
     "requeue": (
         {"task": {"a": A}, "dead": {"a": T}, "why": {"a": "x"}},
-        lambda keys, ms: orders.requeue(keys, EPOCH, "a", T + ms, now_us=NOW),
+        lambda keys, ms: by_id.requeue(keys, EPOCH, "a", T + ms, now_us=NOW),
     ),
-    "retry": (HELD, lambda keys, ms: consume.settle(keys, EPOCH, [], [Retry("a", "tok", ms, "x", 9)], now_us=NOW)),
+    "retry": (
+        HELD,
+        lambda keys, ms: consume.settle(keys, EPOCH, [], [SettleRetry("a", "tok", ms, "x", 9)], now_us=NOW),
+    ),
     "claim": (
         {"task": {"a": A}, "ready/": ["a"]},
         lambda keys, ms: consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=ms, token="tok", now_us=NOW),
     ),
-    "extend": (HELD, lambda keys, ms: consume.extend(keys, EPOCH, [Ack("a", "tok")], lease_ms=ms, now_us=NOW)),
+    "extend": (HELD, lambda keys, ms: consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=ms, now_us=NOW)),
 }
 
 
@@ -72,7 +75,7 @@ def test_a_poller_that_sleeps_until_it_is_woken(shard: Shard, keys: ShardKeys, w
 def test_given_back_rings(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(wake_at=SLEEPS_TO)} | HELD)
     with shard.listener(keys.bell) as bell:
-        shard.run(consume.settle(keys, EPOCH, [], [Back("a", "tok")], now_us=NOW))
+        shard.run(consume.settle(keys, EPOCH, [], [SettleGiveBack("a", "tok")], now_us=NOW))
         assert bell.heard() == [(keys.bell, "")]
 
 
@@ -127,10 +130,10 @@ def test_what_changes_nothing_rings_nobody(shard: Shard, keys: ShardKeys, wake_a
         produce.push(keys, EPOCH, [], now_us=NOW),
         produce.push(keys, EPOCH, ["a", 1, A], now_us=NOW),
         produce.push_unique(keys, EPOCH, ["a", 1, A, "keep", 0], now_us=NOW),
-        orders.reschedule(keys, EPOCH, "none", 1, now_us=NOW),
-        orders.requeue(keys, EPOCH, "a", 1, now_us=NOW),
-        consume.settle(keys, EPOCH, [Ack("a", "x")], [Retry("a", "x", 0, "", 9)], now_us=NOW),
-        consume.extend(keys, EPOCH, [Ack("a", "x")], lease_ms=1, now_us=NOW),
+        by_id.reschedule(keys, EPOCH, "none", 1, now_us=NOW),
+        by_id.requeue(keys, EPOCH, "a", 1, now_us=NOW),
+        consume.settle(keys, EPOCH, [SettleAck("a", "x")], [SettleRetry("a", "x", 0, "", 9)], now_us=NOW),
+        consume.extend(keys, EPOCH, [SettleAck("a", "x")], lease_ms=1, now_us=NOW),
         claim(keys, {}),
     ]
     with shard.listener(keys.bell) as bell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardq.calls import clean
-from shardq.calls.clean import START, Corpse, Purged
+from shardq.calls.clean import START, DeadRecord, Purged
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
@@ -23,8 +23,8 @@ def died(n: int, *, first: int = 0) -> State:
     }
 
 
-def pages(shard: Shard, keys: ShardKeys, count: int) -> list[list[Corpse]]:
-    found: list[list[Corpse]] = []
+def pages(shard: Shard, keys: ShardKeys, count: int) -> list[list[DeadRecord]]:
+    found: list[list[DeadRecord]] = []
     while not found or found[-1]:
         after = found[-1][-1] if found else None
         found.append(shard.run(clean.dead(keys, EPOCH, after=after, count=count, now_us=NOW)))
@@ -37,8 +37,8 @@ def test_pages_of_the_dead(shard: Shard, keys: ShardKeys, count: int) -> None:
     shard.seed(state)
     found = pages(shard, keys, count)
     assert max(len(page) for page in found) == min(count, 5)
-    assert [corpse for page in found for corpse in page] == [
-        Corpse(f"d{i:02}", f"{T - 1000 + i}", f"why d{i:02}", 2, 1, A.encode()) for i in range(5)
+    assert [dead_record for page in found for dead_record in page] == [
+        DeadRecord(f"d{i:02}", f"{T - 1000 + i}", f"why d{i:02}", 2, 1, A.encode()) for i in range(5)
     ]
     assert shard.state() == state
 
@@ -52,7 +52,7 @@ def test_a_page_goes_on_where_the_last_one_of_it_was_requeued(shard: Shard, keys
     page = shard.run(clean.dead(keys, EPOCH, after=None, count=2, now_us=NOW))
     shard.do("ZREM", keys.dead, "d01")
     after = shard.run(clean.dead(keys, EPOCH, after=page[-1], count=2, now_us=NOW))
-    assert [corpse.id for corpse in after] == ["d02", "d03"]
+    assert [dead_record.id for dead_record in after] == ["d02", "d03"]
 
 
 def test_a_dead_one_with_nothing_else_known(shard: Shard, keys: ShardKeys) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import consume, grow, limits, orders, produce
-from shardq.calls.consume import Ack
+from shardq.calls import by_id, consume, limits, produce, resharding
+from shardq.calls.consume import SettleAck
 from shardq.calls.limits import Permit
 from shardq.layout.keys import ControlKeys, ShardKeys
 from shardq.layout.topology import Limit
@@ -56,7 +56,7 @@ def test_a_lease_that_is_extended_after_the_step(shard: Shard, keys: ShardKeys) 
     shard.seed({"meta": meta()} | READY)
     assert claimed(shard, keys, 0) == ["a"]
     assert reaped(shard, keys, -HOUR) == 0
-    extend = consume.extend(keys, EPOCH, [Ack("a", "tok")], lease_ms=LEASE, now_us=at(20_000 - HOUR))
+    extend = consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=LEASE, now_us=at(20_000 - HOUR))
     assert shard.run(extend) == {}
     assert reaped(shard, keys, 20_000 + LEASE - 1 - HOUR) == 0
     assert reaped(shard, keys, 20_000 + LEASE - HOUR) == 1
@@ -90,11 +90,11 @@ def test_what_is_told_of_a_lease_is_by_the_servers_clock(shard: Shard, keys: Sha
     shard.seed({"meta": meta()} | READY)
     claimed(shard, keys, 0)
     for ms in (5 - HOUR, 10 - HOUR):
-        found = shard.run(orders.get(keys, EPOCH, "a", now_us=at(ms)))
+        found = shard.run(by_id.get(keys, EPOCH, "a", now_us=at(ms)))
         assert found is not None
         assert found.instant_ms == T + ms + LEASE
     shard.run(dispatch(keys, now_us=at(10 - HOUR)))
-    found = shard.run(orders.get(keys, EPOCH, "a", now_us=at(20 - HOUR)))
+    found = shard.run(by_id.get(keys, EPOCH, "a", now_us=at(20 - HOUR)))
     assert found is not None
     assert found.instant_ms == T + 10 - HOUR + LEASE
 
@@ -123,7 +123,7 @@ def test_dedup_windows_that_move_from_a_clock_to_another(shard: Shard, keys: Sha
     shard.seed({"meta": meta(ahead=HOUR, clock=T + HOUR)})
     windows = {"a": f"{T + 2 * HOUR + 5000}.5"}
     for _ in range(2):
-        shard.run(grow.remember(keys, EPOCH, windows, ahead_ms=2 * HOUR, now_us=at(0)))
+        shard.run(resharding.remember(keys, EPOCH, windows, ahead_ms=2 * HOUR, now_us=at(0)))
         assert shard.state()["seen"] == {"a": T + HOUR + 5000.5}
 
 

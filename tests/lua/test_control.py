@@ -7,7 +7,7 @@ import pytest
 from shardq.calls import control as calls
 from shardq.calls import observe
 from shardq.calls.answers import Stale
-from shardq.calls.control import Declared, Roll
+from shardq.calls.control import Declared, HeartbeatAnswer
 from shardq.layout.keys import ControlKeys, ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
 
@@ -91,49 +91,49 @@ def test_read_topology(centre: Shard, control: ControlKeys) -> None:
 TOPOLOGY = {"topology": {"epoch": "4", "shards": "16"}}
 STORED = {b"epoch": b"4", b"shards": b"16"}
 
-HEARTBEATS: dict[str, tuple[State, bool, Roll, State, bool]] = {
+HEARTBEATS: dict[str, tuple[State, bool, HeartbeatAnswer, State, bool]] = {
     # before, leaving, what it hears, members afterwards, whether the news ring
-    "the first of all": ({}, False, Roll(T * 1000, {"me": T}, 0, {}), {"me": T}, True),
+    "the first of all": ({}, False, HeartbeatAnswer(T * 1000, {"me": T}, 0, {}), {"me": T}, True),
     "one more": (
         {"members": {"other": T - 400}} | TOPOLOGY,
         False,
-        Roll(T * 1000, {"other": T - 400, "me": T}, 4, STORED),
+        HeartbeatAnswer(T * 1000, {"other": T - 400, "me": T}, 4, STORED),
         {"other": T - 400, "me": T},
         True,
     ),
-    "again": ({"members": {"me": T - 500}}, False, Roll(T * 1000, {"me": T}, 0, {}), {"me": T}, False),
+    "again": ({"members": {"me": T - 500}}, False, HeartbeatAnswer(T * 1000, {"me": T}, 0, {}), {"me": T}, False),
     "another is silent, but not for long enough": (
         {"members": {"me": T - 500, "other": T - 1000}},
         False,
-        Roll(T * 1000, {"me": T, "other": T - 1000}, 0, {}),
+        HeartbeatAnswer(T * 1000, {"me": T, "other": T - 1000}, 0, {}),
         {"me": T, "other": T - 1000},
         False,
     ),
     "another is silent for longer": (
         {"members": {"me": T - 500, "other": T - 1001}},
         False,
-        Roll(T * 1000, {"me": T}, 0, {}),
+        HeartbeatAnswer(T * 1000, {"me": T}, 0, {}),
         {"me": T},
         True,
     ),
     "another is ahead of the clock": (
         {"members": {"me": T - 500, "other": T + 9000}},
         False,
-        Roll(T * 1000, {"me": T, "other": T}, 0, {}),
+        HeartbeatAnswer(T * 1000, {"me": T, "other": T}, 0, {}),
         {"me": T, "other": T},
         False,
     ),
     "I leave": (
         {"members": {"me": T - 500, "other": T - 300}},
         True,
-        Roll(T * 1000, {"other": T - 300}, 0, {}),
+        HeartbeatAnswer(T * 1000, {"other": T - 300}, 0, {}),
         {"other": T - 300},
         True,
     ),
     "I left already": (
         {"members": {"other": T - 300}},
         True,
-        Roll(T * 1000, {"other": T - 300}, 0, {}),
+        HeartbeatAnswer(T * 1000, {"other": T - 300}, 0, {}),
         {"other": T - 300},
         False,
     ),
@@ -142,7 +142,13 @@ HEARTBEATS: dict[str, tuple[State, bool, Roll, State, bool]] = {
 
 @pytest.mark.parametrize(("before", "leave", "roll", "members", "rung"), HEARTBEATS.values(), ids=list(HEARTBEATS))
 def test_heartbeat(
-    centre: Shard, control: ControlKeys, before: State, leave: bool, roll: Roll, members: dict[str, int], rung: bool
+    centre: Shard,
+    control: ControlKeys,
+    before: State,
+    leave: bool,
+    roll: HeartbeatAnswer,
+    members: dict[str, int],
+    rung: bool,
 ) -> None:
     centre.seed(before)
     call = calls.heartbeat(control, "me", period_ms=1000, epoch=1, leave=leave, now_us=NOW)
@@ -199,8 +205,8 @@ def test_peek(shard: Shard, keys: ShardKeys, case: Case) -> None:
 
 def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     shard.seed(FULL)
-    glance = shard.run(observe.peek(keys, EPOCH, ["mail", ""], now_us=NOW))
-    assert glance == observe.Glance(
+    counts = shard.run(observe.peek(keys, EPOCH, ["mail", ""], now_us=NOW))
+    assert counts == observe.ShardCounts(
         now_us=T * 1000,
         scheduled=2,
         leased=1,
@@ -214,5 +220,5 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         ready={"mail": 2, "": 1},
     )
     shard.seed({"meta": meta()})
-    glance = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
-    assert (glance.head_ms, glance.late_ms, glance.dispatched) == (None, None, {})
+    counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
+    assert (counts.head_ms, counts.late_ms, counts.dispatched) == (None, None, {})

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import orders, produce
-from shardq.calls.consume import Ack
+from shardq.calls import by_id, produce
+from shardq.calls.consume import SettleAck
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, Shard, T, at, meta, record, text
@@ -25,11 +25,11 @@ Verb = Callable[[ShardKeys, str], Call[Any]]
 
 
 def cancel(keys: ShardKeys, now: str) -> Call[Any]:
-    return orders.cancel(keys, EPOCH, "a", now_us=now)
+    return by_id.cancel(keys, EPOCH, "a", now_us=now)
 
 
 def reschedule(keys: ShardKeys, now: str) -> Call[Any]:
-    return orders.reschedule(keys, EPOCH, "a", -100, now_us=now)
+    return by_id.reschedule(keys, EPOCH, "a", -100, now_us=now)
 
 
 def replace(keys: ShardKeys, now: str) -> Call[Any]:
@@ -67,14 +67,14 @@ def test_given_out_once_and_not_early(shard: Shard, keys: ShardKeys, way: str, r
             # early: only the stale entry is there
             early = shard.run(claim(keys))
             assert tasks_of(early) == ([] if round else ["z", "y"])
-            shard.run(settle(keys, *(Ack(task.id, "tok") for task in early.tasks)))
+            shard.run(settle(keys, *(SettleAck(task.id, "tok") for task in early.tasks)))
             assert "ghost" not in shard.state()
         assert shard.run(dispatch(keys, now_us=at(round * 100 + 99))).moved == 0
         assert shard.run(dispatch(keys, now_us=at(round * 100 + 100))).moved == 1
     claimed = shard.run(claim(keys))
     assert tasks_of(claimed).count("a") == 1
     assert next(text(task.record) for task in claimed.tasks if task.id == "a") == (OLD if way == "rescheduled" else NEW)
-    assert shard.run(settle(keys, *(Ack(task.id, "tok") for task in claimed.tasks))) == {}
+    assert shard.run(settle(keys, *(SettleAck(task.id, "tok") for task in claimed.tasks))) == {}
     state = shard.state()
     assert state == {"meta": state["meta"], "topics": {"": f"{rounds}"}}
 
@@ -124,7 +124,7 @@ def test_any_order_of_anything(shard: Shard, keys: ShardKeys, seed: int) -> None
                 claimed = tasks_of(shard.run(claim(keys, token=token)))
                 assert claimed == (["a"] if ready else [])
                 if ready:
-                    assert shard.run(settle(keys, Ack("a", token))) == {}
+                    assert shard.run(settle(keys, SettleAck("a", token))) == {}
                     present = ready = False
-        found = shard.run(orders.get(keys, EPOCH, "a", now_us=now_us))
+        found = shard.run(by_id.get(keys, EPOCH, "a", now_us=now_us))
         assert (found and found.state) == (("ready" if ready else "scheduled") if present else None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import orders
+from shardq.calls import by_id
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Outcome
@@ -33,19 +33,19 @@ STATES: dict[str, State] = {
 
 
 def cancel(keys: ShardKeys) -> Call[Outcome]:
-    return orders.cancel(keys, EPOCH, "a", now_us=NOW)
+    return by_id.cancel(keys, EPOCH, "a", now_us=NOW)
 
 
 def reschedule(keys: ShardKeys) -> Call[Outcome]:
-    return orders.reschedule(keys, EPOCH, "a", -40, now_us=NOW)
+    return by_id.reschedule(keys, EPOCH, "a", -40, now_us=NOW)
 
 
 def requeue(keys: ShardKeys) -> Call[Outcome]:
-    return orders.requeue(keys, EPOCH, "a", -40, now_us=NOW)
+    return by_id.requeue(keys, EPOCH, "a", -40, now_us=NOW)
 
 
-def get(keys: ShardKeys) -> Call[orders.Found | None]:
-    return orders.get(keys, EPOCH, "a", now_us=NOW)
+def get(keys: ShardKeys) -> Call[by_id.Found | None]:
+    return by_id.get(keys, EPOCH, "a", now_us=NOW)
 
 
 RUNG = meta(wake_at=T + 40)
@@ -160,14 +160,14 @@ def test_after_a_lost_answer(
 def test_get_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | STATES["dead"])
     found = shard.run(get(keys))
-    assert found == orders.Found("dead", T - 9, failures=3, lapses=0, reason="boom", record=A.encode())
+    assert found == by_id.Found("dead", T - 9, failures=3, lapses=0, reason="boom", record=A.encode())
     shard.seed({"meta": meta()} | STATES["gone"])
     assert shard.run(get(keys)) is None
 
 
-@pytest.mark.parametrize("verb", [orders.reschedule, orders.requeue])
+@pytest.mark.parametrize("verb", [by_id.reschedule, by_id.requeue])
 @pytest.mark.parametrize(("due", "instant"), [(0, T + 1), (-7, T + 8), (T + 70, T + 70), (5, 5)])
 def test_due_words(shard: Shard, keys: ShardKeys, verb: Callable[..., Call[Outcome]], due: int, instant: int) -> None:
-    shard.seed({"meta": meta()} | STATES["dead" if verb is orders.requeue else "scheduled"])
+    shard.seed({"meta": meta()} | STATES["dead" if verb is by_id.requeue else "scheduled"])
     assert shard.run(verb(keys, EPOCH, "a", due, now_us=f"{T * 1000 + 1}"))
     assert shard.state()["due"]["a"] == instant

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from shardq.calls import grow
-from shardq.calls.grow import Parcel
+from shardq.calls import resharding
+from shardq.calls.resharding import MovingTask
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 OLD, NEW = record("old"), record("new")
 
-PARCELS = [Parcel(id, f"n1|5|due|{T + 500}|0|0|{OLD}".encode()) for id in ("a", "b")]
+PARCELS = [MovingTask(id, f"n1|5|due|{T + 500}|0|0|{OLD}".encode()) for id in ("a", "b")]
 
 
 def test_one_that_is_ready_here_and_one_that_is_not(shard: Shard, keys: ShardKeys) -> None:
     ready: State = {"meta": meta(), "task": {"a": NEW}, "ready/": ["a"]}
     shard.seed(ready | {"staged": {"a|n1": "", "b|n1": "", "c|n1": ""}})
-    assert shard.ask(grow.put(keys, EPOCH, PARCELS, now_us=NOW)) == ["ok"]
+    assert shard.ask(resharding.put(keys, EPOCH, PARCELS, now_us=NOW)) == ["ok"]
     after = ready | {
         "meta": meta(wake_at=T + 500),
         "task": {"a": NEW, "b": OLD},
@@ -24,5 +24,5 @@ def test_one_that_is_ready_here_and_one_that_is_not(shard: Shard, keys: ShardKey
     }
     assert shard.state() == after
     # and again
-    assert shard.ask(grow.put(keys, EPOCH, PARCELS, now_us=NOW)) == ["ok"]
+    assert shard.ask(resharding.put(keys, EPOCH, PARCELS, now_us=NOW)) == ["ok"]
     assert shard.state() == after

@@ -17,7 +17,7 @@ import redis
 
 from cluster.server import Server
 from shardq.calls import consume, dispatch, produce
-from shardq.calls.consume import Ack
+from shardq.calls.consume import SettleAck
 from shardq.calls.request import Call, Word
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
@@ -94,7 +94,7 @@ def claimed(shard: Shard, keys: ShardKeys, token: str, *, now_us: str) -> Counte
     shares = {"": 100, "mail": 100}
     call = consume.claim(keys, EPOCH, shares, max=200, lease_ms=9_000_000, token=token, now_us=now_us)
     ids = [task.id for task in shard.run(call).tasks]
-    shard.run(consume.settle(keys, EPOCH, [Ack(id, token) for id in ids], now_us=now_us))
+    shard.run(consume.settle(keys, EPOCH, [SettleAck(id, token) for id in ids], now_us=now_us))
     return Counter(ids)
 
 
@@ -328,7 +328,7 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok", now_us=later)
     claimed = [task.id for task in shard.run(claim).tasks]
     half = claimed[:250]
-    assert shard.run(consume.settle(keys, EPOCH, [Ack(id, "tok") for id in half], now_us=later)) == {}
+    assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok") for id in half], now_us=later)) == {}
     # the others lapse, and are claimed again
     later = at(200)
     assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 200
@@ -336,7 +336,7 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok2", now_us=later)
     again = [task.id for task in shard.run(claim).tasks]
     assert sorted(again) == sorted(claimed[250:])
-    assert shard.run(consume.settle(keys, EPOCH, [Ack(id, "tok2") for id in again], now_us=later)) == {}
+    assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok2") for id in again], now_us=later)) == {}
     theirs = keys.ready("theirs")
     forward = dispatch.forward(keys, EPOCH, "mail", to=theirs, side="right", limit=1000, now_us=later)
     assert shard.run(forward).sent == 500

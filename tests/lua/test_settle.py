@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardq.calls import consume
-from shardq.calls.consume import Ack, Back, Bury, Retry, Verdict
+from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleStatus
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
@@ -18,14 +18,16 @@ from tests.lua.test_dispatch import ATTEMPTS, dispatch
 A, B = record("a"), record("b")
 
 
-def settle(keys: ShardKeys, *items: Ack | Retry | Bury | Back, now_us: str = NOW) -> Call[Any]:
-    acks = [item for item in items if isinstance(item, Ack)]
-    others = [item for item in items if not isinstance(item, Ack)]
+def settle(
+    keys: ShardKeys, *items: SettleAck | SettleRetry | SettleBury | SettleGiveBack, now_us: str = NOW
+) -> Call[Any]:
+    acks = [item for item in items if isinstance(item, SettleAck)]
+    others = [item for item in items if not isinstance(item, SettleAck)]
     return consume.settle(keys, EPOCH, acks, others, now_us=now_us)
 
 
-def retry(id: str, token: str = "tok", *, delay_ms: int = 500) -> Retry:
-    return Retry(id, token, delay_ms, "boom", ATTEMPTS)
+def retry(id: str, token: str = "tok", *, delay_ms: int = 500) -> SettleRetry:
+    return SettleRetry(id, token, delay_ms, "boom", ATTEMPTS)
 
 
 def held(entry: str = "0:0::tok", deadline: int = T + 9) -> State:
@@ -39,55 +41,55 @@ def held(entry: str = "0:0::tok", deadline: int = T + 9) -> State:
 
 REST: State = {"task": {"b": B}, "leased": {"b": T + 9}, "lease": {"b": "0:0::other"}}
 
-SETTLES: dict[str, tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], State]] = {
+SETTLES: dict[str, tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | SettleGiveBack], list[Any], State]] = {
     "nothing": (held(), [], ["ok"], {}),
-    "an ack": (held(), [Ack("a", "tok")], ["ok"], REST),
+    "an ack": (held(), [SettleAck("a", "tok")], ["ok"], REST),
     "an ack after the deadline, but before it was taken back": (
         held(deadline=T - 9),
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok"],
         REST | {"leased": {"b": T - 9}},
     ),
     "the last one": (
         {"task": {"a": A}, "leased": {"a": T}, "lease": {"a": "1:2:9:tok"}},
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok"],
         {"task": None, "leased": None, "lease": None},
     ),
-    "an ack under another token": (held(), [Ack("a", "tox")], ["ok", 1, "lost"], {}),
-    "an ack under no token": (held("1:0::"), [Ack("a", "")], ["ok", 1, "lost"], {}),
-    "an ack of what is gone": ({}, [Ack("a", "tok")], ["ok", 1, "lost"], {}),
+    "an ack under another token": (held(), [SettleAck("a", "tox")], ["ok", 1, "lost"], {}),
+    "an ack under no token": (held("1:0::"), [SettleAck("a", "")], ["ok", 1, "lost"], {}),
+    "an ack of what is gone": ({}, [SettleAck("a", "tok")], ["ok", 1, "lost"], {}),
     "an ack of what was taken back": (
         {"task": {"a": A}, "ready/": ["a"], "lease": {"a": "0:1::"}},
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok", 1, "lost"],
         {},
     ),
     "an ack of what a push replaced": (
         {"task": {"a": A}, "due": {"a": T + 5}, "lease": {"a": "0:0::~tok"}},
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok", 1, "replaced"],
         {},
     ),
     "a token that begins with a tilde is no way around": (
         {"task": {"a": A}, "due": {"a": T + 5}, "lease": {"a": "0:0::~tok"}},
-        [Ack("a", "")],
+        [SettleAck("a", "")],
         ["ok", 1, "lost"],
         {},
     ),
     "an ack of what was replaced, for another holder": (
         {"task": {"a": A}, "due": {"a": T + 5}, "lease": {"a": "0:0::~tok"}},
-        [Ack("a", "tox")],
+        [SettleAck("a", "tox")],
         ["ok", 1, "lost"],
         {},
     ),
     "a token with colons": (
         {"task": {"a": A}, "leased": {"a": T}, "lease": {"a": "0:0::me:1:2"}},
-        [Ack("a", "me:1:2")],
+        [SettleAck("a", "me:1:2")],
         ["ok"],
         {"task": None, "leased": None, "lease": None},
     ),
-    "one id twice": (held(), [Ack("a", "tok"), Ack("a", "tok")], ["ok"], REST),
+    "one id twice": (held(), [SettleAck("a", "tok"), SettleAck("a", "tok")], ["ok"], REST),
     "a retry": (
         held(),
         [retry("a")],
@@ -124,7 +126,7 @@ SETTLES: dict[str, tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], 
     ),
     "a burial": (
         held(),
-        [Bury("a", "tok", "why not")],
+        [SettleBury("a", "tok", "why not")],
         ["ok"],
         {
             "leased": {"b": T + 9},
@@ -135,7 +137,7 @@ SETTLES: dict[str, tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], 
     ),
     "given back unbegun: no attempt is counted, not even the last": (
         held("1:1:2:tok"),
-        [Back("a", "tok")],
+        [SettleGiveBack("a", "tok")],
         ["ok"],
         {
             "leased": {"b": T + 9},
@@ -151,7 +153,7 @@ SETTLES: dict[str, tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], 
             "leased": {"a": T, "b": T},
             "lease": {"a": "0:0::x", "b": "0:0::y", "c": "0:0::~z"},
         },
-        [retry("a", "y"), Bury("b", "x", "boom"), Back("b", ""), retry("c", "z"), retry("d")],
+        [retry("a", "y"), SettleBury("b", "x", "boom"), SettleGiveBack("b", ""), retry("c", "z"), retry("d")],
         ["ok", 1, "lost", 2, "lost", 3, "lost", 4, "replaced", 5, "lost"],
         {},
     ),
@@ -161,7 +163,7 @@ SETTLES: dict[str, tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], 
             "leased": dict.fromkeys("abcd", T),
             "lease": dict.fromkeys("abcd", "0:2::tok"),
         },
-        [Bury("d", "tok", "x"), Ack("a", "tok"), retry("c"), Ack("b", "tox")],
+        [SettleBury("d", "tok", "x"), SettleAck("a", "tok"), retry("c"), SettleAck("b", "tox")],
         ["ok", 2, "lost", 4, "dead"],
         {
             "task": dict.fromkeys("bcd", A),
@@ -176,7 +178,9 @@ SETTLES: dict[str, tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], 
 
 @pytest.mark.parametrize("line", SETTLES.values(), ids=SETTLES)
 def test_settle(
-    shard: Shard, keys: ShardKeys, line: tuple[State, Sequence[Ack | Retry | Bury | Back], list[Any], State]
+    shard: Shard,
+    keys: ShardKeys,
+    line: tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | SettleGiveBack], list[Any], State],
 ) -> None:
     before, items, answer, after = line
     Case(lambda keys: settle(keys, *items), answer, before, after).check(shard, keys)
@@ -184,11 +188,19 @@ def test_settle(
 
 def test_verdicts_by_id(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | held("0:2::tok"))
-    assert shard.run(settle(keys, Ack("b", "x"), Ack("c", "x"), retry("a"))) == {"b": "lost", "c": "lost", "a": "dead"}
+    assert shard.run(settle(keys, SettleAck("b", "x"), SettleAck("c", "x"), retry("a"))) == {
+        "b": "lost",
+        "c": "lost",
+        "a": "dead",
+    }
 
 
-@pytest.mark.parametrize("item", [Ack("a", "tok"), retry("a"), Bury("a", "tok", "x"), Back("a", "tok")])
-def test_twice_is_lost_and_changes_nothing_more(shard: Shard, keys: ShardKeys, item: Ack | Retry | Bury | Back) -> None:
+@pytest.mark.parametrize(
+    "item", [SettleAck("a", "tok"), retry("a"), SettleBury("a", "tok", "x"), SettleGiveBack("a", "tok")]
+)
+def test_twice_is_lost_and_changes_nothing_more(
+    shard: Shard, keys: ShardKeys, item: SettleAck | SettleRetry | SettleBury | SettleGiveBack
+) -> None:
     shard.seed({"meta": meta()} | held())
     call = settle(keys, item)
     assert shard.run(call) == {}
@@ -209,38 +221,49 @@ def test_a_thousand_acks(shard: Shard, keys: ShardKeys) -> None:
             "lease": dict.fromkeys(ids, "0:0::tok"),
         }
     )
-    assert shard.run(settle(keys, *(Ack(id, "tok") for id in ids))) == {}
+    assert shard.run(settle(keys, *(SettleAck(id, "tok") for id in ids))) == {}
     assert shard.state() == {"meta": meta()}
 
 
-def extend(keys: ShardKeys, *items: Ack, lease_ms: int = 900) -> Call[Any]:
+def extend(keys: ShardKeys, *items: SettleAck, lease_ms: int = 900) -> Call[Any]:
     return consume.extend(keys, EPOCH, items, lease_ms=lease_ms, now_us=NOW)
 
 
-EXTENDS: dict[str, tuple[State, Sequence[Ack], list[Any], State]] = {
+EXTENDS: dict[str, tuple[State, Sequence[SettleAck], list[Any], State]] = {
     "nothing": (held(), [], ["ok"], {}),
-    "one": (held(), [Ack("a", "tok")], ["ok"], {"leased": {"a": T + 900, "b": T + 9}, "meta": meta(wake_at=T + 900)}),
+    "one": (
+        held(),
+        [SettleAck("a", "tok")],
+        ["ok"],
+        {"leased": {"a": T + 900, "b": T + 9}, "meta": meta(wake_at=T + 900)},
+    ),
     "after the deadline, but before it was taken back": (
         held(deadline=T - 5),
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok"],
         {"leased": {"a": T + 900, "b": T - 5}, "meta": meta(wake_at=T + 900)},
     ),
     "others lost, gone, replaced, and without a token": (
         held() | {"lease": {"a": "0:0::tok", "b": "0:0::other", "c": "0:0::~tok", "d": "1:0::"}},
-        [Ack("b", "tok"), Ack("x", "tok"), Ack("a", "tok"), Ack("c", "tok"), Ack("d", "")],
+        [
+            SettleAck("b", "tok"),
+            SettleAck("x", "tok"),
+            SettleAck("a", "tok"),
+            SettleAck("c", "tok"),
+            SettleAck("d", ""),
+        ],
         ["ok", 1, "lost", 2, "lost", 4, "replaced", 5, "lost"],
         {"leased": {"a": T + 900, "b": T + 9}, "meta": meta(wake_at=T + 900)},
     ),
     "to before the poller wakes": (
         held(deadline=T + 5000) | {"meta": meta(wake_at=T + 5000)},
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok"],
         {"leased": {"a": T + 900, "b": T + 5000}, "meta": meta(wake_at=T + 900)},
     ),
     "to after it": (
         held() | {"meta": meta(wake_at=T + 9)},
-        [Ack("a", "tok")],
+        [SettleAck("a", "tok")],
         ["ok"],
         {"leased": {"a": T + 900, "b": T + 9}},
     ),
@@ -248,7 +271,7 @@ EXTENDS: dict[str, tuple[State, Sequence[Ack], list[Any], State]] = {
 
 
 @pytest.mark.parametrize("line", EXTENDS.values(), ids=EXTENDS)
-def test_extend(shard: Shard, keys: ShardKeys, line: tuple[State, Sequence[Ack], list[Any], State]) -> None:
+def test_extend(shard: Shard, keys: ShardKeys, line: tuple[State, Sequence[SettleAck], list[Any], State]) -> None:
     before, items, answer, after = line
     case = Case(lambda keys: extend(keys, *items), answer, before, after)
     case.check(shard, keys)
@@ -261,7 +284,7 @@ def test_extend(shard: Shard, keys: ShardKeys, line: tuple[State, Sequence[Ack],
 def test_extending_a_thousand(shard: Shard, keys: ShardKeys) -> None:
     ids = [f"i{n}" for n in range(1000)]
     shard.seed({"meta": meta(), "leased": dict.fromkeys(ids, T), "lease": dict.fromkeys(ids, "0:0::tok")})
-    assert shard.run(extend(keys, *(Ack(id, "tok") for id in ids))) == {}
+    assert shard.run(extend(keys, *(SettleAck(id, "tok") for id in ids))) == {}
     assert shard.state()["leased"] == dict.fromkeys(ids, T + 900)
 
 
@@ -271,14 +294,14 @@ def given(shard: Shard, keys: ShardKeys) -> None:
     assert tasks_of(shard.run(claim(keys))) == ["a"]
 
 
-def verdict(shard: Shard, keys: ShardKeys, token: str, ms: int) -> Verdict | None:
-    verdict: Verdict | None = shard.run(settle(keys, Ack("a", token), now_us=at(ms))).get("a")
+def verdict(shard: Shard, keys: ShardKeys, token: str, ms: int) -> SettleStatus | None:
+    verdict: SettleStatus | None = shard.run(settle(keys, SettleAck("a", token), now_us=at(ms))).get("a")
     return verdict
 
 
 def test_an_ack_on_its_way_is_good_when_the_lease_was_extended(shard: Shard, keys: ShardKeys) -> None:
     given(shard, keys)
-    assert shard.run(consume.extend(keys, EPOCH, [Ack("a", "tok")], lease_ms=LEASE, now_us=at(LEASE - 1))) == {}
+    assert shard.run(consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=LEASE, now_us=at(LEASE - 1))) == {}
     assert shard.run(dispatch(keys, now_us=at(2 * LEASE - 2))).reaped == 0
     assert verdict(shard, keys, "tok", 2 * LEASE) is None
     assert "task" not in shard.state()

@@ -368,7 +368,7 @@ def test_on_conflict(choice: str) -> None:
     checks.check_on_conflict(choice, "id")
 
 
-@pytest.mark.parametrize("choice", ["", "Keep", None, [], True])
+@pytest.mark.parametrize("choice", ["", "Retention", None, [], True])
 def test_on_conflict_refused(choice: Any) -> None:
     with pytest.raises(
         errors.InvalidOption, match=r"^on_conflict can't be .*; use one of 'keep', 'replace', 'reject'$"

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq import BadInput, InvalidDelay, PayloadNotEncodable, PayloadTooLarge, Task
-from shardq.atlas import Atlas
 from shardq.layout.topology import Topology
 from shardq.model.checks import MAX_DELAY_S, due_spec, due_specs
 from shardq.model.ids import topic_of
@@ -31,6 +30,7 @@ from shardq.producer.packing import (
     windows,
 )
 from shardq.producer.stream import WINDOW_BYTES, Stream
+from shardq.topology_cache import TopologyCache
 
 LIMIT = 1000
 
@@ -160,15 +160,15 @@ def test_due_words_of_many(some: list[Any], data: st.DataObject) -> None:
 # ---- calls
 
 
-def atlas(shards: int) -> Atlas:
-    return Atlas("packing", Topology(epoch=1, shards=shards))
+def cache(shards: int) -> TopologyCache:
+    return TopologyCache("packing", Topology(epoch=1, shards=shards))
 
 
 @pytest.mark.parametrize("count", [1, 2, FIRST_OF_SHARD, FIRST_OF_SHARD + 1, 40_123])
 @pytest.mark.parametrize(("shards", "most"), [(1, 1000), (3, 7), (16, 500)])
 def test_every_task_is_in_one_call_of_its_shard(count: int, shards: int, most: int) -> None:
     entries = packer().many(Task(n, delay=n * 7919 % 1000) for n in range(count))
-    whole = atlas(shards)
+    whole = cache(shards)
     told: list[Any] = []
     for batch in batches(whole, entries.fresh, FRESH, most=most, sizes=windows(shards)):
         assert 0 < len(batch.ids) <= most
@@ -182,7 +182,7 @@ def test_ids_of_the_caller_keep_their_order_within_a_shard() -> None:
     """One id may come twice, and the rule of the second depends on the first."""
     entries = packer().many(Task(n, delay=n * 7919 % 1000, id=f"mine-{n % 300}") for n in range(5000))
     told: dict[str, list[Any]] = {}
-    for batch in batches(atlas(4), entries.unique, UNIQUE, most=500, sizes=windows(4)):
+    for batch in batches(cache(4), entries.unique, UNIQUE, most=500, sizes=windows(4)):
         for at in range(0, len(batch.words), UNIQUE):
             told.setdefault(str(batch.words[at]), []).append(batch.words[at + 2])
     expected: dict[str, list[Any]] = {}
@@ -195,7 +195,7 @@ def test_calls_are_bounded_in_bytes() -> None:
     large = Packer(JSON, max_payload=4 * CALL_BYTES)
     sizes = [CALL_BYTES // 10] * 95 + [3 * CALL_BYTES] * 5
     entries = large.many(Task("x" * size) for size in sizes)
-    calls = list(batches(atlas(2), entries.fresh, FRESH, most=500, sizes=windows(2)))
+    calls = list(batches(cache(2), entries.fresh, FRESH, most=500, sizes=windows(2)))
     assert sum(len(batch.ids) for batch in calls) == len(sizes)
     for batch in calls:
         assert len(batch.ids) == 1 or sum(len(record) for record in batch.words[2::FRESH]) <= CALL_BYTES  # type: ignore[arg-type, misc]
@@ -214,7 +214,7 @@ def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
             number += 1
             yield Task("x" * size)
 
-    stream = Stream(atlas(shards), Packer(JSON, max_payload=size + 2), source(), 500)
+    stream = Stream(cache(shards), Packer(JSON, max_payload=size + 2), source(), 500)
     before = 0
     for _ in stream.calls():
         if number != before:

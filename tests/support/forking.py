@@ -99,7 +99,7 @@ def engine_case(url: str, name: str) -> None:
         engine.push("of the child", topic="worked")
         worker.run()
         assert engine.expand(6).wait(60.0)
-        assert threads().count("shardq-mover") == 1
+        assert threads().count("shardq-migrator") == 1
         engine.close()
         with pytest.raises(EngineClosed, match="closed: make another"):
             engine.push("x")

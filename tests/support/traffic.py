@@ -1,4 +1,4 @@
-"""What goes over the wire, seen from the servers: calls of scripts, and wake-ups of waiting processes."""
+"""What goes over the connection, seen from the servers: calls of scripts, and wake-ups of waiting processes."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry
 from shardq.calls import consume
 from shardq.model.checks import MAX_REASON
 from shardq.model.task import Delivery
+from shardq.worker.conclusions import settlement_of
 from shardq.worker.handlers import Handler
 from shardq.worker.job import Job
 from shardq.worker.policy import reason_of
-from shardq.worker.verdicts import verdict_of
 
 
 @pytest.mark.parametrize(("attempt", "most"), [(1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 50.0), (1_000_000, 50.0)])
@@ -66,17 +66,19 @@ def job(backoff: Backoff | None = None, attempt: int = 1) -> Job:
 
 
 def test_verdicts() -> None:
-    assert verdict_of(job(), Retry(delay=1.5, reason="busy")) == consume.Retry("a", "t", 1500, "busy", 7)
-    assert verdict_of(job(), Bury("of no use")) == consume.Bury("a", "t", "of no use")
-    assert verdict_of(job(Backoff(base=0)), Retry()) == consume.Retry("a", "t", 0, "the handler asked for a retry", 7)
+    assert settlement_of(job(), Retry(delay=1.5, reason="busy")) == consume.SettleRetry("a", "t", 1500, "busy", 7)
+    assert settlement_of(job(), Bury("of no use")) == consume.SettleBury("a", "t", "of no use")
+    assert settlement_of(job(Backoff(base=0)), Retry()) == consume.SettleRetry(
+        "a", "t", 0, "the handler asked for a retry", 7
+    )
 
 
 @pytest.mark.parametrize("exc", [ValueError("boom"), SystemExit(3), KeyboardInterrupt(), RecursionError("deep")])
 def test_whatever_a_handler_raises_is_a_failure(exc: BaseException) -> None:
-    verdict = verdict_of(job(Backoff(base=4, cap=4), attempt=3), exc)
-    assert isinstance(verdict, consume.Retry)
-    assert 0 <= verdict.delay_ms <= 4000
-    assert type(exc).__name__ in verdict.reason
+    settlement = settlement_of(job(Backoff(base=4, cap=4), attempt=3), exc)
+    assert isinstance(settlement, consume.SettleRetry)
+    assert 0 <= settlement.delay_ms <= 4000
+    assert type(exc).__name__ in settlement.reason
 
 
 def test_the_reason_is_the_end_of_the_traceback() -> None:
@@ -108,7 +110,7 @@ def test_a_reason_is_a_text(make: Any) -> None:
 
 @pytest.mark.parametrize("make", [Bury, lambda reason: Retry(reason=reason), ValueError])
 def test_a_reason_can_always_be_stored(make: Any) -> None:
-    verdict = verdict_of(job(), make("x" * 5000 + "\udcff the end"))
-    assert isinstance(verdict, consume.Bury | consume.Retry)
-    assert verdict.reason.endswith("the end")
-    assert len(verdict.reason.encode()) <= MAX_REASON + 10
+    settlement = settlement_of(job(), make("x" * 5000 + "\udcff the end"))
+    assert isinstance(settlement, consume.SettleBury | consume.SettleRetry)
+    assert settlement.reason.endswith("the end")
+    assert len(settlement.reason.encode()) <= MAX_REASON + 10

@@ -159,7 +159,7 @@ def test_an_object_whose_call_is_a_coroutine_function(engines: Engines, running:
     with engines.working(worker):
         ids = [running.push("x", topic="a"), running.push("x", topic="b"), engines.done(named.push("x"))]
         wait_until(lambda: all(state_of(running, id) == "gone" for id in ids), "they are handled")
-    assert waiter.threads == ["loop" if engines.kind == "asyncio" else "shardq-strands"] * 3
+    assert waiter.threads == ["loop" if engines.kind == "asyncio" else "shardq-coroutines"] * 3
 
 
 class Yielding:

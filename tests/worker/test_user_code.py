@@ -353,7 +353,7 @@ def test_not_healthy_without_one_of_its_threads(engines: Engines, running: Engin
         wait_until(lambda: worker.healthy, "it runs")
         before = {thread.name for thread in threading.enumerate()}
         assert duty in before
-        worker._at_work._table.end()
+        worker._at_work._in_flight.end()
         wait_until(lambda: not worker.healthy, "it says so")
         assert not running.stats().healthy
     assert running.stats().healthy

@@ -75,8 +75,8 @@ def test_functions_and_coroutines_side_by_side(engines: Engines, running: Engine
     running.push_many([Task(1, topic="mail"), Task(2, topic="fetch")])
     with engines.working(worker):
         wait_until(lambda: len(where) == 2 and empty(running), "both are handled")
-    own = "loop" if engines.kind == "asyncio" else "shardq-strands"
-    assert where == {"mail": "shardq-hand", "fetch": own}
+    own = "loop" if engines.kind == "asyncio" else "shardq-coroutines"
+    assert where == {"mail": "shardq-handler", "fetch": own}
 
 
 def test_a_failure_is_tried_again_after_the_backoff(engines: Engines, running: Engine, flavour: Flavour) -> None:
@@ -383,5 +383,5 @@ def test_a_server_that_is_away_when_the_worker_stops(
         own_server.kill()
         stop()
         gate.open()
-    assert "1 verdicts could not be sent; their tasks come back" in caplog.text
+    assert "1 settlements could not be sent; their tasks come back" in caplog.text
     assert "Traceback" not in caplog.text

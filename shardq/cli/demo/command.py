@@ -21,7 +21,7 @@ from shardq import embedded
 from shardq.calls.request import Command
 from shardq.cli.demo import watchdog
 from shardq.cli.demo.clock import Clock
-from shardq.cli.demo.trial import Trial, Verdict
+from shardq.cli.demo.trial import Trial, TrialResult
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, lateness_shown, milliseconds, say, set_up_logging, tell
@@ -113,18 +113,18 @@ def _watch(given: Given, engine: Engine, trial: Trial, ending: Ending, began: fl
 def _display(given: Given, stack: ExitStack) -> Callable[[Stats, str], None]:
     if given.json:
         return lambda seen, progress: None
-    from shardq.cli import board
+    from shardq.cli import shard_table
 
     if sys.stdout.isatty():
-        shards = board.Board(*board.COUNTS, board.DISPATCHED, *board.LATENESS)
-        live = stack.enter_context(board.LiveBoard(shards))
+        shards = shard_table.ShardTable(*shard_table.COUNTS, shard_table.DISPATCHED, *shard_table.LATENESS)
+        live = stack.enter_context(shard_table.LiveShardTable(shards))
 
         def drawn(seen: Stats, progress: str) -> None:
             shards.look(seen, time.monotonic())
             live.show(seen, below=progress)
 
         return drawn
-    line = board.Board()
+    line = shard_table.ShardTable()
     said = -PLAIN_S
 
     def plain(seen: Stats, progress: str) -> None:
@@ -139,7 +139,7 @@ def _display(given: Given, stack: ExitStack) -> Callable[[Stats, str], None]:
     return plain
 
 
-def _judge(given: Given, verdict: Verdict, seen: Stats, *, elapsed_s: float) -> int:
+def _judge(given: Given, verdict: TrialResult, seen: Stats, *, elapsed_s: float) -> int:
     versions = {"shardq": version("shardq"), "server": seen.server, "python": platform.python_version()}
     lateness = seen.lateness
     if given.json:

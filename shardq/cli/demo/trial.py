@@ -40,7 +40,7 @@ COUNTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """The books at the end."""
 
     pushed: int
@@ -114,9 +114,9 @@ class Trial:
         counted = stats.lateness.count >= stats.dispatched or now - self._progressed > COUNTED_S
         return stalled or (empty and counted)
 
-    def verdict(self, stats: Stats) -> Verdict:
+    def verdict(self, stats: Stats) -> TrialResult:
         taken = self.taken
-        return Verdict(
+        return TrialResult(
             pushed=self.pushed,
             dispatched=stats.dispatched,
             taken=taken,

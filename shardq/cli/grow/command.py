@@ -10,7 +10,7 @@ import click
 
 from shardq.cli.fleet import NOBODY
 from shardq.cli.grow.forecast import Forecast
-from shardq.cli.grow.watch import Look, Looker, watched
+from shardq.cli.grow.watch import ProgressSample, ProgressWatcher, watched
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
@@ -83,7 +83,7 @@ def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_ru
             check_resize(engine.topology, shards, rate, grows=grows)
             Forecast.of(engine, driver, shards).show(given, rate=rate)
             return
-        looker = Looker(engine, driver, shards)
+        looker = ProgressWatcher(engine, driver, shards)
         try:
             growth = engine.expand(shards, rate=rate) if grows else engine.shrink(shards, rate=rate)
             look = watched(given, looker, growth) if wait else looker.look(growth)
@@ -96,7 +96,7 @@ def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_ru
     _tell(given, look)
 
 
-def _tell(given: Given, look: Look) -> None:
+def _tell(given: Given, look: ProgressSample) -> None:
     progress = look.progress
     if given.json:
         tell(asdict(progress) | {"moved": look.moved, "dispatchers": look.dispatchers})

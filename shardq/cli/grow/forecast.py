@@ -9,8 +9,8 @@ from shardq.cli.options import Given
 from shardq.cli.output import say, tell
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
-from shardq.growth import Preview
 from shardq.layout.keys import shard_keys
+from shardq.resharding import Preview
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Forecast:
             return
         from rich.filesize import decimal
 
-        from shardq.cli import board
+        from shardq.cli import shard_table
 
         tasks, size = self.preview.tasks, decimal(self.preview.bytes)
-        board.print_rows(
+        shard_table.print_rows(
             ("node", " leaving", " bytes", " coming", " bytes"),
             [
                 (

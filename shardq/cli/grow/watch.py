@@ -14,9 +14,9 @@ from shardq.cli.output import complain, say
 from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
-from shardq.growth import Growth, Progress
 from shardq.layout.keys import control_keys, shard_keys
 from shardq.operation import run
+from shardq.resharding import Growth, Progress
 
 LOOK_S = 0.5
 """Each look asks every shard for a few counts."""
@@ -26,7 +26,7 @@ PLAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProgressSample:
     progress: Progress
     moved: int
     """Tasks, since this command began."""
@@ -44,7 +44,7 @@ class Look:
         return f"{self.moved:,}{expected} tasks moved, {progress.swept} of {progress.of} shards swept{draining}"
 
 
-class Looker:
+class ProgressWatcher:
     """Made before the change, to count from there."""
 
     def __init__(self, engine: Engine, driver: Driver, shards: int) -> None:
@@ -65,10 +65,10 @@ class Looker:
             self._now[shard] = sweep.moved
         return sum(self._now.values()) - sum(self._before.values())
 
-    def look(self, growth: Growth) -> Look:
+    def look(self, growth: Growth) -> ProgressSample:
         progress = growth.progress
         seen = self._engine.stats()
-        return Look(
+        return ProgressSample(
             progress=progress,
             moved=self._count(),
             expected=self._expected,
@@ -77,7 +77,7 @@ class Looker:
         )
 
 
-def watched(given: Given, looker: Looker, growth: Growth) -> Look:
+def watched(given: Given, looker: ProgressWatcher, growth: Growth) -> ProgressSample:
     """Shows it until it is done; the last look."""
     with _display(given) as show:
         while True:
@@ -89,7 +89,7 @@ def watched(given: Given, looker: Looker, growth: Growth) -> Look:
 
 
 @contextmanager
-def _display(given: Given) -> Iterator[Callable[[Look], None]]:
+def _display(given: Given) -> Iterator[Callable[[ProgressSample], None]]:
     if not given.json and sys.stdout.isatty():
         with _bar() as show:
             yield show
@@ -97,7 +97,7 @@ def _display(given: Given) -> Iterator[Callable[[Look], None]]:
     said = -PLAIN_S
     alone = False
 
-    def plain(look: Look) -> None:
+    def plain(look: ProgressSample) -> None:
         nonlocal said, alone
         lonely = not look.dispatchers and not look.progress.done
         if lonely and not alone:
@@ -112,14 +112,14 @@ def _display(given: Given) -> Iterator[Callable[[Look], None]]:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Look], None]]:
+def _bar() -> Iterator[Callable[[ProgressSample], None]]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
     with Bar(BarColumn(bar_width=20), TextColumn("{task.description}"), transient=True) as bar:
         task = bar.add_task("")
 
-        def show(look: Look) -> None:
+        def show(look: ProgressSample) -> None:
             bar.update(
                 task,
                 total=look.expected or None,  # with none it only shows that something goes on

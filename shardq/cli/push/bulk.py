@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from shardq.cli.push.lines import Numbered
+from shardq.cli.push.lines import NumberedLine
 from shardq.cli.signals import apart
 from shardq.engine import Engine
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
@@ -60,7 +60,7 @@ class Bulk:
     _ids: set[str] = field(default_factory=set)
     _bytes: int = 0
 
-    def run(self, lines: Iterable[Numbered | None]) -> None:
+    def run(self, lines: Iterable[NumberedLine | None]) -> None:
         """Raises the error when the server can't take any more; everything before is in the books."""
         for line in lines:
             if line is None:

@@ -21,7 +21,7 @@ ROOM_FOR_OPTIONS = 64 << 10
 """What a line may have beside its payload: headers take up to 8 KiB, escaped several times that."""
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True):
+class InputLine(msgspec.Struct, forbid_unknown_fields=True):
     """What a line may say."""
 
     payload: msgspec.Raw
@@ -37,7 +37,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedLine:
     """A line that is a task, or ``reason``: why it is none."""
 
     number: int
@@ -54,13 +54,13 @@ def numbered(
     defaults: Task,
     check: Callable[[Task], object],
     max_payload: int,
-) -> Iterator[Numbered | None]:
+) -> Iterator[NumberedLine | None]:
     """The lines that are not blank, from the ``first`` on; None where the feed has nothing more for now.
 
     ``defaults``: the options of tasks that don't give their own; ``check`` raises the BadInput that a task deserves.
     """
     limit = longest(max_payload)
-    decode = msgspec.json.Decoder(Line).decode
+    decode = msgspec.json.Decoder(InputLine).decode
     number = 0
     for each in feed:
         if each is None:
@@ -78,9 +78,9 @@ def numbered(
             task = _task(decode(text.decode()), defaults)
             check(task)
         except (ValueError, msgspec.MsgspecError) as exc:  # BadInput is a ValueError, and so is broken UTF-8
-            yield Numbered(number, size, None, _reason(exc))
+            yield NumberedLine(number, size, None, _reason(exc))
         else:
-            yield Numbered(number, size, task)
+            yield NumberedLine(number, size, task)
 
 
 def longest(max_payload: int) -> int:
@@ -88,7 +88,7 @@ def longest(max_payload: int) -> int:
     return max_payload + ROOM_FOR_OPTIONS
 
 
-def _task(line: Line, defaults: Task) -> Task:
+def _task(line: InputLine, defaults: Task) -> Task:
     own_due = line.delay is not None or line.at is not None
     return Task(
         line.payload,

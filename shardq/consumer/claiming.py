@@ -1,0 +1,231 @@
+"""Claiming, written once for both consumers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeVar
+
+from shardq.calls import consume
+from shardq.calls.consume import Claimed, SettleBury
+from shardq.consumer.claim_notes import ClaimNotes, noting
+from shardq.consumer.claim_planner import ShardClaim
+from shardq.consumer.claims import Claims
+from shardq.consumer.settling import settle
+from shardq.consumer.waiting.registry import ReadyList
+from shardq.consumer.waiting.wakeups import Wakeups
+from shardq.errors import (
+    PayloadNotDecodable,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
+from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topic_of
+from shardq.model.record import decode_record
+from shardq.model.task import Delivery
+from shardq.operation import Many, Operation, recover, refresh
+
+log = logging.getLogger("shardq.consumer")
+
+T = TypeVar("T")
+
+RETRY_FOR_S = 0.05
+"""The retry time for a shard that can't be reached, while others can: they have work meanwhile."""
+
+ROUNDS = 3
+"""Trips of one claim. The planner can be wrong when others claim too. A third trip finds tasks nearly always; what it
+misses, the next claim gets.
+"""
+
+
+def claim(
+    claims: Claims, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None = None
+) -> Operation[list[Delivery]]:
+    """Claims up to ``max`` deliveries of what is ready now in these shards: one trip to each node, or a few where the
+    planner was wrong. With ``wakeups`` the process is registered in the lists found empty.
+
+    Skips unreachable shards while others answer; waits for them when none does. Gives back what comes for a caller who
+    has left.
+    """
+    try:
+        if not claims.open_topics() and claims.wanted_topics():
+            # nothing is asked for, so nobody would say that a topic is given out again
+            yield from refresh(claims.cache)
+        deliveries: list[Delivery] = []
+        if not claims.cut_off():
+            deliveries = yield from _claim(claims, notes, max, claims.reachable(shards), wakeups, RETRY_FOR_S)
+        if not deliveries and claims.cut_off():
+            deliveries = yield from _claim(claims, notes, max, shards, wakeups, None)
+    except ShardqError:
+        yield from give_back(claims, notes)
+        raise
+    if notes.caller_left:
+        yield from give_back(claims, notes)
+        return []
+    return deliveries
+
+
+def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
+    """Gives back all that a claim got, unbegun: no attempt is counted. Leases that can't be given back now run out."""
+    leases = notes.leases()
+    try:
+        if leases:
+            yield from settle(claims, leases)
+        yield from claims.limiter.unused(notes)
+    except ShardqError as exc:
+        count = sum(len(backs) for _, backs in leases.values())
+        log.warning("%d tasks could not be given back; they come back when their leases run out: %s", count, exc)
+
+
+def _claim(
+    claims: Claims,
+    notes: ClaimNotes,
+    max: int,
+    shards: Sequence[int],
+    wakeups: Wakeups | None,
+    retry_for_s: float | None,
+) -> Operation[list[Delivery]]:
+    deliveries: list[Delivery] = []
+    unasked = set(shards)
+    round = 0
+    while round < ROUNDS:
+        wanted, topics = max - len(deliveries), claims.open_topics()
+        try:
+            caps: dict[str, int] = {}
+            if limited := claims.limiter.limited(topics):
+                wants = {topic: min(wanted, claims.planner.known(topic, shards)) for topic in limited}
+                caps = yield from claims.limiter.granted(wants, claims.token(), notes)
+            # After the first trip: only shards known to have something, and shards nobody has asked yet.
+            among = [shard for shard in shards if shard in unasked or claims.planner.left([shard])]
+            few = round == 0 and wakeups is None
+            shard_claims = claims.planner.split(wanted, among, topics, caps, time.monotonic(), few=few)
+            unasked.difference_update(ask.shard for ask in shard_claims)
+            found, stale = yield from _ask(claims, notes, shard_claims, wakeups, retry_for_s=retry_for_s)
+        except ShardqError as exc:
+            if not deliveries:
+                raise
+            # What was claimed already is worth more than the error, which the next claim meets again.
+            log.warning("no more could be claimed: %s", exc)
+            yield from claims.limiter.unused(notes)
+            break
+        if limited:
+            yield from claims.limiter.used(found, notes)
+        deliveries += found
+        if len(claims.topics) > 1 and claims.planner.weights is None:
+            deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
+        if len(deliveries) >= max or notes.caller_left or not (unasked or claims.planner.left(shards)):
+            break
+        # A trip that met only stale entries does not count: the next one goes on behind them.
+        round += not stale
+    return deliveries
+
+
+def _ask(
+    claims: Claims,
+    notes: ClaimNotes,
+    shard_claims: Sequence[ShardClaim],
+    wakeups: Wakeups | None,
+    *,
+    retry_for_s: float | None,
+) -> Operation[tuple[list[Delivery], bool]]:
+    """Claims from these shards. Returns what they give, and True if one of them met only entries that nobody can
+    get.
+    """
+    cache = claims.cache
+    epoch = cache.topology.epoch
+    before = wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
+    sent: dict[int, tuple[ShardKeys, str, ShardClaim]] = {}
+    requests = []
+    for ask in shard_claims:
+        keys, token = cache.keys(ask.shard), claims.token()
+        call = consume.claim(
+            keys,
+            epoch,
+            ask.shares,
+            # One script gives at most 1,000; a larger claim takes another trip.
+            max=min(ask.max, consume.MAX_CLAIM),
+            lease_ms=claims.lease_ms,
+            token=token,
+            max_attempts=claims.topic_attempts,
+            waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
+            retry_for_s=retry_for_s,
+        )
+        sent[id(call)] = keys, token, ask
+        requests.append(noting(call, partial(notes.leased, ask.shard, token)))
+    deliveries: list[Delivery] = []
+    stale = False
+    broken: list[tuple[ShardKeys, SettleBury]] = []
+    faults: list[tuple[ShardKeys, ShardqError]] = []
+    named: list[ReadyList] = []
+    crowd = 0
+    for call, result in (yield Many(requests)):
+        keys, token, ask = sent[id(call)]
+        if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
+            claims.note_unreachable(keys.shard, list(ask.shares), result)
+            continue
+        if isinstance(result, ShardqError):
+            faults.append((keys, result))
+            continue
+        if claims.unreachable:
+            claims.note_reachable(keys.shard)
+        claims.ready_counts.learn(keys.shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())
+        stale = stale or bool(result.dropped and not result.tasks)
+        for topic, left, size in zip(ask.shares, result.left, result.crowds, strict=True):
+            # A crowd is counted only where the process was registered.
+            if size and not left:
+                named.append((keys.shard, topic))
+                crowd = max(crowd, size)
+        for task in result.tasks:
+            try:
+                deliveries.append(_delivery(claims, keys, token, task))
+            except PayloadNotDecodable as exc:
+                log.error("task %s can't be decoded and is buried: %s", task.id, exc)
+                broken.append((keys, SettleBury(task.id, token, f"can't be decoded: {exc}")))
+    if wakeups:
+        wakeups.waiters.registered(before, named, crowd)
+    round, claims.recoveries = claims.recoveries, claims.recoveries + 1 if faults else 0
+    chores = [settle(claims, {keys.shard: ([], [bury])}) for keys, bury in broken]
+    for chore in (*chores, *(recover(cache, keys, fault, round) for keys, fault in faults)):
+        try:
+            yield from chore
+        except ShardqError as exc:
+            if not deliveries:
+                claims.recoveries = 0
+                raise
+            # What was claimed elsewhere is worth more than the error, which the next claim meets again.
+            log.warning("not all could be claimed: %s", exc)
+    return deliveries, stale
+
+
+def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
+    """Tells the registry which lists are not empty, or can't be asked; a claim will tell more."""
+    cache, asked = claims.cache, dict[int, ReadyList]()
+    requests = []
+    for shard in shards:
+        for topic in claims.open_topics():
+            request = consume.length(cache.keys(shard), topic, retry_for_s=RETRY_FOR_S)
+            asked[id(request)] = shard, topic
+            requests.append(request)
+    answers = yield Many(requests)
+    wakeups.waiters.not_empty(
+        [asked[id(request)] for request, length in answers if isinstance(length, ShardqError) or length > 0]
+    )
+
+
+def _delivery(claims: Claims, keys: ShardKeys, token: str, task: Claimed) -> Delivery:
+    topic = topic_of(task.id)
+    record = decode_record(task.record, own=claims.codec, type=claims.types.get(topic) if claims.types else None)
+    return Delivery(
+        id=task.id,
+        topic=topic,
+        payload=record.payload,
+        attempt=task.failures + task.lapses + 1,
+        headers=record.headers,
+        token=token,
+        shard=keys.shard,
+        failures=task.failures,
+        lapses=task.lapses,
+    )

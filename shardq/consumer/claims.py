@@ -1,0 +1,132 @@
+"""The state that the claims of one consumer share: who claims, with which lease, and what it knows of shards."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardq.consumer.claim_planner import ClaimPlanner, ReadyCounts
+from shardq.consumer.rate_limiter import RateLimiter
+from shardq.consumer.waiting.registry import Waiter
+from shardq.errors import ShardqError
+from shardq.layout.topology import Route
+from shardq.model.record import Codec
+from shardq.topology_cache import TopologyCache
+
+log = logging.getLogger("shardq.consumer")
+
+UNREACHABLE_S = 0.25
+"""A shard that could not be reached is asked again after this time."""
+
+
+class Claims:
+    """One consumer's identity, options and knowledge. Not for two threads at once."""
+
+    def __init__(
+        self,
+        cache: TopologyCache,
+        topics: Sequence[str],
+        *,
+        name: str,
+        lease_ms: int,
+        codec: Codec,
+        max_attempts: int,
+        ready_counts: ReadyCounts,
+        forwarded: dict[str, object] | None = None,
+        weights: Mapping[str, int] | None = None,
+        types: Mapping[str, Any] | None = None,
+        topic_attempts: Mapping[str, int] | None = None,
+    ) -> None:
+        self.cache = cache
+        self.topics = list(topics)
+        self.name = name
+        self.lease_ms = lease_ms
+        self.codec = codec
+        self.max_attempts = max_attempts
+        self.topic_attempts = topic_attempts or {}
+        """Topic → the attempts, failed or lapsed, that its tasks are allowed. Other topics: the engine's number."""
+        self.types = types or {}
+        """Topic → the type that its payloads are decoded into."""
+        self.ready_counts = ready_counts
+        self.forwarded = {} if forwarded is None else forwarded
+        """Forwarded topics that the log has named; shared by the consumers of an engine."""
+        self.planner = ClaimPlanner(self.topics, weights, ready_counts)
+        self.limiter = RateLimiter(cache, lease_ms)
+        self.unreachable: dict[int, float] = {}
+        """Shard that could not be reached → the (monotonic) time at which to ask it again."""
+        self.left_out: frozenset[str] = frozenset()
+        """Topics that the worker of this consumer can't handle now."""
+        self.waiter: Waiter | None = None
+        """The waiter of the present claim, or of the last one."""
+        self.recoveries = 0
+        """Claims in a row in which a shard refused the topology. The recovery takes more time and more steps with each.
+        """
+        self._calls = 0
+
+    def cut_off(self) -> bool:
+        """True if no shard could be reached."""
+        return bool(self.unreachable) and self.unreachable.keys() >= set(self.cache.topology.span())
+
+    def reachable(self, shards: Sequence[int]) -> Sequence[int]:
+        """The shards to ask now."""
+        if not self.unreachable:
+            return shards
+        now = time.monotonic()
+        return [shard for shard in shards if self.unreachable.get(shard, now) <= now]
+
+    def note_unreachable(self, shard: int, topics: Sequence[str], why: ShardqError) -> None:
+        """Notes a shard that can't be reached, and asks the others meanwhile."""
+        if not self.unreachable:
+            log.warning("some shards can't be reached, claiming from the others: %s", why)
+        now = time.monotonic()
+        self.unreachable[shard] = now + UNREACHABLE_S
+        self.ready_counts.learn(shard, dict.fromkeys(topics, 0), now)
+
+    def note_reachable(self, shard: int) -> None:
+        if self.unreachable.pop(shard, None) is not None and not self.unreachable:
+            log.info("all shards can be reached again")
+
+    def leave_out(self, topics: frozenset[str]) -> None:
+        """Leaves these topics out of claims from now on, and ends a claim that waits. May be called from any thread."""
+        self.left_out = topics
+        waiter = self.waiter
+        if waiter is not None:
+            waiter.wake()
+
+    def wanted_topics(self) -> list[str]:
+        """The topics that are not left out."""
+        left_out = self.left_out
+        return [topic for topic in self.topics if topic not in left_out] if left_out else self.topics
+
+    def open_topics(self) -> list[str]:
+        """The wanted topics that are neither paused nor forwarded."""
+        topology, wanted = self.cache.topology, self.wanted_topics()
+        if not topology.paused and not topology.routes and not self.forwarded:
+            return wanted
+        self._log_routes(topology.routes)
+        return [topic for topic in wanted if topic not in topology.paused and topic not in topology.routes]
+
+    def _log_routes(self, routes: Mapping[str, Route]) -> None:
+        """Logs once of a topic that it is forwarded, and that it no longer is."""
+        for topic in self.topics:
+            route, mark = routes.get(topic), object()
+            if route is not None and self.forwarded.setdefault(topic, mark) is mark:
+                text = "the topic %r is forwarded to the list %r: consumers get nothing of it until that ends"
+                log.warning(text, topic, route.to)
+            elif route is None and self.forwarded.pop(topic, None) is not None:
+                log.warning("the topic %r is no longer forwarded: consumers get its tasks", topic)
+
+    def log_if_all_forwarded(self) -> None:
+        """Logs, when a consumer is made, that all of its topics are forwarded: it will get nothing."""
+        routes = self.cache.topology.routes
+        if all(topic in routes for topic in self.topics):
+            lists = ", ".join(f"{topic!r} to the list {routes[topic].to!r}" for topic in self.topics)
+            log.warning("every topic of this consumer is forwarded, so it gets nothing until that ends: %s", lists)
+            self.forwarded.update(dict.fromkeys(self.topics, object()))
+
+    def token(self) -> str:
+        """Returns a token for a lease, never used before: the consumer's name and a number."""
+        self._calls += 1
+        return f"{self.name}:{self._calls}"

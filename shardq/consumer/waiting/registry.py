@@ -1,0 +1,215 @@
+"""The consumers that wait in this process, and the ready lists in which the process is registered. State under a lock,
+no I/O: ``wakeups`` does that.
+
+Servers register waiting processes, not consumers, in ``waiting/TOPIC`` of each empty list. The first task that arrives
+there draws one process and wakes it. As long as a process is registered in a list, that list has nothing new for it; so
+a waiting consumer asks only the lists in which its process is not registered.
+
+One message wakes one waiter. A message that no waiter takes is kept as *untaken*, for the next consumer that waits
+here; ``wakeups`` wakes another process when none comes soon.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shardq.errors import EngineClosed
+
+RECHECK_S = 10.0
+"""A lone waiting process asks all lists again this often, although nothing woke it. Many processes share the work: each
+asks the less often, the more there are.
+"""
+
+LONGEST_RECHECK_S = 1800.0
+"""Servers drop registrations older than an hour as dead; so a process asks at least twice in that time."""
+
+FULL_RECHECK_EVERY = 6
+"""One in so many rechecks registers again. The others ask only for the lengths of the lists, which costs a sixth of the
+commands; a list that is not empty is then claimed from as usual.
+"""
+
+Recheck = Literal["whole", "lengths"]
+
+STAGGER = 0.2
+"""The waiters of a process spread their rechecks over this part of the period: the first asks all shards, and the
+others find it done.
+"""
+
+ReadyList = tuple[int, str]
+"""A ready list: shard and topic."""
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A consumer inside ``claim(wait=…)``."""
+
+    topics: Collection[str]
+    wake: Callable[[], None]
+    """Ends the waiter's sleep. May be called from any thread."""
+    woken_for: set[ReadyList] = field(default_factory=set)
+    """The lists that it was woken for and has not claimed from yet."""
+    asked: set[ReadyList] = field(default_factory=set)
+    """The lists that it was woken for and has claimed from, or is claiming from. Such a claim may have taken all it
+    wants from other lists.
+    """
+
+
+class WaiterRegistry:
+    """The waiters of one engine. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registered: set[ReadyList] = set()
+        self._wakeups: dict[ReadyList, int] = {}
+        """The number of wake-ups from each list. It tells when the process was drawn while the claim that registered it
+        was still on its way.
+        """
+        self._waiters: list[Waiter] = []
+        self._untaken: set[ReadyList] = set()
+        self._crowd = 1
+        self._rechecks = 0
+        self._recheck_at: dict[str, float] = {}
+        """Topic → when to ask for its lists again, although the process is registered in all of them."""
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends every wait here. Later consumers do not wait."""
+        with self._lock:
+            self._closed = True
+        self.wake_all()
+
+    def enter(self, waiter: Waiter) -> None:
+        """Lets messages wake the waiter from now on. It gets what is untaken."""
+        with self._lock:
+            self._waiters.append(waiter)
+            waiter.woken_for = {entry for entry in self._untaken if entry[1] in waiter.topics}
+            self._untaken -= waiter.woken_for
+
+    def ask(self, waiter: Waiter) -> None:
+        """Notes that the waiter claims from what it was woken for. Raises EngineClosed once the registry is closed."""
+        with self._lock:
+            if self._closed:
+                raise EngineClosed("the engine was closed while a claim waited: make another, or open() it again")
+            waiter.asked |= waiter.woken_for
+            waiter.woken_for.clear()
+
+    def leave(self, waiter: Waiter, left: Collection[ReadyList] = ()) -> list[ReadyList]:
+        """Removes a waiter, which knows that it ``left`` something in these lists. Returns the lists it was woken for
+        and that no waiter here can take now: this process was drawn for them, so it must wake another.
+        """
+        with self._lock:
+            self._waiters.remove(waiter)
+            return [entry for entry in waiter.woken_for | waiter.asked.intersection(left) if not self._offer(entry)]
+
+    def wakeup_received(self, entry: ReadyList) -> bool:
+        """Notes that this process was drawn for a task in the list. Returns True if a waiter takes it."""
+        with self._lock:
+            self._forget(entry)
+            return self._offer(entry)
+
+    def messages_missed(self, shard: int) -> None:
+        """Notes that messages of the shard may have been missed, or the shard was lost: the process may be registered
+        there no longer.
+        """
+        with self._lock:
+            for entry in [entry for entry in self._wakeups if entry[0] == shard]:
+                self._forget(entry)
+            waiters = list(self._waiters)
+        for waiter in waiters:
+            waiter.wake()
+
+    def take_back(self, entry: ReadyList) -> bool:
+        """Takes back what is still untaken, to be given to another process. Returns True if it was."""
+        with self._lock:
+            if entry in self._untaken:
+                self._untaken.remove(entry)
+                return True
+            return False
+
+    def wake_for(self, entries: Iterable[ReadyList]) -> None:
+        """Wakes waiters for lists in which a consumer left more than it took."""
+        with self._lock:
+            for entry in entries:
+                self._wake_one_for(entry)
+
+    def wake_all(self) -> None:
+        with self._lock:
+            waiters = list(self._waiters)
+        for waiter in waiters:
+            waiter.wake()
+
+    def wakeup_counts(self, shards: Sequence[int], topics: Collection[str]) -> dict[ReadyList, int]:
+        """Returns the counts to give to ``registered`` later; called before a claim is sent."""
+        with self._lock:
+            return {(s, t): self._wakeups.setdefault((s, t), 0) for s in shards for t in topics}
+
+    def registered(self, before: dict[ReadyList, int], empty: Iterable[ReadyList], crowd: int) -> None:
+        """Notes that a claim asked the lists of ``before`` and registered the process in the empty ones."""
+        with self._lock:
+            self._registered.difference_update(before)
+            self._registered |= {entry for entry in empty if self._wakeups.get(entry) == before.get(entry)}
+            self._crowd = max(1, crowd)
+
+    def unregistered(self, shards: Sequence[int], topics: Collection[str]) -> list[int]:
+        """The shards with a list of these topics in which the process is not registered."""
+        with self._lock:
+            return [s for s in shards if any((s, t) not in self._registered for t in topics)]
+
+    def forget_all(self) -> None:
+        """Trusts no registration any more: the next claim asks every shard."""
+        with self._lock:
+            self._registered.clear()
+
+    def sleep_s(self, topics: Collection[str], now: float) -> float:
+        """The time that a waiter may sleep when the process is registered in every list of its topics."""
+        with self._lock:
+            at = min(
+                (self._recheck_at.setdefault(t, now + self._until_recheck_s()) for t in topics), default=now + RECHECK_S
+            )
+        return max(0.0, at - now) + self._period_s() * random.uniform(0.0, STAGGER)
+
+    def recheck_due(self, topics: Collection[str], now: float) -> Recheck | None:
+        """Returns the kind of recheck that is due for these topics, to one waiter alone, which does it for all."""
+        with self._lock:
+            due = {t for t in topics if self._recheck_at.get(t, now + 1) <= now}
+            if not due:
+                return None
+            self._recheck_at |= dict.fromkeys(due, now + self._until_recheck_s())
+            self._rechecks += 1
+            rare = self._period_s() * FULL_RECHECK_EVERY > LONGEST_RECHECK_S
+            return "whole" if rare or self._rechecks % FULL_RECHECK_EVERY == 0 else "lengths"
+
+    def not_empty(self, entries: Iterable[ReadyList]) -> None:
+        """Notes lists that were found with something in them: the process may be registered there no longer."""
+        with self._lock:
+            for entry in entries:
+                self._forget(entry)
+
+    def _period_s(self) -> float:
+        return min(LONGEST_RECHECK_S, RECHECK_S * self._crowd)
+
+    def _until_recheck_s(self) -> float:
+        return self._period_s() * random.uniform(0.8, 1.2)
+
+    def _forget(self, entry: ReadyList) -> None:
+        self._registered.discard(entry)
+        self._wakeups[entry] = self._wakeups.get(entry, 0) + 1
+
+    def _offer(self, entry: ReadyList) -> bool:
+        taken = self._wake_one_for(entry)
+        if not taken:
+            self._untaken.add(entry)
+        return taken
+
+    def _wake_one_for(self, entry: ReadyList) -> bool:
+        # the one that waits longest and was not woken yet
+        for waiter in self._waiters:
+            if not waiter.woken_for and entry[1] in waiter.topics:
+                waiter.woken_for.add(entry)
+                waiter.wake()
+                return True
+        return False

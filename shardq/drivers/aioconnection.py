@@ -1,0 +1,199 @@
+"""One open connection of the asyncio driver, shared by any number of coroutines. Made by ``aiorouter``.
+
+Calls made in one turn of the loop leave in one write, and answers are matched to calls by their order. A caller that is
+cancelled or stops waiting keeps its place in that order: its answer is read and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import Any, cast
+
+from hiredis import HiredisError, ProtocolError
+
+from shardq.drivers.aiosockets import connect_async, dial_async
+from shardq.drivers.connection import CHUNK, READ_TIMEOUT_S
+from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
+from shardq.drivers.handshake import handshake
+from shardq.drivers.settings import Settings
+from shardq.drivers.sockets import INCOMPLETE, reader
+
+
+class AsyncConnection(asyncio.Protocol):
+    """Raises nothing for what happens on it: ``exchange`` returns an answer, an ``ErrorReply`` or a ``Fault``."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.open = True
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._reader = reader()
+        self._waiting: deque[asyncio.Future[Any] | None] = deque()
+        """In the order of their answers. None: an answer to skip, of ASKING."""
+        self._out: list[bytes] = []
+        self._unsent = 0
+        """The number of calls at the end of ``_waiting`` whose bytes are still in ``_out``."""
+        self._heard = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._why = of_exception(ConnectionResetError("the connection is closed"), sent=False)
+        """The fault that ended it."""
+
+    @property
+    def load(self) -> int:
+        """Calls without an answer."""
+        return len(self._waiting)
+
+    async def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
+        """Send, and wait for the last of ``answers`` answers."""
+        if not self.open:
+            return self._why
+        now = self._loop.time()
+        if not self._waiting:
+            self._heard = now
+        answer = self._loop.create_future()
+        self._waiting.extend([None] * (answers - 1))
+        self._waiting.append(answer)
+        self._unsent += answers
+        self._out.append(data)
+        if len(self._out) == 1:
+            self._loop.call_soon(self._flush)
+        if self._watch is None:
+            self._watch = self._loop.call_later(READ_TIMEOUT_S, self._probe)
+        expiry = self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now)
+        try:
+            return await answer
+        finally:
+            expiry.cancel()
+
+    def abort(self) -> None:
+        """Give up what is under way; the loop closes the socket."""
+        self._break(of_exception(ConnectionResetError("the connection was closed here"), sent=True))
+
+    async def close(self) -> None:
+        """Give up what is under way, and wait until the socket is closed."""
+        self.abort()
+        await asyncio.shield(self._closed)
+
+    def abandon(self) -> None:
+        """Close the descriptor where the loop can't be asked to: it has ended, or it is the parent's of a fork.
+
+        The null device takes the descriptor's number until the transport forgets it. Whatever is still done to that
+        number then harms no other file, and the parent's selector, which a child shares, does not lose the connection.
+        """
+        self.open = False
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.dup2(null, self._transport.get_extra_info("socket").fileno(), inheritable=False)
+        finally:
+            os.close(null)
+
+    # ---- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self._unsent = 0
+        if out and self.open:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not INCOMPLETE:
+                if not self._waiting:  # an answer that nobody asked for
+                    self._break(_unasked(reply, self.address))
+                    return
+                answer = self._waiting.popleft()
+                if answer is not None and not answer.done():
+                    answer.set_result(reply)
+        except HiredisError as exc:
+            self._break(of_exception(exc, sent=True))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(of_exception(exc or ConnectionResetError("the server closed the connection"), sent=True))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _probe(self) -> None:
+        """A server that is silent for too long is taken for dead."""
+        self._watch = None
+        if not self._waiting:
+            return
+        silent = self._loop.time() - self._heard
+        if silent >= READ_TIMEOUT_S:
+            self._break(timed_out(silent))
+        else:
+            self._watch = self._loop.call_later(READ_TIMEOUT_S - silent, self._probe)
+
+    def _break(self, fault: Fault) -> None:
+        """Close, and tell everyone who waits. What was not written was not executed."""
+        if self.open:
+            self.open, self._why = False, fault.before_sending()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._transport.abort()
+        waiting, self._waiting = self._waiting, deque()
+        unsent = len(waiting) - self._unsent
+        for place, answer in enumerate(waiting):
+            if answer is not None and not answer.done():
+                answer.set_result(fault if place < unsent else fault.before_sending())
+        self._out, self._unsent = [], 0
+
+
+def _expire(answer: asyncio.Future[Any], waited: float) -> None:
+    if not answer.done():
+        answer.set_result(timed_out(waited))
+
+
+def _unasked(reply: Any, address: str) -> Fault:
+    """Servers that are full, or protected, say so and close."""
+    if isinstance(reply, ErrorReply):
+        return of_reply(reply.text, asked=address)
+    return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
+
+
+async def open_async_connection(
+    settings: Settings, address: str, *, within: float, sentinel: bool = False
+) -> AsyncConnection | Fault:
+    """Connect and shake hands within so many seconds, or return why that failed."""
+    deadline = asyncio.get_running_loop().time() + within
+    connection = await dial_async(settings, address, lambda: AsyncConnection(address), deadline=deadline)
+    if isinstance(connection, Fault):
+        return connection
+    steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)
+    try:
+        trip = next(steps)
+        while True:
+            trip = steps.send(await connection.exchange(trip.data, deadline=deadline, answers=trip.answers))
+    except StopIteration as end:
+        fault: Fault | None = end.value
+        if fault is None:
+            return connection
+        await connection.close()
+        return fault
+    except BaseException:
+        await connection.close()
+        raise
+
+
+async def probe(address: str, data: bytes, *, within: float) -> bytes:
+    """The first answer to some bytes on a bare connection; empty if none comes in time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    sock = await connect_async(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return b""
+    with sock:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await loop.sock_sendall(sock, data)
+                return await loop.sock_recv(sock, CHUNK)
+        except OSError:
+            return b""

@@ -1,0 +1,309 @@
+"""Pipelining: many calls at once over many nodes, by one thread. The loop behind ``Driver.call_all``.
+
+Each node has a pipeline: one connection, at most ``DEPTH`` calls in flight on it, and a queue of calls to send. The
+loop pulls one call at a time while any node could take one, listens to all connections at once, and yields answers as
+they come. A call that meets a fault is retried like any other (``retry``): after its backoff it goes to the pipeline
+where it belongs then, while the others go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import selectors
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from hiredis import HiredisError
+
+from shardq.calls.request import Command
+from shardq.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
+from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out, unserved
+from shardq.drivers.pool import ConnectionPool
+from shardq.drivers.retry import RetryingCall
+from shardq.drivers.router import NodeRouter
+from shardq.drivers.sockets import INCOMPLETE
+from shardq.errors import ShardqError
+
+T = TypeVar("T")
+
+# The server works on what was sent while the caller packs thousands of tasks more: with 2 it ran dry at every window
+# of push_iter (245,000 tasks/s; with 16 or more 350,000-420,000).
+DEPTH = 16
+# Calls are sent beyond the second only up to this much unanswered: a slow server would only hold more memory.
+DEPTH_BYTES = 1 << 20
+# How many calls for each node may be pulled and not yet sent. Enough that a run of calls for one node hides
+# calls for another only when it is longer; each may hold a batch of 1 MiB.
+LOOK_AHEAD = 4
+# All pipelines stand still while one connects: a node that hangs in its hand-shake is left after this long, and then
+# left alone for as long again. Enough for TLS over a few hundred milliseconds of round trip.
+DIAL_TIMEOUT_S = 1.0
+
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_END: Any = object()
+
+
+class Pipeline:
+    """One node's connection and the calls in flight on it."""
+
+    def __init__(self, node: ConnectionPool) -> None:
+        self.node = node
+        self.connection: Connection | None = None
+        self.sent: deque[RetryingCall[Any] | None] = deque()
+        """Calls in flight, in the order of their answers. None: an answer to skip, of ASKING."""
+        self.queue: deque[RetryingCall[Any]] = deque()
+        self.rest = memoryview(b"")
+        """The part of the last call that the socket has not taken yet."""
+        self.unanswered = 0
+        """The bytes of all calls in flight."""
+        self.heard = 0.0
+        """The time of the server's last answer, or of the first call: its silence counts from there."""
+
+    @property
+    def full(self) -> bool:
+        sent = len(self.sent)
+        return sent >= DEPTH or (sent >= 2 and self.unanswered >= DEPTH_BYTES)
+
+    @property
+    def busy(self) -> bool:
+        return self.full or bool(self.queue)
+
+    @property
+    def silent_at(self) -> float:
+        """The time at which the oldest call in flight is given up on this connection."""
+        oldest = next(retrying for retrying in self.sent if retrying is not None)
+        return min(self.heard + READ_TIMEOUT_S, oldest.deadline)
+
+
+class Pipelines(Generic[T]):
+    """One run of ``call_all``."""
+
+    def __init__(self, calls: Iterable[Command[T]], router: NodeRouter, *, timeout: float) -> None:
+        self._calls = iter(calls)
+        self._router = router
+        self._timeout = timeout
+        self._pipelines: dict[str, Pipeline] = {}
+        self._selector = selectors.PollSelector()
+        """Of the kind that takes no file descriptor: there may be none left."""
+        self._exhausted = False
+        self._ready: deque[RetryingCall[T]] = deque()
+        """Calls to be routed now."""
+        self._paused: list[tuple[float, int, RetryingCall[T]]] = []
+        """A heap: when to route a call again, a number that breaks ties, and the call."""
+        self._numbers = itertools.count()
+        self._done: deque[tuple[Command[T], T | ShardqError]] = deque()
+
+    def run(self) -> Iterator[tuple[Command[T], T | ShardqError]]:
+        """Carries all calls out. Closed early, it leaves no connection out of step behind."""
+        try:
+            while True:
+                self._end_pauses()
+                hungry = self._hungry()
+                if hungry:
+                    call = next(self._calls, _END)
+                    if call is _END:
+                        self._exhausted = True
+                    else:
+                        self._ready.append(RetryingCall(call, now=time.monotonic(), timeout=self._timeout))
+                while self._ready:
+                    self._route(self._ready.popleft())
+                for pipeline in self._pipelines.values():
+                    self._feed(pipeline)
+                if not self._done and not self._ready:
+                    if self._exhausted and not self._paused and not self._under_way():
+                        return
+                    self._listen(0.0 if hungry and not self._exhausted else self._listen_for_s())
+                while self._done:
+                    yield self._done.popleft()
+        except BaseException:
+            self._finish_on_interrupt()
+            raise
+        finally:
+            for pipeline in self._pipelines.values():
+                self._leave(pipeline)
+            self._selector.close()
+
+    def _finish_on_interrupt(self) -> None:
+        """Reads, after an interrupt, the answers of calls in flight that tell what the caller was given."""
+        until = time.monotonic() + FINISH_S
+        for pipeline in self._pipelines.values():
+            while pipeline.connection is not None and any(
+                retrying is not None and retrying.call.finish_on_interrupt for retrying in pipeline.sent
+            ):
+                answer = pipeline.connection.receive(until - time.monotonic())
+                if isinstance(answer, Fault):
+                    break
+                retrying = pipeline.sent.popleft()
+                if retrying is not None:
+                    retrying.finished(answer)
+
+    # ---- what to do next
+
+    def _hungry(self) -> bool:
+        """True if some node could take one more call, and few calls wait for others."""
+        if self._exhausted:
+            return False
+        nodes = max(1, len(self._router.map.nodes))
+        waiting = (
+            len(self._paused) + len(self._ready) + sum(len(pipeline.queue) for pipeline in self._pipelines.values())
+        )
+        return waiting < LOOK_AHEAD * nodes and sum(pipeline.busy for pipeline in self._pipelines.values()) < nodes
+
+    def _under_way(self) -> bool:
+        return any(pipeline.sent or pipeline.queue for pipeline in self._pipelines.values())
+
+    def _listen_for_s(self) -> float:
+        """The time to listen when there is nothing else to do."""
+        until = [pipeline.silent_at for pipeline in self._pipelines.values() if pipeline.sent]
+        if self._paused:
+            until.append(self._paused[0][0])
+        return max(0.0, min(until) - time.monotonic()) if until else 0.0
+
+    def _end_pauses(self) -> None:
+        now = time.monotonic()
+        while self._paused and self._paused[0][0] <= now:
+            self._ready.append(heapq.heappop(self._paused)[2])
+
+    # ---- sending
+
+    def _route(self, retrying: RetryingCall[T]) -> None:
+        address = self._router.target(retrying)
+        if address is None:
+            self._failed_with(retrying, unserved(retrying.request.slot), self._router.settings.safe_url)
+            return
+        pipeline = self._pipelines.get(address)
+        if pipeline is None:
+            pipeline = self._pipelines[address] = Pipeline(self._router.node(address))
+        pipeline.queue.append(retrying)
+
+    def _feed(self, pipeline: Pipeline) -> None:
+        """Sends what the pipeline has room for."""
+        while pipeline.queue and not pipeline.rest and not pipeline.full:
+            retrying = pipeline.queue.popleft()
+            if pipeline.connection is None:
+                begun = time.monotonic()
+                pipeline.node = self._router.node(
+                    pipeline.node.address
+                )  # The map may have dropped the node, and named it again.
+                connection = pipeline.node.take(min(retrying.deadline, begun + DIAL_TIMEOUT_S), wait=False)
+                if isinstance(connection, Fault):
+                    alone = time.monotonic() - begun
+                    queue, pipeline.queue = pipeline.queue, deque()
+                    for each in (retrying, *queue):
+                        self._failed_with(each, connection, pipeline.node.address, backoff_s=alone)
+                    return
+                pipeline.connection = connection
+                connection.sock.settimeout(0)
+                self._selector.register(connection.sock, selectors.EVENT_READ, pipeline)
+            if not pipeline.sent:
+                pipeline.heard = time.monotonic()
+            pipeline.sent.extend([None] * (retrying.answers - 1))
+            pipeline.sent.append(retrying)
+            pipeline.rest = memoryview(retrying.packed())
+            retrying.size = len(pipeline.rest)
+            pipeline.unanswered += retrying.size
+            self._write(pipeline, pipeline.connection)
+
+    def _write(self, pipeline: Pipeline, connection: Connection) -> None:
+        try:
+            while pipeline.rest:
+                pipeline.rest = pipeline.rest[connection.sock.send(pipeline.rest) :]
+        except _WOULD_BLOCK:
+            self._selector.modify(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, pipeline)
+        except OSError as exc:
+            self._lost(pipeline, of_exception(exc, sent=True))
+        else:
+            if self._selector.get_key(connection.sock).events != selectors.EVENT_READ:
+                self._selector.modify(connection.sock, selectors.EVENT_READ, pipeline)
+
+    # ---- receiving
+
+    def _listen(self, timeout: float) -> None:
+        heard = set()
+        for key, events in self._selector.select(timeout):
+            pipeline: Pipeline = key.data
+            heard.add(pipeline)
+            if events & selectors.EVENT_WRITE and pipeline.connection is not None:
+                self._write(pipeline, pipeline.connection)
+            if events & selectors.EVENT_READ and pipeline.connection is not None:
+                self._read(pipeline, pipeline.connection)
+        now = time.monotonic()
+        # Only where nothing was to be read: whoever pulls from this generator may have been away for longer.
+        for pipeline in self._pipelines.values():
+            if pipeline.sent and pipeline not in heard and now >= pipeline.silent_at:
+                self._lost(pipeline, timed_out(now - pipeline.heard))
+
+    def _read(self, pipeline: Pipeline, connection: Connection) -> None:
+        pipeline.heard = time.monotonic()
+        try:
+            while True:
+                chunk = connection.sock.recv(CHUNK)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                connection.reader.feed(chunk)
+                while (answer := connection.reader.gets()) is not INCOMPLETE:
+                    retrying = pipeline.sent.popleft()
+                    if retrying is not None:
+                        pipeline.unanswered -= retrying.size
+                        self._answered(retrying, answer, pipeline.node.address)
+                # TLS holds bytes back that the selector can't see.
+                if not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending()):
+                    return
+        except _WOULD_BLOCK:
+            return
+        except (OSError, HiredisError, IndexError) as exc:  # IndexError: an answer that nobody asked for
+            self._lost(pipeline, of_exception(exc, sent=True))
+
+    def _answered(self, retrying: RetryingCall[T], answer: Any, node: str) -> None:
+        if isinstance(answer, ErrorReply):
+            self._failed_with(retrying, of_reply(answer.text, asked=node), node)
+            return
+        try:
+            self._done.append((retrying.call, retrying.request.decode(answer)))
+        except ShardqError as exc:
+            self._done.append((retrying.call, exc))
+
+    # ---- faults
+
+    def _failed_with(self, retrying: RetryingCall[T], fault: Fault, node: str, *, backoff_s: float = 0.0) -> None:
+        """Retries a call, after ``backoff_s`` at least, or gives it up."""
+        now = time.monotonic()
+        try:
+            step = retrying.failed_with(fault, now=now, node=node, chance=random.random())
+        except ShardqError as exc:
+            self._done.append((retrying.call, exc))
+            return
+        self._router.act(step)
+        backoff_s = max(backoff_s, step.backoff_s)
+        if backoff_s:
+            heapq.heappush(self._paused, (now + backoff_s, next(self._numbers), retrying))
+        else:
+            self._ready.append(retrying)
+
+    def _lost(self, pipeline: Pipeline, fault: Fault) -> None:
+        """Handles a lost connection. What was not sent as a whole was not executed."""
+        connection, pipeline.connection = pipeline.connection, None
+        sent, pipeline.sent = pipeline.sent, deque()
+        rest, pipeline.rest = pipeline.rest, memoryview(b"")
+        pipeline.unanswered = 0
+        if connection is not None:
+            self._selector.unregister(connection.sock)
+            pipeline.node.drop(connection)
+        for place, retrying in enumerate(sent, 1):
+            if retrying is not None:
+                unsent = place == len(sent) and bool(rest)
+                self._failed_with(retrying, fault.before_sending() if unsent else fault, pipeline.node.address)
+
+    def _leave(self, pipeline: Pipeline) -> None:
+        if pipeline.connection is None:
+            return
+        self._selector.unregister(pipeline.connection.sock)
+        if pipeline.sent or pipeline.rest:
+            pipeline.node.drop(pipeline.connection)
+        else:
+            pipeline.connection.used = time.monotonic()
+            pipeline.node.give(pipeline.connection)

@@ -1,0 +1,122 @@
+"""Cancelling, rescheduling, requeueing and looking up tasks by id: the operations, written once for both engines."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from shardq.calls import by_id
+from shardq.calls.answers import Missing, Moving, Stale
+from shardq.errors import ShardqError
+from shardq.model.ids import topic_of
+from shardq.model.record import Codec, decode_record
+from shardq.model.task import Outcome, TaskInfo
+from shardq.operation import Make, Many, Operation, recover, resending
+from shardq.resharding.migration import bring_in, bring_in_and_clear
+from shardq.topology_cache import TopologyCache
+
+T = TypeVar("T")
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+def find_and_call(
+    cache: TopologyCache, id: str, make: Make[T], *, absent: Callable[[T], bool], in_doubt: bool = False
+) -> Operation[T]:
+    """Sends a request about one id to each shard that may hold the id, until one knows it.
+
+    Shards are asked in the direction in which tasks move: an id that moves meanwhile is met in a later one. A topology
+    that changes meanwhile starts the round anew. A moving task is put where it goes, and asked for there. ``in_doubt``:
+    an earlier send may have been executed. So may each of these, once an answer was lost: all later ones are sent, and
+    their answers read, as after that.
+    """
+    round = 0
+    while True:
+        topology = cache.topology
+        shards = topology.homes(id)
+        keys = cache.keys(shards[0])
+        try:
+            for shard in shards:
+                keys = cache.keys(shard)
+                call = (resending(make) if in_doubt else make)(keys, topology.epoch)
+                try:
+                    result = yield call
+                except Moving:
+                    if shard == shards[-1]:
+                        raise
+                    yield from bring_in(cache, keys, id)
+                    continue
+                finally:
+                    in_doubt = in_doubt or call.in_doubt
+                if not absent(result):
+                    break
+        except (Stale, Missing) as fault:
+            yield from recover(cache, keys, fault, round, in_doubt=in_doubt)
+            round += 1
+        except Moving:
+            yield from bring_in_and_clear(cache, keys, id)
+        else:
+            return result  # type: ignore[no-any-return]  # what a yield gives back is untyped
+
+
+def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:
+    return (yield from find_and_call(cache, id, partial(by_id.cancel, id=id), absent=_gone))
+
+
+def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
+    return (yield from find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=_gone))
+
+
+def requeue(cache: TopologyCache, id: str, due: int, *, in_doubt: bool = False) -> Operation[Outcome]:
+    make = partial(by_id.requeue, id=id, due=due)
+    return (yield from find_and_call(cache, id, make, absent=_gone, in_doubt=in_doubt))
+
+
+REQUEUES = 500
+"""Requests sent together."""
+
+
+def requeue_all(cache: TopologyCache, ids: Sequence[str], due: int) -> Operation[int]:
+    """Requeues those of these ids that are dead. Returns their number."""
+    count = 0
+    for at in range(0, len(ids), REQUEUES):
+        topology, some = cache.topology, ids[at : at + REQUEUES]
+        homes = [cache.keys(topology.homes(each)[0]) for each in some]
+        calls = [by_id.requeue(keys, topology.epoch, each, due) for keys, each in zip(homes, some, strict=True)]
+        ids_of = dict(zip(map(id, calls), some, strict=True))
+        for call, outcome in (yield Many(calls)):
+            if isinstance(outcome, ShardqError) or _gone(outcome):
+                # Not there, or not under this topology: looked for like any other.
+                outcome = yield from requeue(cache, ids_of[id(call)], due, in_doubt=call.in_doubt)
+            count += bool(outcome)
+    return count
+
+
+def get(cache: TopologyCache, id: str, codec: Codec) -> Operation[TaskInfo | None]:
+    task = yield from find_and_call(cache, id, partial(by_id.get, id=id), absent=lambda found: found is None)
+    if task is None:
+        return None
+    record = decode_record(task.record, own=codec)
+    # No division: a float would miss the millisecond in years far away.
+    instant = _EPOCH + dt.timedelta(milliseconds=task.instant_ms) if task.instant_ms is not None else None
+    return TaskInfo(
+        id=id,
+        topic=topic_of(id),
+        state=task.state,
+        due=instant if task.state == "scheduled" else None,
+        deadline=instant if task.state == "leased" else None,
+        attempt=task.failures + task.lapses + 1,
+        failures=task.failures,
+        lapses=task.lapses,
+        reason=task.reason,
+        payload=record.payload,
+        headers=record.headers,
+        max_attempts=record.max_attempts,
+    )
+
+
+def _gone(outcome: Outcome) -> bool:
+    """True if the shard that was asked does not hold the id now."""
+    return outcome in (Outcome.GONE, Outcome.UNKNOWN)

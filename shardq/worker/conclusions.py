@@ -1,0 +1,56 @@
+"""Concludes a job: from the end of its handler to its settlement. Used by both runners, and by whoever ends what is
+overdue.
+
+Nothing here raises: exceptions and policies are the user's code, and a task without a settlement would be held, and its
+lease extended, for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shardq.worker.hooks import Hooks
+from shardq.worker.in_flight import InFlight
+from shardq.worker.job import Job, Settlement
+from shardq.worker.logs import tell
+from shardq.worker.policy import Bury, Retry, reason_of
+
+
+def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
+    """Settles the job of a handler that ended, unless it is settled already, and calls the hooks. None: it returned."""
+    if in_flight.finish(job, job.ack if failure is None else settlement_of(job, failure)):
+        if failure is None:
+            hooks.after(job.delivery)
+        else:
+            hooks.error(job.delivery, failure)
+
+
+def settlement_of(job: Job, exc: BaseException) -> Settlement:
+    try:
+        return _settlement(job, exc)
+    except BaseException as fault:  # noqa: BLE001  attributes of the user's own exception, SystemExit too
+        tell(logging.ERROR, "task %s failed with an exception that can't be read", job.delivery.id, exc=fault)
+        return job.retry(None, reason_of(exc))
+
+
+def _settlement(job: Job, exc: BaseException) -> Settlement:
+    match _alone(exc):
+        case Retry() as decided:
+            settlement: Settlement = job.retry(decided.delay, decided.reason)
+            tell(logging.INFO, "task %s is tried again: %s", job.delivery.id, decided.reason)
+        case Bury() as decided:
+            settlement = job.bury(decided.reason)
+            tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, decided.reason)
+        case _:
+            settlement = job.retry(None, reason_of(exc))
+            tell(logging.ERROR, "task %s failed in attempt %d", job.delivery.id, job.delivery.attempt, exc=exc)
+    return settlement
+
+
+def _alone(exc: BaseException) -> BaseException:
+    """The only exception in a group, if there is one: asyncio.TaskGroup makes a group of whatever one of its tasks
+    raises.
+    """
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc

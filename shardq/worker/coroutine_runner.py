@@ -1,0 +1,204 @@
+"""Runs handlers that are coroutine functions on an event loop: the caller's, or one of our own in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+import time
+from collections import deque
+
+from shardq import forks
+from shardq.threads import ended
+from shardq.worker.conclusions import conclude
+from shardq.worker.hooks import Hooks
+from shardq.worker.in_flight import InFlight
+from shardq.worker.job import Job
+from shardq.worker.kinds import check_result
+from shardq.worker.logs import tell
+from shardq.worker.strays import Strays
+
+BLOCKED_TICKS = 20
+"""Ticks without an answer of the loop, a second's worth, after which it counts as blocked. Ticks and not time: when the
+whole process stood still, the loop did, too, and deserves to be asked again.
+"""
+
+
+class CoroutineRunner:
+    """Runs at most ``concurrency`` at once. ``loop=None``: on a loop of our own, made for the first coroutine."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        hooks: Hooks,
+        strays: Strays,
+        *,
+        concurrency: int,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._in_flight = in_flight
+        self._hooks = hooks
+        self._strays = strays
+        self._concurrency = concurrency
+        self._loop = loop
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self._inbox: deque[Job] = deque()
+        self._tasks: dict[Job, asyncio.Task[None]] = {}
+        self._stray_tasks: dict[Job, asyncio.Task[None]] = {}
+        """Kept here, because a loop does not keep its tasks."""
+        self._asked_at: float | None = None
+        """The time at which the loop was asked for a sign of life that it still owes."""
+        self._ticks = 0
+
+    def take(self, jobs: list[Job]) -> None:
+        """Starts jobs. Called from any one thread."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._own_loop, name="shardq-coroutines", daemon=True)
+            self._thread.start()
+        self._loop.call_soon_threadsafe(self._start, jobs)
+
+    @property
+    def healthy(self) -> bool:
+        """False when our own loop has ended."""
+        return self._thread is None or self._thread.is_alive()
+
+    @property
+    def idle(self) -> bool:
+        """True when every coroutine has ended, strays apart."""
+        return not self._tasks
+
+    # ---- a loop that is blocked
+
+    def look(self) -> None:
+        """Asks the loop for a sign of life, or counts the ticks for which it owes one. Called once a tick, by one
+        thread.
+        """
+        if self._loop is None:
+            return
+        if self._asked_at is not None:
+            self._ticks += 1
+            return
+        self._ticks = 0
+        self._asked_at = time.monotonic()
+        # The caller's loop may have been closed: it never answers.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+    @property
+    def silent(self) -> bool:
+        """True while the loop owes an answer, if only for a moment."""
+        return self._asked_at is not None and self._ticks > 0
+
+    @property
+    def blocked(self) -> bool:
+        return self._asked_at is not None and self._ticks >= BLOCKED_TICKS
+
+    @property
+    def blocked_s(self) -> float:
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
+
+    @property
+    def at(self) -> str:
+        """The name of the handler that the loop is in."""
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        for tasks in (self._tasks, self._stray_tasks):
+            for job, each in tasks.copy().items():
+                if each is task:
+                    return f"handler {job.name}"
+        return "a call that is no handler" if task is None else f"{task.get_name()}, which is no handler"
+
+    # ---- ending
+
+    def cancel(self, jobs: list[Job], retry_for_s: float) -> None:
+        """Cancels coroutines whose tasks are settled already. One that runs on for that long is a stray. From any
+        thread.
+        """
+        if self._loop is not None:
+            # The caller's loop may have been closed.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel, jobs, retry_for_s)
+
+    def end(self) -> None:
+        """Ends our own loop; a thread that is stuck in a coroutine is left behind. The caller's loop goes on."""
+        if self._thread is not None and self._loop is not None:
+            self._ending = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            ended([self._thread])
+
+    # ---- on the loop
+
+    def _own_loop(self) -> None:
+        loop = self._loop
+        assert loop is not None, "made before its thread"
+        asyncio.set_event_loop(loop)
+        while not self._ending:
+            try:
+                loop.run_forever()
+            except BaseException as exc:  # noqa: BLE001  SystemExit of a task that a handler made comes out here
+                tell(logging.ERROR, "a task of a handler's own failed", exc=exc)
+        with contextlib.suppress(BaseException):
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    def _start(self, jobs: list[Job]) -> None:
+        self._inbox.extend(jobs)
+        while self._inbox and self._inbox[0].stage == "done":
+            # given back while every place was taken
+            self._inbox.popleft()
+        self._fill()
+
+    def _fill(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._inbox and len(self._tasks) < self._concurrency:
+            job = self._inbox.popleft()
+            # In an empty context of its own, as functions have.
+            task = contextvars.Context().run(loop.create_task, self._do(job))
+            self._tasks[job] = task
+            task.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]  # a default
+
+    def _ended(self, job: Job) -> None:
+        if self._tasks.pop(job, None) is None:
+            del self._stray_tasks[job]
+            self._strays.discard(job)
+        self._fill()
+
+    def _cancel(self, jobs: list[Job], retry_for_s: float) -> None:
+        for job in jobs:
+            if task := self._tasks.get(job):
+                task.cancel()
+                asyncio.get_running_loop().call_later(retry_for_s, self._give_up, job)
+
+    def _give_up(self, job: Job) -> None:
+        if (task := self._tasks.pop(job, None)) is not None:
+            self._stray_tasks[job] = task
+            self._strays.add(job)
+            self._strays.say(job)
+            self._fill()
+
+    async def _do(self, job: Job) -> None:
+        if not self._in_flight.begin(job):
+            return
+        failure: BaseException | None = None
+        depth = forks.depth()
+        self._hooks.before(job.delivery)
+        try:
+            if (result := await job.handler.run(job.delivery)) is not None:
+                check_result(result, job.name, "handler")
+        except BaseException as exc:  # noqa: BLE001  whatever it was, a cancellation too: the task is settled
+            failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
+        if job.stage == "done" and isinstance(failure, asyncio.CancelledError):
+            return  # Cancelled by us: the reason was logged when the task was settled.
+        conclude(self._in_flight, self._hooks, job, failure)

@@ -1,0 +1,40 @@
+"""``engine`` has few shards, no pollers, and a name of its own; ``migration`` moves its tasks by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shardq import Engine
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from tests.resharding.migration import Migration
+from tests.support.servers import Servers
+
+SHARDS = 4
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as engine:
+        yield engine
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    driver = Driver(Settings.from_url(url))
+    driver.open()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def migration(driver: Driver, name: str) -> Migration:
+    return Migration(driver, name)
+
+
+@pytest.fixture
+def servers(url: str) -> Iterator[Servers]:
+    with Servers(url) as servers:
+        yield servers

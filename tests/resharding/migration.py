@@ -1,0 +1,97 @@
+"""A migration by hand: one task is brought to any point on its way; a change of the number of shards, to any of its
+requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from shardq.calls import dispatch, resharding
+from shardq.calls.request import Command
+from shardq.drivers.sync import Driver
+from shardq.errors import ShardqError
+from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import Topology
+from shardq.operation import create_topology, run
+from shardq.resharding.resizing import resize
+from shardq.topology_cache import TopologyCache
+from tests.resharding.stepping import Stepped
+
+Stage = Literal["here", "taken", "put", "moved"]
+"""Of one task: not begun; out of the old shard; in the new one, and the moving task still there; done."""
+
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+class Migration:
+    """Of an engine that is open, or was."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._driver = driver
+        self._name = name
+        self._count = 0
+
+    def cache(self) -> TopologyCache:
+        """A map of now."""
+        return TopologyCache(self._name, run(self._driver, create_topology(self._name, 1)))
+
+    def bring(self, id: str, stage: Stage) -> None:
+        """From the shard under the last number to the one where it belongs now, as far as that."""
+        cache = self.cache()
+        epoch = cache.topology.epoch
+        source = cache.keys(Topology(epoch=1, shards=cache.topology.priors[-1]).shard_of(id))
+        target = cache.home(id)
+        assert source is not target, f"{id} does not move"
+        if stage == "here":
+            return
+        self._count += 1
+        number = f"by hand:{self._count}"
+        self._driver.call(resharding.reserve(target, epoch, number, [id]))
+        moving_tasks = self._driver.call(resharding.take(source, epoch, number, target.shard, [id]))
+        assert len(moving_tasks) == 1, f"{id} is not there to be taken"
+        if stage in ("put", "moved"):
+            self._driver.call(resharding.put(target, epoch, moving_tasks))
+        if stage == "moved":
+            self._driver.call(resharding.clear(source, epoch, moving_tasks))
+
+    def dispatch(self, id: str) -> None:
+        """Makes ready what is due in the shard where the id belongs now; nothing is moved by that."""
+        cache = self.cache()
+        call = dispatch.dispatch(cache.home(id), cache.topology.epoch, [""], limit=10, max_attempts=5, paused=())
+        assert self._driver.call(call).moved == 1
+
+    def resizing(self, shards: int) -> Stepped:
+        """Somebody who changes the number of shards, and has not begun."""
+        return Stepped(f"to {shards} shards", resize(self.cache(), shards, rate=None, members=0))
+
+    def step(self, steps: Stepped, times: int) -> None:
+        for _ in range(times):
+            steps.advance(self._carry)
+
+    def lose(self, steps: Stepped, meanwhile: Callable[[], object]) -> None:
+        """The next request is carried out and its answer lost; it is sent again when something else has happened."""
+        steps.advance(self._carry, lost=True, meanwhile=meanwhile)
+
+    def epoch_of(self, shard: int) -> int:
+        """What the shard was told last."""
+        (epoch,) = self._driver.call(resharding.meta_fields(self.cache().keys(shard), "epoch"))
+        return int(epoch or 0)
+
+    def places(self, id: str, shards: int) -> list[ShardKeys]:
+        """Where there is a record of it."""
+        all_keys = [self.cache().keys(shard) for shard in range(shards)]
+        return [keys for keys in all_keys if self._driver.call(Command(keys.slot, ("HEXISTS", keys.task, id), int))]
+
+    def _carry(self, request: Command[Any]) -> Any:
+        try:
+            return self._driver.call(request)
+        except ShardqError as exc:
+            return exc
+
+
+def moving_ids(old: int, new: int, count: int = 1) -> list[str]:
+    """Ids that belong to another shard under the new number than under the old one."""
+    before, after = Topology(epoch=1, shards=old), Topology(epoch=1, shards=new)
+    candidates = (f"mover{n}" for n in range(100 * count * max(old, new)))
+    moving = [id for id in candidates if before.shard_of(id) != after.shard_of(id)]
+    return moving[:count]

@@ -1,0 +1,166 @@
+"""Orders about all tasks while tasks move, to more shards and to fewer: purge, dead and requeue_all meet each one."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq import Engine, Task
+from shardq.engine import control
+from shardq.layout.topology import Topology
+from tests.resharding.conftest import SHARDS
+from tests.resharding.migration import Migration, moving_ids
+from tests.resharding.stepping import Stepped
+from tests.support.states import FAR_S, claim
+from tests.support.waiting import wait_until
+
+MOVING = 12
+
+
+def changed(engine: Engine, shards: int) -> None:
+    """The new number is in force; there is no dispatcher, so nothing migration."""
+    (engine.expand if shards > engine.topology.shards else engine.shrink)(shards)
+
+
+def settled(engine: Engine) -> None:
+    engine.start()
+    assert engine.growth().wait(30), engine.growth()
+    engine.stop()
+
+
+@pytest.fixture
+def ids(shards: int) -> list[str]:
+    """Some that the change migration, and as many that stay."""
+    before, after = Topology(epoch=1, shards=SHARDS), Topology(epoch=1, shards=shards)
+    staying = [id for n in range(1000) if before.shard_of(id := f"stayer{n}") == after.shard_of(id)]
+    return moving_ids(SHARDS, shards, MOVING) + staying[:MOVING]
+
+
+@pytest.fixture
+def dead(engine: Engine, ids: list[str]) -> list[str]:
+    """All of them are dead."""
+    engine.push_many([Task(id, id=id) for id in ids])
+    engine.start()
+    consumer = engine.consumer()
+    consumer.bury(claim(consumer, len(ids)), "of no use")
+    engine.stop()
+    return ids
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+@pytest.mark.parametrize("topic", [None, ""])
+def test_a_purge_that_stands_still_while_all_moves(
+    engine: Engine, migration: Migration, shards: int, ids: list[str], topic: str | None
+) -> None:
+    requests, done, numbers = 0, False, [SHARDS, shards]
+    while not done:
+        engine.push_many([Task(id, id=id, delay=FAR_S) for id in ids])
+        changed(engine, numbers[1])
+        purge = Stepped("purge", control.purge(migration.cache(), topic))
+        migration.step(purge, requests)
+        done = purge.done
+        settled(engine)
+        migration.step(purge, 500)
+        assert purge.done
+        assert engine.stats().scheduled == 0, f"after {requests} requests {[id for id in ids if engine.get(id)]} stayed"
+        assert purge.result == len(ids)
+        numbers.reverse()
+        requests += 2
+    assert requests > SHARDS
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+def test_a_purge_of_what_is_on_its_way(engine: Engine, migration: Migration, shards: int, ids: list[str]) -> None:
+    engine.push_many([Task(id, id=id, delay=FAR_S) for id in ids])
+    changed(engine, shards)
+    for id in ids[:MOVING]:
+        migration.bring(id, "taken")
+    assert engine.purge(everything=True) == len(ids)
+    settled(engine)
+    assert [id for id in ids if engine.get(id)] == []
+
+
+def test_a_purge_while_the_number_changes_twice(engine: Engine, migration: Migration) -> None:
+    ids = engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
+    changed(engine, 2)
+    purge = Stepped("purge", control.purge(migration.cache(), None))
+    migration.step(purge, 6)
+    settled(engine)
+    changed(engine, 9)
+    migration.step(purge, 6)
+    settled(engine)
+    migration.step(purge, 500)
+    assert (purge.done, purge.result) == (True, len(ids))
+    assert engine.stats().scheduled == 0
+
+
+def test_a_purge_says_how_far_it_came(engine: Engine, migration: Migration, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "MOST_WALKS", 1)
+    engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
+    purge = Stepped("purge", control.purge(migration.cache(), None))
+    migration.step(purge, 4)
+    changed(engine, 9)
+    migration.step(purge, 500)
+    assert purge.done
+    assert "changed 1 times meanwhile" in str(purge.result)
+    assert "tasks were purged before that" in "".join(purge.result.__notes__)
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+@pytest.mark.parametrize("read", [1, 5, 13, 24])
+def test_the_dead_are_listed_while_they_move(engine: Engine, shards: int, dead: list[str], read: int) -> None:
+    changed(engine, shards)
+    tasks = engine.dead()
+    listed = [next(tasks).id for _ in range(read)]
+    settled(engine)
+    listed += [task.id for task in tasks]
+    assert sorted(listed) == sorted(dead)
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+def test_the_dead_are_listed_while_the_number_changes(engine: Engine, shards: int, dead: list[str]) -> None:
+    tasks = engine.dead()
+    listed = [next(tasks).id for _ in range(3)]
+    changed(engine, shards)
+    settled(engine)
+    listed += [task.id for task in tasks]
+    assert sorted(listed) == sorted(dead)
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+def test_all_are_requeued_that_are_on_their_way(
+    engine: Engine, migration: Migration, shards: int, dead: list[str]
+) -> None:
+    changed(engine, shards)
+    for id in dead[:MOVING]:
+        migration.bring(id, "taken")
+    assert engine.requeue_all() == len(dead)
+    engine.start()
+    assert sorted(delivery.id for delivery in claim(engine.consumer(), len(dead))) == sorted(dead)
+
+
+def test_a_purge_takes_what_becomes_ready_meanwhile_in_a_topic_that_is_new_there(
+    engine: Engine, migration: Migration
+) -> None:
+    changed(engine, 1)
+    settled(engine)
+    ids = engine.push_many([Task(n, delay=FAR_S, topic="late", id=f"n{n}") for n in range(20)])
+    purge = Stepped("purge", control.purge(migration.cache(), None))
+    migration.step(purge, 1)  # the shard has no topic yet
+    engine.start()
+    assert all(engine.reschedule(id, delay=0) for id in ids)
+    wait_until(lambda: engine.stats().ready == len(ids), "all are ready")
+    engine.stop()
+    migration.step(purge, 500)
+    assert purge.result == len(ids)
+    assert engine.stats().ready == 0
+
+
+def test_the_order_is_the_way_tasks_move() -> None:
+    for before in range(1, 20):
+        for after in range(1, 20):
+            topology = Topology(epoch=2, shards=after, priors=(before,))
+            order = topology.downstream()
+            assert sorted(order) == list(topology.span())
+            old, new = Topology(epoch=1, shards=before), Topology(epoch=1, shards=after)
+            for n in range(200):
+                assert order.index(old.shard_of(f"i{n}")) <= order.index(new.shard_of(f"i{n}"))

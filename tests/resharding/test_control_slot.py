@@ -1,0 +1,191 @@
+"""A control slot that forgets: the last topology is lost by a failover, or all of it, while tasks are in the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, Task
+from shardq.layout.keys import control_keys
+from tests.resharding.conftest import SHARDS
+from tests.support.servers import Servers, keys_of
+from tests.support.states import FAR_S, claim
+from tests.support.waiting import wait_until
+
+
+class Control:
+    """The stored topology, in the hands of the test."""
+
+    def __init__(self, servers: Servers, name: str) -> None:
+        self._servers, self._keys = servers, control_keys(name)
+
+    def read(self) -> dict[bytes, bytes]:
+        fields: dict[bytes, bytes] = self._servers.ask(self._keys.slot, "HGETALL", self._keys.topology)
+        return fields
+
+    def lose(self, before: dict[bytes, bytes] | None = None) -> None:
+        """All of it, or what was written since."""
+        self._servers.ask(self._keys.slot, "DEL", self._keys.topology)
+        if before:
+            words = [word for pair in before.items() for word in pair]
+            self._servers.ask(self._keys.slot, "HSET", self._keys.topology, *words)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._servers.ask(self._keys.slot, "HGET", self._keys.topology, "epoch") or 0)
+
+    @property
+    def shards(self) -> int:
+        return int(self.read().get(b"shards", 0))
+
+
+@pytest.fixture
+def control(servers: Servers, name: str) -> Control:
+    return Control(servers, name)
+
+
+@pytest.fixture
+def ids(engine: Engine) -> list[str]:
+    return [str(id) for id in engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(200)])]
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
+def test_who_knows_it_restores_it(engine: Engine, control: Control, ids: list[str], everything: bool) -> None:
+    before = control.read()
+    engine.start()
+    assert engine.expand(8).wait(30)
+    now = control.read()
+    control.lose(None if everything else before)
+    wait_until(lambda: control.read() == now, "a heartbeat restores it")
+    assert [id for id in ids if not engine.cancel(id)] == []
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
+def test_nobody_knows_it_but_the_shards(
+    engine: Engine, control: Control, ids: list[str], url: str, name: str, everything: bool
+) -> None:
+    before = control.read()
+    engine.start()
+    assert engine.expand(8).wait(30)
+    engine.close()
+    control.lose(None if everything else before)
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
+        assert [id for id in ids if not other.cancel(id)] == []
+        other.push_many([Task(n, delay=0) for n in range(50)])
+        assert other.topology.shards == control.shards == 8
+        other.start()
+        consumer = other.consumer()
+        consumer.ack(claim(consumer, 50))
+        assert other.stats().scheduled == 0
+
+
+def test_the_announcement_is_lost(engine: Engine, control: Control, ids: list[str]) -> None:
+    """Of a change in force, so that the shards are two epochs ahead."""
+    before = control.read()
+    engine.expand(8)
+    control.lose(before)
+    with Engine(engine.options.url, name=engine.name, timeout=10.0) as other:
+        assert [id for id in ids[::10] if not other.cancel(id)] == []
+    assert control.shards == 8
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
+@pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
+def test_whoever_comes_by_repairs_it(
+    engine: Engine, control: Control, ids: list[str], url: str, name: str, everything: bool, who: str
+) -> None:
+    """Without a push, or another order that would do it."""
+    before = control.read()
+    engine.start()
+    assert engine.expand(8).wait(30)
+    engine.close()
+    control.lose(None if everything else before)
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
+        if who == "a dispatcher":
+            other.start()
+            wait_until(lambda: control.shards == 8, "it is restored")
+            wait_until(lambda: other.stats().healthy, "every poller is well")
+        else:
+            consumer = other.consumer()
+            wait_until(lambda: not consumer.claim(1, wait=0.5) and control.shards == 8, "it is restored")
+        assert [id for id in ids if not other.cancel(id)] == []
+
+
+@pytest.mark.parametrize("who", ["a dispatcher", "a consumer", "a producer"])
+def test_a_topology_that_nobody_has_a_copy_of(
+    engine: Engine, control: Control, servers: Servers, ids: list[str], url: str, name: str, who: str
+) -> None:
+    """The last edit is lost, and no more than that."""
+    before = control.read()
+    engine.pause("mail")
+    epoch = engine.topology.epoch
+    engine.close()
+    control.lose(before)
+    for keys in keys_of(name, SHARDS):
+        servers.ask(keys.slot, "HDEL", keys.meta, "topology")
+    with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
+        if who == "a dispatcher":
+            other.start()
+        elif who == "a producer":
+            other.push("x", delay=FAR_S)
+        consumer = other.consumer()
+
+        def restored() -> bool:
+            if who == "a consumer":
+                consumer.claim(1)
+            return control.epoch > epoch
+
+        wait_until(restored, "there is a topology that is newer than the lost one")
+        assert other.topology.paused == ()
+        assert [id for id in ids if not other.cancel(id)] == []
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
+def test_nobody_spins_until_it_is_repaired(
+    engine: Engine, control: Control, servers: Servers, url: str, name: str, who: str
+) -> None:
+    """Whoever published the topology may be about to tell it: that is waited for, longer from one look to the next."""
+    keys = keys_of(name, SHARDS)[0]
+    lost = 1_000_000
+    with Engine(url, name=name, timeout=10.0) as other:
+        servers.ask(keys.slot, "HSET", keys.meta, "epoch", lost)
+        before = calls(servers)
+        if who == "a dispatcher":
+            other.start()
+            wait_until(lambda: control.epoch > lost, "it is repaired")
+        else:
+            consumer = other.consumer()
+            wait_until(lambda: not consumer.claim(1, wait=0.2) and control.epoch > lost, "it is repaired")
+        assert calls(servers) - before < 100
+
+
+def calls(servers: Servers) -> int:
+    """How often the topology was read until now."""
+    (stats,) = servers.ask_all("INFO", "commandstats")
+    return int(stats.get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+@pytest.fixture
+def own_engine(own_server: Server, name: str) -> Iterator[Engine]:
+    with Engine(own_server.url, name=name, shards=SHARDS, timeout=10.0) as engine:
+        yield engine
+
+
+def test_a_server_that_lost_everything(own_engine: Engine, own_server: Server) -> None:
+    own_engine.start()
+    assert own_engine.expand(8).wait(30)
+    own_engine.push_many([Task(n, delay=FAR_S) for n in range(50)])
+    own_server.ask("FLUSHALL")
+    own_engine.push_many([Task(n, delay=0) for n in range(50)])
+    consumer = own_engine.consumer()
+    consumer.ack(claim(consumer, 50))
+    wait_until(
+        lambda: own_server.ask("HGET", control_keys(own_engine.name).topology, "shards") == "8", "it is declared"
+    )
+    assert own_engine.expand(12).wait(30)
+    stats = own_engine.stats()
+    assert (stats.scheduled, len(stats.shards)) == (0, 12)
+    wait_until(lambda: own_engine.stats().healthy, "every poller is well")

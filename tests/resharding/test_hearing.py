@@ -1,0 +1,67 @@
+"""A process that hears of the change while it packs a push: whatever it decides by its map, it decides by one map.
+
+Its dispatcher, its consumers and its producers share the map, and any of them may learn a newer one at any moment: also
+between two glances of another thread.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq import Engine
+from shardq.calls.request import Word
+from shardq.drivers.sync import Driver
+from shardq.layout.topology import Topology
+from shardq.model.record import RAW, codec_named, encode_record
+from shardq.operation import run
+from shardq.producer import pushing
+from shardq.producer.packing import Entries, Packer
+from shardq.topology_cache import TopologyCache
+from tests.resharding.conftest import SHARDS
+from tests.resharding.migration import Migration, moving_ids
+from tests.support.states import FAR_S
+
+MORE = 7
+
+LATER_MS = 4_000_000_000_000
+
+GLANCES = 8
+"""More than any push takes to be on its way."""
+
+
+class Hearing(TopologyCache):
+    """Hears of ``news`` after so many glances at the topology."""
+
+    def __init__(self, name: str, topology: Topology, news: Topology, counts_by_shard: int) -> None:
+        super().__init__(name, topology)
+        self._news, self._counts_by_shard = news, counts_by_shard
+
+    @property
+    def topology(self) -> Topology:
+        if self._counts_by_shard == 0:
+            self.learn(self._news)
+        self._counts_by_shard -= 1
+        return super().topology
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_push(engine: Engine, driver: Driver, migration: Migration, own: bool, many: bool) -> None:
+    """Of an id of the caller's that is in an earlier shard, and of one of the engine's."""
+    packer = Packer(codec_named("raw"), max_payload=1 << 20)
+    ids = moving_ids(SHARDS, MORE, GLANCES)
+    if own:
+        for id in ids:
+            engine.push("x", id=id, delay=FAR_S)
+    before = engine.topology
+    engine.expand(MORE)
+    for counts_by_shard, id in enumerate(ids):
+        words: list[Word] = [id, LATER_MS, encode_record(RAW, b"x")]
+        entries = Entries([id], [], [*words, "keep", 0]) if own else Entries([id], words, [])
+        cache = Hearing(engine.name, before, engine.topology, counts_by_shard)
+        if many:
+            (receipt,) = run(driver, pushing.push(cache, packer, entries, most=10))
+        else:
+            receipt = run(driver, pushing.push_one(cache, packer, entries))
+        assert receipt.outcome == ("kept" if own else "pushed")
+        assert migration.places(id, MORE) == [cache.keys((before if own else engine.topology).shard_of(id))]

@@ -1,0 +1,196 @@
+"""An answer is lost, and a newer topology refuses the resend: what the first send may have done is not forgotten."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from shardq import Delivery, Engine, Outcome, Task
+from shardq.calls import consume
+from shardq.calls.answers import Stale
+from shardq.calls.consume import SettleAck
+from shardq.calls.request import Call
+from shardq.consumer.settling import SettleStatuses
+from shardq.layout.keys import ShardKeys
+from shardq.model.record import codec_named
+from shardq.model.task import OnConflict
+from shardq.operation import Many, Operation, call_every_shard, call_shard, call_shards
+from shardq.producer import by_id, pushing
+from shardq.producer.packing import Entries, Packer
+from shardq.producer.stream import Stream
+from tests.resharding.conftest import SHARDS
+from tests.resharding.migration import Migration, moving_ids
+from tests.resharding.stepping import Stepped
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+LATER_MS = int(LATER.timestamp() * 1000)
+MORE = 7
+
+pytestmark = pytest.mark.parametrize("url", ["single"], indirect=True)
+
+
+@pytest.fixture
+def id() -> str:
+    """Of a task that the change migration."""
+    return moving_ids(SHARDS, MORE)[0]
+
+
+PACKER = Packer(codec_named("json"), max_payload=1000)
+
+
+def packed(task: Task) -> Entries:
+    return PACKER.one(task)
+
+
+def dead(engine: Engine, id: str) -> None:
+    engine.start()
+    put(engine, "dead", id=id)
+    engine.stop()
+
+
+def test_cancel(engine: Engine, migration: Migration, id: str) -> None:
+    engine.push("x", id=id, delay=FAR_S)
+    cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
+    migration.lose(cancel, lambda: engine.expand(MORE))
+    migration.step(cancel, 50)
+    assert cancel.result is Outcome.UNKNOWN
+    assert engine.get(id) is None
+
+
+def test_cancel_where_the_task_is_not(engine: Engine, migration: Migration, id: str) -> None:
+    """The shard whose answer was lost had nothing; the one asked after it has the task."""
+    engine.expand(MORE)
+    engine.push("x", id=id, delay=FAR_S)
+    cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
+    migration.lose(cancel, lambda: None)
+    migration.step(cancel, 50)
+    assert cancel.result is Outcome.CANCELLED
+    assert engine.get(id) is None
+
+
+def test_requeue(engine: Engine, migration: Migration, id: str) -> None:
+    dead(engine, id)
+    requeue = Stepped("requeue", by_id.requeue(migration.cache(), id, LATER_MS))
+    migration.lose(requeue, lambda: engine.expand(MORE))
+    migration.step(requeue, 50)
+    assert requeue.result is Outcome.REQUEUED
+    assert state_of(engine, id) == "scheduled"
+
+
+def test_requeue_of_all(engine: Engine, migration: Migration, id: str) -> None:
+    dead(engine, id)
+    requeue = Stepped("requeue all", by_id.requeue_all(migration.cache(), [id], LATER_MS))
+    migration.lose(requeue, lambda: engine.expand(MORE))
+    migration.step(requeue, 50)
+    assert requeue.result == 1
+
+
+def test_reschedule(engine: Engine, migration: Migration, id: str) -> None:
+    """To now; and the task was done when it was asked for again."""
+
+    def done() -> None:
+        engine.start()
+        consumer = engine.consumer()
+        consumer.ack(claim(consumer, 1))
+        engine.expand(MORE)
+
+    engine.push("x", id=id, delay=FAR_S)
+    reschedule = Stepped("reschedule", by_id.reschedule(migration.cache(), id, 0))
+    migration.lose(reschedule, done)
+    migration.step(reschedule, 50)
+    assert reschedule.result is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("how", ["each", "on_shard", "everywhere"])
+def test_ack(engine: Engine, migration: Migration, id: str, how: str) -> None:
+    engine.start()
+    engine.push("x", id=id)
+    (delivery,) = claim(engine.consumer(), 1)
+    engine.stop()
+    cache = migration.cache()
+    its = cache.keys(delivery.shard)
+
+    def settle(keys: ShardKeys, epoch: int) -> Call[SettleStatuses]:
+        return consume.settle(keys, epoch, [SettleAck(id, delivery.token)] if keys == its else [])
+
+    operations: dict[str, Operation[Any]] = {
+        "each": call_shards(cache, [(its, settle)]),
+        "on_shard": call_shard(cache, lambda: its, settle),
+        "everywhere": call_every_shard(cache, settle),
+    }
+    ack = Stepped("ack", operations[how])
+    if how == "everywhere":
+        migration.step(ack, delivery.shard)
+    migration.lose(ack, lambda: engine.expand(MORE))
+    migration.step(ack, 50)
+    assert ack.result in ({}, [{}], [(keys, {}) for keys in cache.span()])
+    assert engine.get(id) is None
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+@pytest.mark.parametrize("many", [False, True], ids=["push", "push_many"])
+def test_push(engine: Engine, migration: Migration, id: str, on_conflict: OnConflict, many: bool) -> None:
+    entries = packed(Task("x", id=id, at=LATER, on_conflict=on_conflict))
+    cache = migration.cache()
+    if many:
+        push = Stepped("push", pushing.push(cache, PACKER, entries, most=10))
+    else:
+        push = Stepped("push", pushing.push_one(cache, PACKER, entries))
+    migration.lose(push, lambda: engine.expand(MORE))
+    migration.step(push, 50)
+    (receipt,) = push.result if many else [push.result]
+    assert receipt.outcome == "pushed"
+    engine.start()
+    assert engine.growth().wait(30)
+    assert migration.places(id, MORE) == [migration.cache().home(id)]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ids of ours", "an id of the caller's"])
+def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> None:
+    cache = migration.cache()
+    stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 10)
+    calls = stream.calls()
+    call = next(calls)
+
+    def one() -> Operation[Any]:
+        return (yield Many([call]))
+
+    sending = Stepped("the first", one())
+    migration.lose(sending, lambda: engine.expand(MORE))
+    ((_, answer),) = sending.result
+    assert isinstance(answer, Stale)
+    assert next(calls, None) is None
+    stream.note(call, answer)
+    (window,) = stream.finished()
+    rest = Stepped("the rest", stream.completed(window))
+    migration.step(rest, 50)
+    (receipt,) = rest.result
+    assert receipt.outcome == "pushed"
+    stream.check()
+    assert engine.stats().scheduled == 1
+
+
+def test_a_replaced_task_that_moves_on_is_not_replaced_again(engine: Engine, migration: Migration, id: str) -> None:
+    """The earlier shard replaced it, its answer was lost, and the task was moved and claimed before the resend."""
+    engine.push("first", id=id, delay=FAR_S)
+    engine.expand(MORE)
+    words = packed(Task("second", id=id, on_conflict="replace")).unique
+    push = Stepped("push", pushing.push_unique(migration.cache(), words))
+    consumer = engine.consumer(lease=60)
+
+    def moved_and_claimed() -> None:
+        migration.bring(id, "moved")
+        migration.dispatch(id)
+        wait_until(lambda: state_of(engine, id) == "ready", "it is ready")
+        deliveries.extend(claim(consumer, 1))
+
+    deliveries: list[Delivery] = []
+    migration.lose(push, moved_and_claimed)
+    migration.step(push, 50)
+    assert push.result == "pushed"
+    assert state_of(engine, id) == "leased"
+    consumer.ack(deliveries)

@@ -1,0 +1,187 @@
+"""The worker's table: every job has one settlement, whoever gives it, and nobody waits for nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from shardq import Backoff
+from shardq.model.task import Delivery
+from shardq.worker.handlers import Handler
+from shardq.worker.in_flight import MOST_AT_ONCE, InFlight
+from shardq.worker.job import Job
+from shardq.worker.prefetch import STALE_S
+from tests.support.waiting import wait_until
+
+HANDLER = Handler(
+    topic="",
+    run=print,
+    is_coroutine=lambda _: False,
+    has_coroutines=lambda: False,
+    name=lambda _: "print",
+    max_attempts=1,
+    backoff=Backoff(),
+)
+
+
+def jobs(count: int) -> list[Job]:
+    return [
+        Job(
+            Delivery(
+                id=f"{n}", topic="", payload=None, attempt=1, headers={}, token="t", shard=0, failures=0, lapses=0
+            ),
+            HANDLER,
+        )
+        for n in range(count)
+    ]
+
+
+def filled(count: int, concurrency: int = 4) -> tuple[InFlight, list[Job]]:
+    in_flight, made = InFlight(concurrency), jobs(count)
+    in_flight.put(made)
+    in_flight.offer(made)
+    return in_flight, made
+
+
+def test_a_verdict_once() -> None:
+    in_flight, (job,) = filled(1)
+    assert in_flight.begin(job)
+    timed_out = job.retry(None, "timed out")
+    assert in_flight.finish(job, timed_out)
+    assert not in_flight.finish(job, job.ack)
+    assert in_flight.settlements() == [(job, timed_out)]
+    in_flight.settled([job])
+    assert repr(in_flight) == "<InFlight: 0 running, 0 held, 0 to settle>"
+
+
+def test_of_many_that_judge_at_once_one_is_heard() -> None:
+    in_flight, made = filled(200)
+    for job in made:
+        assert in_flight.begin(job)
+    barrier = threading.Barrier(4)
+
+    def judge_all() -> int:
+        barrier.wait()
+        return sum(in_flight.finish(job, job.ack) for job in made)
+
+    with ThreadPoolExecutor(4) as threads:
+        heard = [threads.submit(judge_all) for _ in range(4)]
+        assert sum(each.result() for each in heard) == 200
+    assert len(in_flight.settlements()) == 200
+    assert repr(in_flight) == "<InFlight: 0 running, 0 held, 0 to settle>"
+
+
+def test_what_was_given_back_is_not_begun() -> None:
+    in_flight, (job,) = filled(1)
+    assert in_flight.finish(job, job.back())
+    assert not in_flight.begin(job)
+    assert in_flight.settlements() == [(job, job.back())]
+
+
+def test_a_lost_lease_is_settled_with_nobody() -> None:
+    in_flight, (job,) = filled(1)
+    in_flight.begin(job)
+    assert in_flight.finish(job, None)
+    assert not in_flight.finish(job, job.ack)
+    in_flight.end()
+    assert in_flight.settlements() == []
+
+
+def test_hands_share_a_backlog_of_quick_jobs() -> None:
+    in_flight, _ = filled(100, concurrency=4)
+    assert len(in_flight.take()) == 25
+    assert len(in_flight.take()) == 18
+    in_flight, _ = filled(1000, concurrency=4)
+    assert len(in_flight.take()) == MOST_AT_ONCE
+    in_flight, _ = filled(3, concurrency=4)
+    assert len(in_flight.take()) == 1
+
+
+def test_slow_jobs_are_taken_one_by_one() -> None:
+    in_flight, made = filled(100, concurrency=4)
+    in_flight.prefetch.finished(1, 1.0, time.monotonic())
+    assert in_flight.take() == made[:1]
+
+
+def test_an_offer_says_how_many_find_no_hand() -> None:
+    in_flight = InFlight(4)
+    made = jobs(3)
+    in_flight.put(made)
+    assert in_flight.offer(made[:2]) == 2
+    assert len(in_flight.take()) == 1
+    assert in_flight.offer(made[2:]) == 2
+
+
+def test_what_lies_too_long_is_stale_also_behind_another() -> None:
+    in_flight, made = filled(3)
+    (first,) = in_flight.take()
+    in_flight.begin(first)
+    (behind,) = in_flight.take()
+    for job in made:
+        job.claimed_at -= STALE_S * 2
+    assert set(in_flight.stale()) == {behind, made[2]}
+    fresh = jobs(1)
+    in_flight.put(fresh)
+    in_flight.offer(fresh)
+    assert in_flight.take() == fresh
+
+
+def test_wanting_ends_with_the_fetching() -> None:
+    in_flight, _ = filled(4, concurrency=2)
+    with ThreadPoolExecutor(1) as threads:
+        wanted = threads.submit(in_flight.wanted)
+        in_flight.stop_fetching()
+        assert wanted.result(30) == 0
+
+
+def test_a_free_hand_wants_more() -> None:
+    in_flight, made = filled(2, concurrency=2)
+    for job in made:
+        in_flight.begin(job)
+    with ThreadPoolExecutor(1) as threads:
+        wanted = threads.submit(in_flight.wanted)
+        assert not wanted.done()
+        in_flight.finish(made[0], made[0].ack)
+        assert wanted.result(30) == 1
+
+
+def test_a_place_that_is_left_when_all_have_begun_wants_more() -> None:
+    """None of them may end for hours."""
+    in_flight, made = filled(3, concurrency=4)
+    with ThreadPoolExecutor(1) as threads:
+        wanted = threads.submit(in_flight.wanted)
+        assert not wanted.done()
+        for job in made:
+            in_flight.begin(job)
+        assert wanted.result(30) == 1
+
+
+def test_the_end_wakes_everybody() -> None:
+    in_flight = InFlight(2)
+    with ThreadPoolExecutor(4) as threads:
+        taking, settling = threads.submit(in_flight.take), threads.submit(in_flight.settlements)
+        watching = threads.submit(in_flight.watched, 60.0)
+        wait_until(lambda: taking.running() and settling.running() and watching.running(), "all of them wait")
+        in_flight.stop_fetching()
+        in_flight.end()
+        assert (taking.result(30), settling.result(30), watching.result(30)) == ([], [], None)
+
+
+def test_quiet_when_the_last_has_its_verdict() -> None:
+    in_flight, (job,) = filled(1)
+    assert in_flight.wait_quiet(time.monotonic())
+    in_flight.begin(job)
+    assert not in_flight.wait_quiet(time.monotonic() + 0.01)
+    assert in_flight.unfinished() == [job]
+    with ThreadPoolExecutor(1) as threads:
+        quiet = threads.submit(in_flight.wait_quiet, time.monotonic() + 60)
+        in_flight.finish(job, job.ack)
+        assert quiet.result(30)
+    assert in_flight.unfinished() == []
+
+
+def test_the_end_finds_what_nobody_has_begun() -> None:
+    in_flight, made = filled(3)
+    in_flight.begin(made[0])
+    assert set(in_flight.emptied()) == set(made[1:])
