@@ -56,7 +56,10 @@ class Process:
             if not self._is_server() or not condition():
                 return False
             signal.pidfd_send_signal(process, signal.SIGTERM)
-            return not wait_s or bool(select.select([process], [], [], wait_s)[0])
+            # not select.select(), which can't look at descriptors past 1,023
+            ended = select.poll()
+            ended.register(process, select.POLLIN)
+            return not wait_s or bool(ended.poll(wait_s * 1000))
         except (AttributeError, OSError):
             return False
         finally:
