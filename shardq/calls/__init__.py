@@ -1,5 +1,6 @@
-"""Every operation as a value: which script or command, on which keys, with which arguments, and how its answer reads.
+"""Every request as a value: the script or command, its keys and arguments, and how its answer reads. No I/O.
 
-Nothing here does I/O. One module for each side of the engine: ``produce``, ``dispatch``, ``consume``, ``orders`` (by
-id), ``observe`` and ``control``; ``request`` says what a driver needs to know, ``answers`` what all scripts share.
+One module for each side of the engine: ``produce``, ``by_id``, ``dispatch``, ``consume``, ``limits``, ``clean``,
+``resharding``, ``replicas``, ``observe`` and ``control``. ``request`` is what a driver needs to know of a request,
+``answers`` what the answers of all scripts share.
 """

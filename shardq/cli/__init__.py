@@ -1,10 +1,10 @@
 """The ``shardq`` command. ``main`` is the console script; it is all that works without click and rich.
 
 Reading order: ``app`` (the commands, and what becomes of their errors), ``options`` (what every command takes),
-``session`` (from options to an open engine), then the commands: ``push``, ``orders``, ``forward``, ``stats``, ``run``,
-``demo``; to operate the whole: ``shards``, ``resharding``, ``dead``, ``topics``, ``acl``. ``output`` and
-``shard_table`` are how they speak, ``words`` what they make of the engine's, ``durations`` and ``numbers`` how they
-read options, ``signals`` how they end, ``supervisor`` how they learn who serves what.
+``session`` (from options to an open engine), then the commands: ``push``, ``by_id``, ``forward``, ``stats``, ``run``,
+``demo``; to operate the whole: ``shards``, ``grow``, ``dead``, ``topics``, ``acl``. ``output`` and ``shard_table``
+show, ``words`` puts the engine's errors in the command's words, ``durations`` and ``numbers`` read options, ``signals``
+ends a command, ``fleet`` reads how far the sweeps are.
 """
 
 from __future__ import annotations
