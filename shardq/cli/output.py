@@ -28,7 +28,7 @@ def prepare() -> None:
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  for as long as the process
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  as above
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")

@@ -26,7 +26,8 @@ from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.model.record import decode_record
 from shardq.model.task import Delivery
-from shardq.operation import Many, Operation, recover, refresh
+from shardq.operation import Many, Operation
+from shardq.recovery import recover, refresh
 
 log = logging.getLogger("shardq.consumer")
 

@@ -19,7 +19,8 @@ from shardq.calls.request import Call
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.layout.topology import Limit
 from shardq.model.task import Delivery
-from shardq.operation import Many, Operation, refresh
+from shardq.operation import Many, Operation
+from shardq.recovery import refresh
 from shardq.topology_cache import TopologyCache
 
 Lease = tuple[str, str]

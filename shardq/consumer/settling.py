@@ -12,7 +12,8 @@ from shardq.consumer.claims import Claims
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Delivery
-from shardq.operation import Operation, Part, call_shards
+from shardq.operation import Operation
+from shardq.recovery import Part, call_shards
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ControlKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Operation, refresh, run
+from shardq.operation import Operation, run
+from shardq.recovery import refresh
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.dispatcher")

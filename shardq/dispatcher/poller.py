@@ -24,7 +24,8 @@ from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import recover, run
+from shardq.operation import run
+from shardq.recovery import recover
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.dispatcher")

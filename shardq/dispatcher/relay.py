@@ -30,7 +30,8 @@ from shardq.layout.keys import ShardKeys
 from shardq.layout.slots import slot_of
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.model.record import encoded_payload
-from shardq.operation import call_shard, refresh, run
+from shardq.operation import run
+from shardq.recovery import call_shard, refresh
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.relay")

@@ -71,8 +71,8 @@ class AsyncDriver:
         """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
         router = self._router
         router.check_open()
-        retry_for_s = self.settings.timeout if timeout is None else timeout
-        retrying = RetryingCall(call, now=time.monotonic(), timeout=retry_for_s)
+        timeout_s = self.settings.timeout if timeout is None else timeout
+        retrying = RetryingCall(call, now=time.monotonic(), timeout=timeout_s)
         while True:
             address = router.target(retrying)
             answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
@@ -90,7 +90,7 @@ class AsyncDriver:
         self,
         calls: Iterable[Command[T]],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 (as in call)
+        timeout: float | None = None,  # noqa: ASYNC109  as in call
     ) -> AsyncIterator[tuple[Command[T], T | ShardqError]]:
         """Carry many calls out, yielding each with its result or error as it comes, in no order.
 

@@ -355,8 +355,8 @@ def carry(
     timeout: float | None,
 ) -> T:
     """Send a call until it is answered or its time is over. ``trip`` makes one try at a node."""
-    retry_for_s = router.settings.timeout if timeout is None else timeout
-    retrying = RetryingCall(call, now=time.monotonic(), timeout=retry_for_s)
+    timeout_s = router.settings.timeout if timeout is None else timeout
+    retrying = RetryingCall(call, now=time.monotonic(), timeout=timeout_s)
     while True:
         address = router.target(retrying)
         answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self
 
-from shardq import operation
+from shardq import operation, recovery
 from shardq.consumer import AsyncConsumer, Consumer
 from shardq.consumer.background import BackgroundTasks
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -146,7 +146,7 @@ class AsyncEngine(AsyncOperatorCommands):
             driver = AsyncDriver(settings)
             try:
                 await driver.open()
-                topology = await operation.arun(driver, operation.create_topology(self.name, self.options.shards))
+                topology = await operation.arun(driver, recovery.create_topology(self.name, self.options.shards))
                 if self._threads is None:
                     self._learn(topology)
                 else:

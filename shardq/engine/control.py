@@ -13,18 +13,8 @@ from shardq.calls.observe import ShardCounts
 from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route, Topology
-from shardq.operation import (
-    REPAIR_ROUND,
-    Many,
-    Operation,
-    Pause,
-    call_every_shard,
-    call_shard,
-    declare,
-    open_shards,
-    put_in_force,
-    refresh,
-)
+from shardq.operation import Many, Operation, Pause
+from shardq.recovery import REPAIR_ROUND, call_every_shard, call_shard, declare, open_shards, put_in_force, refresh
 from shardq.resharding.migration import bring_in_all
 from shardq.topology_cache import TopologyCache
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Literal
 
-from shardq import operation
+from shardq import operation, recovery
 from shardq.calls.control import living
 from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.sync import Driver
@@ -61,7 +61,7 @@ class OperatorCommands(Core, ABC):
 
     def _resize(self, shards: int, rate: float | None, *, grows: bool) -> Growth:
         driver, cache = self._open_driver(), self._map()
-        operation.run(driver, operation.refresh(cache))
+        operation.run(driver, recovery.refresh(cache))
         check_resize(cache.topology, shards, rate, grows=grows)
         members = driver.call(living(cache.control))
         operation.run(driver, resize(cache, shards, rate=rate, members=members))
@@ -167,7 +167,7 @@ class AsyncOperatorCommands(Core, ABC):
     async def _resize(self, shards: int, rate: float | None, *, grows: bool) -> AsyncGrowth:
         driver = await self._open_driver()
         cache = self._map()
-        await operation.arun(driver, operation.refresh(cache))
+        await operation.arun(driver, recovery.refresh(cache))
         check_resize(cache.topology, shards, rate, grows=grows)
         members = await driver.call(living(cache.control))
         await operation.arun(driver, resize(cache, shards, rate=rate, members=members))

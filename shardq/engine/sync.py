@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from shardq import operation
+from shardq import operation, recovery
 from shardq.consumer import Consumer
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.dispatcher import Dispatcher
@@ -117,7 +117,7 @@ class Engine(OperatorCommands):
                 driver = Driver(settings)
                 try:
                     driver.open()
-                    self._learn(operation.run(driver, operation.create_topology(self.name, self.options.shards)))
+                    self._learn(operation.run(driver, recovery.create_topology(self.name, self.options.shards)))
                     advice.say(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
                 except BaseException:
                     driver.close()

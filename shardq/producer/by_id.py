@@ -13,7 +13,8 @@ from shardq.errors import ShardqError
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
 from shardq.model.task import Outcome, TaskInfo
-from shardq.operation import Make, Many, Operation, recover, resending
+from shardq.operation import Many, Operation
+from shardq.recovery import Make, recover, resending
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
 

@@ -13,8 +13,9 @@ from shardq.calls.request import Command, Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Receipt
-from shardq.operation import Many, Operation, recover
+from shardq.operation import Many, Operation
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
+from shardq.recovery import recover
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
 

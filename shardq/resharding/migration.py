@@ -19,7 +19,8 @@ from shardq.calls.resharding import MovingTask
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Many, Operation, Pause, ReplicaBarrier, deliver, deliver_all, put
+from shardq.operation import Many, Operation, Pause
+from shardq.recovery import ReplicaBarrier, deliver, deliver_all, put
 from shardq.topology_cache import TopologyCache
 
 GROUP = 1000

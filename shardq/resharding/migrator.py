@@ -13,7 +13,8 @@ from shardq.calls.answers import Stale
 from shardq.drivers.sync import Driver
 from shardq.errors import ServerFault, ShardqError
 from shardq.layout.topology import Topology
-from shardq.operation import put_in_force, refresh, run
+from shardq.operation import run
+from shardq.recovery import put_in_force, refresh
 from shardq.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.resharding.resizing import forget_priors, unswept
 from shardq.topology_cache import TopologyCache

@@ -117,14 +117,14 @@ class CoroutineRunner:
 
     # ---- ending
 
-    def cancel(self, jobs: list[Job], retry_for_s: float) -> None:
+    def cancel(self, jobs: list[Job], unwind_s: float) -> None:
         """Cancels coroutines whose tasks are settled already. One that runs on for that long is a stray. From any
         thread.
         """
         if self._loop is not None:
             # The caller's loop may have been closed.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._cancel, jobs, retry_for_s)
+                self._loop.call_soon_threadsafe(self._cancel, jobs, unwind_s)
 
     def end(self) -> None:
         """Ends our own loop; a thread that is stuck in a coroutine is left behind. The caller's loop goes on."""
@@ -173,11 +173,11 @@ class CoroutineRunner:
             self._strays.discard(job)
         self._fill()
 
-    def _cancel(self, jobs: list[Job], retry_for_s: float) -> None:
+    def _cancel(self, jobs: list[Job], unwind_s: float) -> None:
         for job in jobs:
             if task := self._tasks.get(job):
                 task.cancel()
-                asyncio.get_running_loop().call_later(retry_for_s, self._give_up, job)
+                asyncio.get_running_loop().call_later(unwind_s, self._give_up, job)
 
     def _give_up(self, job: Job) -> None:
         if (task := self._tasks.pop(job, None)) is not None:

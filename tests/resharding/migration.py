@@ -12,7 +12,8 @@ from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import create_topology, run
+from shardq.operation import run
+from shardq.recovery import create_topology
 from shardq.resharding.resizing import resize
 from shardq.topology_cache import TopologyCache
 from tests.resharding.stepping import Stepped

@@ -16,10 +16,11 @@ from shardq.consumer.settling import SettleStatuses
 from shardq.layout.keys import ShardKeys
 from shardq.model.record import codec_named
 from shardq.model.task import OnConflict
-from shardq.operation import Many, Operation, call_every_shard, call_shard, call_shards
+from shardq.operation import Many, Operation
 from shardq.producer import by_id, pushing
 from shardq.producer.packing import Entries, Packer
 from shardq.producer.stream import Stream
+from shardq.recovery import call_every_shard, call_shard, call_shards
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped

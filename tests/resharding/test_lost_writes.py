@@ -20,8 +20,9 @@ from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import shard_keys
 from shardq.model.task import Outcome
-from shardq.operation import Confirm, Histories, Operation, create_topology, run
+from shardq.operation import Confirm, Histories, Operation, run
 from shardq.producer.by_id import cancel
+from shardq.recovery import create_topology
 from shardq.resharding import migration
 from shardq.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.resharding.resizing import forget_priors

@@ -36,9 +36,10 @@ from shardq.layout.keys import ShardKeys, control_keys, shard_keys
 from shardq.layout.topology import Topology
 from shardq.model.record import RAW, codec_named, encode_head, encode_record
 from shardq.model.task import Outcome
-from shardq.operation import Operation, create_topology, put_in_force, refresh, run
+from shardq.operation import Operation, run
 from shardq.producer import by_id, pushing
 from shardq.producer.packing import Entries, Packer
+from shardq.recovery import create_topology, put_in_force, refresh
 from shardq.resharding import migration
 from shardq.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.resharding.resizing import forget_priors, resize, unswept

@@ -19,7 +19,8 @@ from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Operation, call_shard, refresh, run
+from shardq.operation import Operation, run
+from shardq.recovery import call_shard, refresh
 from shardq.subscriber import Subscriber
 from shardq.threads import ended
 from shardq.topology_cache import TopologyCache
