@@ -38,3 +38,10 @@ def migration(driver: Driver, name: str) -> Migration:
 def servers(url: str) -> Iterator[Servers]:
     with Servers(url) as servers:
         yield servers
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
+    monkeypatch.setattr("shardq.resharding.migration.GROUP", 2)
+    monkeypatch.setattr("shardq.calls.resharding.PAGE", 3)

@@ -13,9 +13,7 @@ import redis
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.calls import resharding
 from shardq.calls.request import Command
-from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import shard_keys
@@ -23,13 +21,13 @@ from shardq.model.task import Outcome
 from shardq.operation import Confirm, Histories, Operation, run
 from shardq.producer.by_id import cancel
 from shardq.recovery import create_topology
-from shardq.resharding import migration
 from shardq.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.resharding.resizing import forget_priors
 from shardq.topology_cache import TopologyCache
 from tests.resharding.migration import moving_ids
 from tests.resharding.picture import Picture, picture
 from tests.resharding.stepping import Stepped
+from tests.resharding.worlds import opened, requests_of_one
 from tests.support.states import FAR_S, claim, put
 
 BEFORE, AFTER = 1, 3
@@ -161,33 +159,17 @@ class World:
         pipe.execute()
 
 
-@pytest.fixture(autouse=True)
-def trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
-    monkeypatch.setattr(migration, "GROUP", 2)
-    monkeypatch.setattr(resharding, "PAGE", 3)
+pytestmark = pytest.mark.usefixtures("small_groups")
 
 
 @pytest.fixture
 def world(single: Server, name: str) -> Iterator[World]:
-    driver = Driver(Settings.from_url(single.url))
-    driver.open()
-    client = redis.Redis.from_url(single.url, protocol=2)
-    yield World(single.url, name, driver, client)
-    client.close()
-    driver.close()
+    yield from opened(World, single.url, name)
 
 
 @pytest.fixture
 def requests(world: World) -> int:
-    """Of one migrator, from the first to the last."""
-    world.begin()
-    alone, requests = world.migrator(), 0
-    while not alone.done:
-        world.step(alone, 1)
-        requests += 1
-    assert requests > 15
-    return requests
+    return requests_of_one(world)
 
 
 @pytest.mark.timeout(400)
