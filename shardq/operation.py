@@ -48,7 +48,7 @@ class Confirm:
     """
 
     seals: Sequence[Call[None]]
-    """For each slot that is asked for, a write to wait for."""
+    """A write to wait for, in each slot that is asked for."""
 
 
 Histories = dict[int, str | None]

@@ -139,12 +139,12 @@ def saves(slot: int) -> Command[bool]:
 
 
 def waits(slot: int) -> Command[int]:
-    """Whether WAIT may be used at the master of a slot: it waits for nothing."""
+    """Tries WAIT at the master of a slot; it waits for nothing."""
     return Command(slot=slot, words=("WAIT", 0, 1), decode=int)
 
 
 def named(slot: int) -> Command[Any]:
-    """Whether a connection may have a name there. It gets the one that it has."""
+    """Tries to name a connection; it gets the name that it has."""
     return Command(slot=slot, words=("CLIENT", "SETNAME", "shardq"), decode=lambda answer: answer)
 
 

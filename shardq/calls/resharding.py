@@ -44,7 +44,7 @@ class MovingTask:
 
     id: str
     data: bytes
-    """As stored: 'number|target|…'."""
+    """The stored text: 'number|target|…'."""
 
     @property
     def number(self) -> str:

@@ -66,7 +66,7 @@ ROLES = {
     | _BY_ID
     | _role("peek dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
 }  # fmt: skip
-"""By name. ``all`` is all of them."""
+"""Name → role. ``all`` is all of them."""
 
 ALL = "all"
 

@@ -95,7 +95,7 @@ def invoke() -> int:
 
 
 def _of_system(exc: OSError) -> str:
-    """What is wrong with a file, or with our own output."""
+    """The words for what is wrong with a file, or with our own output."""
     why = exc.strerror or str(exc)
     if exc.filename is not None:
         return f"{os.fsdecode(exc.filename)}: {why}"

@@ -68,7 +68,7 @@ def _shown(task: DeadTask) -> dict[str, object]:
 
 
 def _last_line(reason: str) -> str:
-    """Of a traceback that is the error. Without what would steer a terminal."""
+    """The last line of a traceback, which is the error, without characters that steer a terminal."""
     line = reason.strip().rpartition("\n")[2]
     return "".join(char if char.isprintable() else " " for char in line[:REASON])
 

@@ -32,7 +32,7 @@ class Sweep:
 
 
 def sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
-    """Of each shard that answers, by its number; also of those that were never opened."""
+    """Shard that answers → how far its sweep is; also of those that were never opened."""
     asked: dict[int, tuple[int, str]] = {}
     commands: list[Command[Any]] = []
     for keys in shards:

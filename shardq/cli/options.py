@@ -18,10 +18,10 @@ NAME_ENVIRONMENT = "SHARDQ_NAME"
 
 @dataclass
 class Given:
-    """What the user gave of them, in either place."""
+    """The options that the user gave, in either place."""
 
     url: str | None = None
-    """As on the command line; the engine looks into the environment itself."""
+    """The URL as on the command line; the engine looks into the environment itself."""
     name: str | None = None
     json: bool = False
     verbose: bool = False

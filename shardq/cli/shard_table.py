@@ -48,7 +48,7 @@ class Column:
 
 
 def seen(row: Row) -> bool:
-    """Whether its counts say something."""
+    """True if its counts say something."""
     return not (isinstance(row, ShardStats) and row.error)
 
 

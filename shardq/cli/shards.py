@@ -63,7 +63,7 @@ class ClusterTable:
     topology: Topology
     keys: list[ShardKeys]
     sweeps: Mapping[int, Sweep]
-    """Of the shards that answered."""
+    """Shard that answered → how far its sweep is."""
     dispatchers: list[str]
 
     @property
@@ -82,12 +82,12 @@ class ClusterTable:
         return self.keys[shard].prefix.partition("{")[2].partition("}")[0]
 
     def share(self, tasks: int) -> float | None:
-        """Of all tasks; None when there are none."""
+        """The share of all tasks; None when there are none."""
         every = held(self.seen)
         return tasks / every if every else None
 
     def pollers(self) -> dict[int, str]:
-        """By shard: the process that serves it, as all dispatchers work it out for themselves."""
+        """Shard → the process that serves it, as all dispatchers work it out for themselves."""
         return {
             shard: process
             for process, owned in shares(self.dispatchers, len(self.seen.shards)).items()
@@ -95,7 +95,7 @@ class ClusterTable:
         }
 
     def motion(self, shard: int) -> str:
-        """What a change of the number of shards means for a shard."""
+        """The part of a shard in a change of the number of shards."""
         topology, sweep = self.topology, self.sweeps.get(shard)
         if sweep is None:
             return "?"

@@ -87,13 +87,13 @@ def _show(given: Given, seen: Stats) -> None:
 
 
 def _unconfirmed(seen: Stats) -> str:
-    """What a failover could lose now; nothing where there are no replicas."""
+    """The writes that a failover could lose now; nothing where there are no replicas."""
     behind = [each.unconfirmed for each in seen.replication.values() if each.unconfirmed is not None]
     return f", {sum(behind):,} bytes not confirmed by a replica" if behind else ""
 
 
 def shown(seen: Stats) -> dict[str, Any]:
-    """As JSON: what this process's pollers would know is left out, it has none."""
+    """The statistics as JSON, without what only pollers know: this process has none."""
     fields: dict[str, Any] = msgspec.to_builtins(seen)
     for own in ("lateness", "dispatchers", "connections", "failing_routes"):
         del fields[own]

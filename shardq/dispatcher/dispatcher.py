@@ -96,7 +96,7 @@ class Dispatcher:
         self._membership.leave()
 
     def reports(self) -> dict[int, PollerReport]:
-        """What each poller of this process is at, by shard."""
+        """Shard → the report of its poller in this process."""
         with self._lock:
             pollers = list(self._pollers.values())
         return {poller.keys.shard: poller.report() for poller in pollers}

@@ -35,7 +35,7 @@ class RouteFault(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class _Trouble:
     reasons: dict[int, str] = field(default_factory=dict)
-    """By shard."""
+    """Shard → the reason of its fault."""
     said: set[type[Exception]] = field(default_factory=set)
     """Kinds of errors that the log has."""
 
@@ -46,7 +46,7 @@ class RouteFaults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._troubles: dict[tuple[str, str], _Trouble] = {}
-        """By topic and list."""
+        """Topic and list → the faults of its route."""
 
     def failed(self, topic: str, route: Route, shard: int, exc: Exception, *, said: bool = False) -> None:
         """Tasks of the topic in this shard can't go to the list. ``said``: the log has it of the whole node."""

@@ -26,7 +26,7 @@ MAX_TOPICS = 64
 """Ready lists declared to one dispatch. With more topics in use at once the poller takes turns."""
 
 MAX_ROUTED = MAX_TOPICS // 2
-"""Of those, routed ones that are given although nothing is known of them: the others need room, too."""
+"""Routed topics among those, given although nothing is known of them: the others need room, too."""
 
 RETRY_S = 1.0
 """Before a list that refused is tried again: somebody has to change something first."""
@@ -36,7 +36,7 @@ Relayed = Callable[[int, Sequence[str]], None]
 
 
 class Forwarding:
-    """For the poller's thread."""
+    """The routes of one shard, for its poller's thread."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class Lateness(msgspec.Struct, frozen=True):
     """How many tasks were how late."""
 
     counts: tuple[int, ...] = ()
-    """By bin; bins at the end that have nothing may be missing."""
+    """Tasks in each bin; empty bins at the end may be missing."""
     early: int = 0
     """Tasks in batches of which one was moved before its due time: always 0."""
 
@@ -59,7 +59,7 @@ class Lateness(msgspec.Struct, frozen=True):
 
     @classmethod
     def total(cls, parts: Iterable[Lateness]) -> Lateness:
-        """Of all together."""
+        """The lateness of all of them together."""
         counts: list[int] = []
         early = 0
         for part in parts:
@@ -71,7 +71,7 @@ class Lateness(msgspec.Struct, frozen=True):
 
 
 class LatenessRecorder:
-    """What a poller writes to. One thread notes, any thread takes the ``snapshot``."""
+    """Records lateness for one poller. One thread notes, any thread takes the ``snapshot``."""
 
     def __init__(self) -> None:
         self._counts = [0] * (_bin(_LONGEST_MS) + 1)

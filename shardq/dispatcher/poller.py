@@ -67,7 +67,7 @@ class PollerReport:
     late_ms: int | None
     """Lateness of the task moved last."""
     lateness: Lateness
-    """Of all that it dispatched."""
+    """The lateness of all tasks that it dispatched."""
     idle_s: float
     """Since its last completed step."""
 
@@ -111,9 +111,9 @@ class Poller:
         """Another one after each dispatch whose answer may have been lost."""
         self._pace = BatchSizer()
         self._leads = leads
-        """By node; shared by the pollers of a process."""
+        """Node → its lead; shared by the pollers of a process."""
         self._until_us: int | None = None
-        """What the present sleep is aimed at, unless a ring ends it."""
+        """The time at which the present sleep ends, unless a wake-up ends it."""
         self._stopping = False
         self._state: PollerState = "starting"
         self._error: str | None = None

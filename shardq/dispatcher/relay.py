@@ -44,7 +44,7 @@ BATCH = 256
 LEASE_S = 30.0
 RETRY_S = 1.0
 CALL_TIMEOUT_S = 2.0
-"""What one list's node that says nothing can cost the others in a round; well below the lease, so that it can be
+"""The time that one silent node can cost the other lists in a round; well below the lease, so that it can be
 extended between two tries."""
 
 PACE_S = 0.05
@@ -96,15 +96,15 @@ class Relay:
         self._faults = faults
         self._lock = threading.Lock()
         self._told: set[Place] = set()
-        """What pollers named since the last round."""
+        """Ready lists that pollers named since the last round."""
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._claims = 0
         self._turn = 0
         self._open: set[Place] = set()
-        """What may have something."""
+        """Ready lists that may have something."""
         self._held: dict[str, _Held] = {}
-        """By list."""
+        """List → the batch that it did not take."""
         self._again: dict[str | int | Place | tuple[str, str], float] = {}
         """List, shard or place that failed, and ("rate", topic) without permits → when to try again."""
         self._unasked: dict[str, list[int]] = {}
@@ -142,7 +142,7 @@ class Relay:
             self._give_back(held.batch)
 
     def _patience(self) -> float | None:
-        """Until something that failed is to be tried again; None: nothing is, so until a poller says something."""
+        """The time until something that failed is tried again; None: until a poller names a list."""
         return max(0.0, min(self._again.values()) - time.monotonic()) if self._again else None
 
     def _round(self) -> bool:
@@ -193,7 +193,9 @@ class Relay:
         return more
 
     def _serve_limited(self, topic: str, route: Route, rate: float, shards: list[int]) -> bool:
-        """As many as there are permits for, from the shards in turns. Says whether there is more to do at once."""
+        """Forwards as many as there are permits for, from the shards in turns. Returns True if there is more to do at
+        once.
+        """
         ready: dict[int, int] = {}
         for shard in shards:
             try:

@@ -38,7 +38,7 @@ class ErrorReply:
 
 
 class Reaction(enum.Enum):
-    """What a fault asks for."""
+    """The reaction that a fault asks for."""
 
     IN_FULL = "send the same again at once, with the text of the script"
     MOVED = "note who serves the slot now, and send there at once"
@@ -162,7 +162,7 @@ def of_reply(text: str, *, asked: str) -> Fault:
 
 
 def _missing(text: str) -> str:
-    """What the ACL of a user lacks, as an ACL writes it."""
+    """The rule that a user's ACL lacks, as an ACL writes it."""
     if found := _UNPERMITTED.search(text):
         return f"+{found[1].lower()}"
     if "channel" in text:

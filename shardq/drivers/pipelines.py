@@ -88,7 +88,7 @@ class Pipelines(Generic[T]):
         self._timeout = timeout
         self._pipelines: dict[str, Pipeline] = {}
         self._selector = selectors.PollSelector()
-        """Of the kind that takes no file descriptor: there may be none left."""
+        """A selector that takes no file descriptor: there may be none left."""
         self._exhausted = False
         self._ready: deque[RetryingCall[T]] = deque()
         """Calls to be routed now."""

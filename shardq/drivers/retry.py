@@ -38,7 +38,7 @@ REDIRECTS_AT_ONCE = 5
 
 
 class RetryStep(NamedTuple):
-    """What to do before a call is sent again."""
+    """The step before a call is sent again."""
 
     backoff_s: float = 0.0
     refresh: bool = False

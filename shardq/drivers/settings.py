@@ -72,7 +72,7 @@ class Settings:
     addresses: tuple[str, ...]
     """The server, the seeds of the cluster, or the sentinels: ``host:port`` or an absolute path."""
     safe_url: str
-    """For messages and logs: the URL with its passwords hidden."""
+    """The URL for messages and logs, with its passwords hidden."""
     login: Credentials
     sentinel_login: Credentials
     service: str
@@ -223,7 +223,7 @@ def _hosts(scheme: str, hosts: str, default_port: int, *, many: bool) -> tuple[s
 
 
 def bracketed(address: str) -> str:
-    """As a URL has it: ``[::1]:6379``."""
+    """The address as a URL has it: ``[::1]:6379``."""
     host, _, port = address.rpartition(":")
     return f"[{host}]:{port}" if ":" in host else address
 

@@ -231,7 +231,7 @@ class DedicatedConnection:
         self._interrupted = threading.Event()
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """As ``Driver.call``, on this connection, which follows the call's slot."""
+        """Like ``Driver.call``, on this connection, which follows the call's slot."""
         self._check()
         try:
             return carry(call, self._router, self._trip, self._sleep, timeout)
@@ -305,7 +305,7 @@ class BorrowedConnections:
         """The node of the last answer."""
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """As ``Driver.call``, always on the same connection to a node while that is open."""
+        """Like ``Driver.call``, always on the same connection to a node while that is open."""
         self._router.check_open()
         return carry(call, self._router, self._trip, time.sleep, timeout)
 

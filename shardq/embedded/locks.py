@@ -69,7 +69,7 @@ def drop(fd: int) -> None:
 
 
 def drop_removed(fd: int) -> bool:
-    """As ``drop``, of a file that has no path any more. True if nobody else has it. Linux alone can tell."""
+    """Like ``drop``, for a file that has no path any more. Returns True if nobody else has it. Linux alone can tell."""
     try:
         fresh = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     finally:

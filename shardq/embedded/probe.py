@@ -1,4 +1,4 @@
-"""What a server on a unix socket answers, in plain sockets: this package comes before the drivers.
+"""Probes a server on a unix socket with plain sockets: this package comes before the drivers.
 
 Called by ``share``.
 """
@@ -16,7 +16,7 @@ _ANSWER_S = 1.0  # a server that is busy with one slow script answers later: the
 
 
 class Answer(enum.Enum):
-    """What came of a PING."""
+    """The outcome of a PING."""
 
     READY = "it answers"
     LOADING = "it is reading its data"

@@ -33,7 +33,7 @@ class Process:
     pid: int
     place: Place
     lock: os.stat_result
-    """Of the server's lock file."""
+    """The state of the server's lock file."""
 
     @classmethod
     def of(cls, place: Place) -> Self | None:

@@ -132,7 +132,7 @@ def _mute(answers: Mapping[str, Any]) -> list[Advice]:
 
 
 def _answers(requests: list[Command[Any]] | list[Command[T]]) -> Operation[dict[int, Any]]:
-    """By request, the answer or its error."""
+    """Returns each request's answer or error, by the id of the request."""
     answers = (yield Many(list(requests))) if requests else []
     return {id(request): said for request, said in answers}
 

@@ -373,7 +373,7 @@ class AsyncEngine(AsyncOperatorCommands):
         return await operation.arun(driver, by_id.requeue(self._map(), id, due))
 
     async def get(self, id: str) -> TaskInfo | None:
-        """What is known of a task; None when it is gone."""
+        """Returns the state of a task; None when it is gone."""
         checked_id(id)
         driver = await self._open_driver()
         return await operation.arun(driver, by_id.get(self._map(), id, self.options.codec))

@@ -1,4 +1,4 @@
-"""What both engines are, apart from waiting: their options, their map, and what they make of arguments."""
+"""The common part of both engines, apart from waiting: options, the topology cache, and the checks of arguments."""
 
 from __future__ import annotations
 

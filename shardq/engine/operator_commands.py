@@ -1,4 +1,4 @@
-"""What is ordered of an engine's whole: routes, the number of shards, pauses, limits, dead tasks, purges.
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, dead tasks, purges.
 
 The twins side by side; ``Engine`` and ``AsyncEngine`` are made of them.
 """
@@ -31,7 +31,7 @@ NOW = 0
 
 
 class OperatorCommands(Core, ABC):
-    """For threads."""
+    """The commands for threads."""
 
     @abstractmethod
     def _open_driver(self) -> Driver: ...
@@ -72,7 +72,7 @@ class OperatorCommands(Core, ABC):
         )
 
     def preview(self, shards: int) -> Preview:
-        """What ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
+        """Estimates what ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
         check_shards(shards)
         driver = self._open_driver()
         return operation.run(driver, preview_resize(self._map(), shards, driver.node_of))
@@ -136,7 +136,7 @@ class OperatorCommands(Core, ABC):
 
 
 class AsyncOperatorCommands(Core, ABC):
-    """For asyncio."""
+    """The commands for asyncio."""
 
     @abstractmethod
     async def _open_driver(self) -> AsyncDriver: ...
@@ -178,7 +178,7 @@ class AsyncOperatorCommands(Core, ABC):
         )
 
     async def preview(self, shards: int) -> Preview:
-        """What ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
+        """Estimates what ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
         check_shards(shards)
         driver = await self._open_driver()
         return await operation.arun(driver, preview_resize(self._map(), shards, driver.node_of))

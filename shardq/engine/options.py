@@ -1,4 +1,4 @@
-"""What an engine is made with: checked at once, before anything is opened."""
+"""The options of an engine: checked at once, before anything is opened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ log = logging.getLogger("shardq")
 DEFAULT_NAME = "default"
 DEFAULT_SHARDS = 16
 DEFAULT_ATTEMPTS = 25
-"""Of a task that brings no limit of its own. With a worker's growing delays that is days; without, it still ends."""
+"""The attempts of a task that brings no limit of its own. With a worker's growing delays that is days; without, it
+still ends.
+"""
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
 DEFAULT_DEAD_COUNT = 100_000
@@ -30,7 +32,7 @@ DEFAULT_DEAD_COUNT = 100_000
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_CONNECT_TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 3.0
-"""For each shard: a look should not wait out a failover, but say that it is under way."""
+"""The bound for each shard: a look should not wait out a failover, but say that it is under way."""
 
 DEFAULT_LEASE_S = 30.0
 ENVIRONMENT = "SHARDQ_URL"
@@ -142,7 +144,7 @@ class Options:
 
     @property
     def safe_url(self) -> str:
-        """For messages: the URL with its passwords hidden."""
+        """The URL for messages, with its passwords hidden."""
         return self.url or "embedded://" if self.is_embedded else self.settings(str(self.url)).safe_url
 
     def keep(self) -> Retention:

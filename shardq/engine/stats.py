@@ -1,4 +1,6 @@
-"""What ``engine.stats()`` tells. Each shard is seen at one instant, but not all at the same: totals are no snapshot."""
+"""The result of ``engine.stats()``. Each shard is seen at one instant, but not all at the same: totals are no
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,9 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     late_ms: int | None
     """Lateness of the task dispatched last."""
     lateness: Lateness | None
-    """Of what this process's poller dispatched; None when the shard is served elsewhere."""
+    """The lateness of tasks that this process's poller dispatched; None when the shard is served elsewhere."""
     poller: Literal["starting", "running", "failing", "stopped", "elsewhere"]
-    """Of this process; ``elsewhere``: another process serves the shard, or none."""
+    """The state of this process's poller; ``elsewhere``: another process serves the shard, or none."""
     poller_error: str | None
 
 
@@ -75,7 +77,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     ready_by_topic: Mapping[str, int]
     dispatched_by_topic: Mapping[str, int]
     lateness: Lateness
-    """Of what the pollers of this process dispatched."""
+    """The lateness of tasks that the pollers of this process dispatched."""
     shards: list[ShardStats]
     dispatchers: tuple[str, ...]
     """The processes with pollers, as this process last heard; empty when it has none."""
@@ -99,9 +101,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     sentence each. They do not count for ``healthy``.
     """
     connections: Mapping[str, ConnectionCounts]
-    """Of this engine, by node: how many of how many."""
+    """Node → the connections of this engine, and their bound."""
     replication: Mapping[str, Replication]
-    """By node: what a failover could lose; without those that could not be asked."""
+    """Node → the writes that a failover could lose. Nodes that could not be asked are not among them."""
 
 
 UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})

@@ -315,7 +315,7 @@ class Engine(OperatorCommands):
         return operation.run(driver, by_id.requeue(self._map(), id, due))
 
     def get(self, id: str) -> TaskInfo | None:
-        """What is known of a task; None when it is gone."""
+        """Returns the state of a task; None when it is gone."""
         checked_id(id)
         driver = self._open_driver()
         return operation.run(driver, by_id.get(self._map(), id, self.options.codec))

@@ -110,5 +110,5 @@ def control_keys(name: str) -> ControlKeys:
 
 
 def patterns(name: str) -> tuple[str, str]:
-    """What all names of the engine ``name`` match, as an ACL writes it: those of its shards, and of it as a whole."""
+    """The patterns of an ACL that match all names of the engine ``name``: of its shards, and of the whole."""
     return f"shardq:{{{name}:*", f"{control_keys(name).prefix}*"

@@ -153,7 +153,7 @@ class Buffer:
         self.close()
 
     def push(self, payload: Any, **options: Any) -> Pending:
-        """As ``engine.push``, with the same options. Raises at once for wrong arguments."""
+        """Like ``engine.push``, with the same options. Raises at once for wrong arguments."""
         packed = self._pack(payload, options)
         with self._lock:
             while len(self._open.entries.ids) >= 2 * WINDOW and not self._closed:

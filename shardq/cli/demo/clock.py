@@ -32,7 +32,7 @@ class Clock:
         self._lead_s = lead_s
 
     def latest_ms(self, now_s: float) -> float:
-        """What the server's clock shows at an instant of ``time.monotonic()``, or a little more; never less."""
+        """The server's clock at an instant of ``time.monotonic()``, or a little more; never less."""
         return (now_s + self._lead_s) * 1000
 
 

@@ -1,4 +1,4 @@
-"""What ``demo`` shows: one run of many tasks through an engine, with a ledger that accounts for each of them.
+"""The trial that ``demo`` shows: one run of many tasks through an engine, with a ledger that accounts for each of them.
 
 A producer pushes numbered tasks, each with the instant at which it is due; the engine's pollers move them; takers
 claim and acknowledge them. Nothing here prints.
@@ -62,12 +62,12 @@ class Trial:
         self.tasks = tasks
         self.pushed = 0
         self.failure: Exception | None = None
-        """What ended one of the threads."""
+        """The error that ended one of the threads."""
         self._engine = engine
         self._clocks = clocks
         self._seconds = seconds
         self._taken = bytearray(tasks)
-        """By number, how often; 255 stands for more."""
+        """How often each number came; 255 stands for more."""
         self._early = 0
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -95,7 +95,7 @@ class Trial:
         return self._producer.is_alive()
 
     def over(self, stats: Stats, *, pushing: bool) -> bool:
-        """Whether nothing can come any more: every shard is empty, or nothing has moved for long.
+        """True if nothing can come any more: every shard is empty, or nothing has moved for long.
 
         ``pushing`` is to be asked for before ``stats``: what is pushed in between is in neither.
         """

@@ -1,4 +1,6 @@
-"""What another number of shards would move, node by node: the numbers of ``Engine.preview``, which are estimates."""
+"""Shows what another number of shards would move, node by node: the numbers of ``Engine.preview``, which are
+estimates.
+"""
 
 from __future__ import annotations
 

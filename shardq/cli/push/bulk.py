@@ -46,7 +46,7 @@ class Bulk:
     strict: bool
     durability: Durability | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Of what the engine has: pushed, replaced, kept, seen."""
+    """Outcome → tasks that the engine has: pushed, replaced, kept, seen."""
     bad_lines: int = 0
     read: int = 0
     """The last line that was looked at; blank ones in between count."""

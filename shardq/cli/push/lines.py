@@ -18,11 +18,11 @@ from shardq.errors import BadInput
 from shardq.model.task import OnConflict, Task
 
 ROOM_FOR_OPTIONS = 64 << 10
-"""What a line may have beside its payload: headers take up to 8 KiB, escaped several times that."""
+"""The bytes that a line may have beside its payload: headers take up to 8 KiB, escaped several times that."""
 
 
 class InputLine(msgspec.Struct, forbid_unknown_fields=True):
-    """What a line may say."""
+    """The fields of a line."""
 
     payload: msgspec.Raw
     delay: float | str | None = None
