@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LOWEST := .venv-lowest
 # What meets the dependencies most, in a minute or two: the parser, the encoder, the hash, and the command.
-LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/engine/test_many.py \
-  tests/cli/test_one_task.py::test_push_prints_the_id_and_get_shows_the_task
+LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/producer/test_push_many.py \
+  tests/cli/test_push_get_and_cancel.py::test_push_prints_the_id_and_get_shows_the_task
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 3
 TOGETHER := --numprocesses $(JOBS) --dist worksteal --benchmark-disable

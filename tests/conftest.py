@@ -3,6 +3,8 @@
 ``url`` runs a test on one server and on a cluster; ``--server`` chooses the program, ``--server all`` runs
 every test on every kind found. Tests share these servers, and stay apart by ``name``; one that breaks its
 server takes ``own_server`` or ``own_cluster``.
+
+``engines`` makes engines of both kinds: a test that takes it, or ``engine``, runs for threads and for asyncio.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from cluster import servers
 from cluster.cluster import Cluster
 from cluster.server import Server
+from cluster.servers import DEFAULT, KINDS, binary, found
+from shardq import Consumer, Engine
+from tests.support.engines import SHARDS, Engines
 from tests.support.leaks import Leaks
+from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
 # Nobody breaks the shared cluster: it should not fail over because the machine was busy for two seconds.
@@ -43,8 +48,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--server",
-        default=servers.DEFAULT,
-        choices=(*servers.KINDS, "all"),
+        default=DEFAULT,
+        choices=(*KINDS, "all"),
         help="the kind of server to test on; a named kind that is not found fails (default: %(default)s)",
     )
 
@@ -52,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_binary" in metafunc.fixturenames:
         kind = metafunc.config.getoption("--server")
-        kinds = list(servers.found()) if kind == "all" else [kind]
+        kinds = list(found()) if kind == "all" else [kind]
         metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
 
 
@@ -67,7 +72,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session")
 def server_binary(request: pytest.FixtureRequest) -> Path:
     """The server program under test."""
-    return servers.binary(request.param)
+    return binary(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +135,39 @@ def own_cluster(server_binary: Path) -> Iterator[Cluster]:
 def name() -> str:
     """The name of an engine that no other test uses."""
     return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
+    made = Engines(request.param)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def engine(engines: Engines, url: str, name: str) -> Engine:
+    """Open, with a new name of its own, and without pollers."""
+    return engines.opened(url, name=name, shards=SHARDS, timeout=10.0)
+
+
+@pytest.fixture
+def running(engine: Engine) -> Engine:
+    """The same, dispatching."""
+    engine.start()
+    return engine
+
+
+@pytest.fixture
+def consumer(engine: Engine) -> Consumer:
+    """Of the default topic."""
+    return engine.consumer()
+
+
+@pytest.fixture
+def servers(url: str) -> Iterator[Servers]:
+    """What ``url`` points to, from outside."""
+    with Servers(url) as servers:
+        yield servers
 
 
 @pytest.fixture(autouse=True)

@@ -86,7 +86,7 @@ _WAIT_UNAVAILABLE = (Reaction.WAIT, Unavailable)
 _END_DENIED = (Reaction.END, AccessDenied)
 
 # By the first word of the answer. Those that ask to wait were refused before anything was executed.
-# When you add a word here: the table in tests/drivers/test_faults.py, and the tree in errors.py.
+# When you add a word here: the table in tests/drivers/test_error_translation.py, and the tree in errors.py.
 _BY_WORD: dict[str, tuple[Reaction, type[ServerFault]]] = {
     "NOSCRIPT": (Reaction.IN_FULL, ServerFault),
     "MOVED": (Reaction.MOVED, Unavailable),

@@ -15,8 +15,7 @@ import redis
 from cluster.server import Server
 from shardq import Consumer, Delivery, Engine, EngineClosed, Task
 from shardq.consumer.waiting import registry, wakeups
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, counted, put, state_of
 from tests.support.traffic import script_calls, waiting, wake_ups

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from shardq import AsyncEngine, BadInput, Engine, InvalidOption, ShardqError, Task
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 
 Given = Callable[[Any], Any]
 """What is called, with the engine."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine, EngineClosed
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until
 

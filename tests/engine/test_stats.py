@@ -9,8 +9,7 @@ import pytest
 from shardq import Engine, Task
 from shardq.engine.stats import OVERDUE_S
 from shardq.layout.topology import Limit, Route
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, claim, put
 from tests.support.waiting import wait_until
 

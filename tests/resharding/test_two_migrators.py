@@ -1,7 +1,7 @@
 """Two migrators of one shard, each of which stands still, or is killed, after any number of its requests: every pair of
 numbers there is. The tasks are as they were after every single request, and in the end all of them are at home.
 
-What other operations do meanwhile is in ``test_frozen`` and, at random, in ``test_model``.
+What other operations do meanwhile is in ``test_frozen_migrators`` and, at random, in ``test_random_interleavings``.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 Kind = Literal["sync", "asyncio"]
 
+SHARDS = 4
+"""Of the engines that the fixture ``engine`` opens: enough for every master of the cluster to have one."""
+
 ENDING_S = 40.0
 """For a worker to finish what it holds."""
 

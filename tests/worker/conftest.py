@@ -1,4 +1,4 @@
-"""Engines of both kinds, as the tests of the engine have them, and workers in processes of their own."""
+"""Workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import msgspec
 import pytest
 
 from shardq import Engine
-from tests.engine.conftest import consumer, engine, engines, running, servers
 from tests.support.workers import Start, Worker
 from tests.support.working import Note, Options, notes
-
-__all__ = ["consumer", "engine", "engines", "running", "servers"]
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from shardq import Delivery, Engine, InvalidOption, Task
 from shardq.layout.keys import control_keys
 from shardq.layout.slots import slot_of, tag
 from shardq.layout.topology import Limit
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import claim
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from shardq import Consumer, Engine, Outcome
 from shardq.model.task import State
-from tests.engine.conftest import SHARDS
+from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, STATES, claim, put, state_of
 from tests.support.waiting import wait_until

@@ -13,8 +13,7 @@ from shardq import Consumer, DeadTask, Engine, InvalidOption, InvalidTopic, Task
 from shardq.calls import clean
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until

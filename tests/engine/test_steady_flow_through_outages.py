@@ -16,7 +16,7 @@ from cluster.server import Server
 from shardq import Conflict, Delivery, Engine, Task
 from shardq.layout.keys import shard_keys
 from shardq.model.task import OnConflict
-from tests.engine.conftest import SHARDS
+from tests.support.engines import SHARDS
 from tests.support.flow import flowing
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim

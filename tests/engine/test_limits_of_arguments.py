@@ -26,8 +26,7 @@ from shardq import (
     PayloadTooLarge,
     Task,
 )
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S
 

@@ -23,7 +23,7 @@ from shardq import (
     ShardqError,
 )
 from shardq.producer.buffer import MAX_FAILED
-from tests.engine.conftest import SHARDS
+from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until

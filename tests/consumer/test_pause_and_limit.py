@@ -12,8 +12,7 @@ import pytest
 
 from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, ServerFault, Task
 from shardq.layout.keys import control_keys, shard_keys
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim
 from tests.support.traffic import waiting

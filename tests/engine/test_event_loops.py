@@ -11,7 +11,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncEngine, Delivery, Engine, EngineClosed
-from tests.engine.conftest import SHARDS
+from tests.support.engines import SHARDS
 from tests.support.leaks import Leaks, engine_threads
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until

@@ -13,8 +13,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, OutOfMemory, PushError, ReadOnly, ShardqError, Task, Unanswered, Unavailable
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, put, state_of
 from tests.support.waiting import wait_until

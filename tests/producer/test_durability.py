@@ -10,8 +10,7 @@ import pytest
 from cluster.server import Server
 from shardq import DurabilityUnavailable, Engine, NotReplicated, Task
 from shardq.producer.durable import Durability
-from tests.engine.conftest import SHARDS
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
