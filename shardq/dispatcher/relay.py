@@ -121,8 +121,9 @@ class Relay:
         self._news.set()
 
     def stop(self) -> None:
-        """Tells the thread to end."""
-        self._stopping.set()
+        """Tells the thread to end. Behind it, the thread has started, or never does."""
+        with self._lock:
+            self._stopping.set()
         self._news.set()
 
     def _run(self) -> None:

@@ -50,6 +50,8 @@ class Migrator:
         self._numbers = MoveTokens(process)
         self._mine = mine
         self._members = members
+        self._lock = threading.Lock()
+        """Held while the thread is started; a change and a stop may come at once."""
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._said = False
@@ -62,14 +64,18 @@ class Migrator:
         """Looks for something to move. Also called once at the start. The first call that finds a change starts the
         thread.
         """
-        if (topology.priors or topology.pending) and self.thread is None and not self._stopping.is_set():
-            self.thread = threading.Thread(target=self._run, name="shardq-migrator", daemon=True)
-            self.thread.start()
+        with self._lock:
+            if (topology.priors or topology.pending) and self.thread is None and not self._stopping.is_set():
+                self.thread = threading.Thread(target=self._run, name="shardq-migrator", daemon=True)
+                self.thread.start()
         self._news.set()
 
     def stop(self) -> None:
-        """Tells the thread to end. It finishes a trip that is under way."""
-        self._stopping.set()
+        """Tells the thread to end. It finishes a trip that is under way. Behind it, the thread has started, or never
+        does.
+        """
+        with self._lock:
+            self._stopping.set()
         self._news.set()
 
     def _run(self) -> None:
