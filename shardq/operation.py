@@ -1,15 +1,15 @@
 """Operations of several dependent trips, written once and driven twice.
 
 An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in;
-or it yields ``Many`` requests and gets a list of (request, result or error); or a ``Confirm``, and gets what replicas
-have; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the asyncio one; they differ in the awaiting
-only. What is done when a shard refuses a request's topology is in ``recovery``.
+or it yields ``Many`` requests under keys of its own and gets a list of (key, result or error); or a ``Confirm``, and
+gets what replicas have; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the asyncio one; they differ
+in the awaiting only. What is done when a shard refuses a request's topology is in ``recovery``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -19,20 +19,29 @@ from shardq.errors import EngineClosed, ShardqError
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Many(Generic[T]):
-    """Requests that do not wait for each other. They are taken lazily: later ones are made while earlier ones run."""
+class Many(Generic[K, T]):
+    """Requests that do not wait for each other, each under a key, which comes back with its result.
 
-    requests: Iterable[Command[T]]
+    A mapping by key, or pairs of key and request, taken lazily: later ones are made while earlier ones run.
+    """
+
+    requests: Mapping[K, Command[T]] | Iterable[tuple[K, Command[T]]]
 
     @property
-    def alone(self) -> Command[T] | None:
+    def pairs(self) -> Iterable[tuple[K, Command[T]]]:
+        requests = self.requests
+        return requests.items() if isinstance(requests, Mapping) else requests
+
+    @property
+    def alone(self) -> tuple[K, Command[T]] | None:
         """The only request, if there is one. Most claims and acks are one, and need no loop over the nodes."""
         requests = self.requests
-        return requests[0] if isinstance(requests, list) and len(requests) == 1 else None
+        return next(iter(requests.items())) if isinstance(requests, dict) and len(requests) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Confirm:
 
 Histories = dict[int, str | None]
 
-Operation = Generator[Command[Any] | Many[Any] | Confirm | Pause, Any, T]
+Operation = Generator[Command[Any] | Many[Any, Any] | Confirm | Pause, Any, T]
 
 
 class Carrier(Protocol):
@@ -62,8 +71,8 @@ class Carrier(Protocol):
     def call(self, call: Command[T], timeout: float | None = None) -> T: ...
 
     def call_all(
-        self, calls: Iterable[Command[T]], *, timeout: float | None = None
-    ) -> Iterator[tuple[Command[T], T | ShardqError]]: ...
+        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+    ) -> Iterator[tuple[K, T | ShardqError]]: ...
 
     def confirm(self, seals: Sequence[Call[None]]) -> Histories: ...
 
@@ -79,12 +88,13 @@ def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) 
                 elif isinstance(step, Many):
                     alone = step.alone
                     if alone is None:
-                        result = list(driver.call_all(step.requests, timeout=timeout))
+                        result = list(driver.call_all(step.pairs, timeout=timeout))
                     else:
+                        key, call = alone
                         try:
-                            result = [(alone, driver.call(alone, timeout=timeout))]
+                            result = [(key, driver.call(call, timeout=timeout))]
                         except ShardqError as exc:
-                            result = [(alone, _told(exc))]
+                            result = [(key, _told(exc))]
                 elif isinstance(step, Confirm):
                     result = driver.confirm(step.seals)
                 else:
@@ -110,12 +120,13 @@ async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | No
                 elif isinstance(step, Many):
                     alone = step.alone
                     if alone is None:
-                        result = [answer async for answer in driver.call_all(step.requests, timeout=timeout)]
+                        result = [answer async for answer in driver.call_all(step.pairs, timeout=timeout)]
                     else:
+                        key, call = alone
                         try:
-                            result = [(alone, await driver.call(alone, timeout=timeout))]
+                            result = [(key, await driver.call(call, timeout=timeout))]
                         except ShardqError as exc:
-                            result = [(alone, _told(exc))]
+                            result = [(key, _told(exc))]
                 elif isinstance(step, Confirm):
                     result = await driver.confirm(step.seals)
                 else:

@@ -63,15 +63,14 @@ def open_shards(
     """
     known = cache.topology if topology is None else topology
     text = known.to_text()
-    asked = [(keys.shard, control.open_shard(keys, known.epoch, text, anew=anew)) for keys in shards]
-    numbers = {id(request): shard for shard, request in asked}
+    requests = {keys.shard: control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards}
     empty: list[int] = []
     failure: ShardqError | None = None
-    for request, result in (yield Many([request for _, request in asked])):
+    for shard, result in (yield Many(requests)):
         if isinstance(result, ShardqError):
             failure = failure or (None if isinstance(result, Stale) else result)
         elif result:
-            empty.append(numbers[id(request)])
+            empty.append(shard)
     if empty:
         # A process that does not hear it asks by itself after a while.
         with contextlib.suppress(ServerFault):
@@ -123,14 +122,12 @@ def put_in_force(cache: TopologyCache) -> Operation[None]:
 def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[None]:
     """Delivers everything that is moving out of these shards."""
     for _ in range(ARRIVAL_ROUNDS):
-        asked = [(keys, resharding.moving_tasks(keys)) for keys in shards]
-        sources = {id(request): keys for keys, request in asked}
         left = []
-        for request, count in (yield Many([request for _, request in asked])):
+        for source, count in (yield Many({keys: resharding.moving_tasks(keys) for keys in shards})):
             if isinstance(count, ShardqError):
                 raise count
             if count:
-                left.append(sources[id(request)])
+                left.append(source)
         if not left:
             return
         for source in left:
@@ -254,7 +251,7 @@ def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None
         return
     own = yield control.read_copy(keys)
     if not (newest := _newest([own], known)):
-        answers = yield Many([control.read_copy(other) for other in cache.span()])
+        answers = yield Many({other: control.read_copy(other) for other in cache.span()})
         newest = _newest([copy for _, copy in answers if isinstance(copy, bytes)], known)
     if newest:
         yield from declare(cache, known.epoch, newest)
@@ -312,12 +309,12 @@ def call_shards(
     round = 0
     while waiting:
         epoch = cache.topology.epoch
-        sent = {id(call): (part, make, call) for part, make in waiting for call in [make(part[0], epoch)]}
+        sent = [(part, make, make(part[0], epoch)) for part, make in waiting]
         waiting = []
         faults: dict[int, tuple[ShardKeys, ShardqError]] = {}
         doubted: set[int] = set()
-        for answered, result in (yield Many([call for _, _, call in sent.values()])):
-            part, make, call = sent[id(answered)]
+        for number, result in (yield Many({number: call for number, (_, _, call) in enumerate(sent)})):
+            part, make, call = sent[number]
             if isinstance(result, (Stale, Missing)):
                 faults[part[0].shard] = part[0], result
                 if call.in_doubt:
@@ -355,15 +352,14 @@ def call_every_shard(
     round = 0
     while True:
         epoch = cache.topology.epoch
-        asked = {
-            id(call): (keys, call)
+        calls = {
+            keys: makes.get(keys.shard, make)(keys, epoch)
             for keys in cache.span()
             if keys.shard not in done and keys.shard not in skipped
-            for call in [makes.get(keys.shard, make)(keys, epoch)]
         }
         faults: list[tuple[ShardKeys, ShardqError, bool]] = []
-        for answered, result in (yield Many([call for _, call in asked.values()])):
-            keys, call = asked[id(answered)]
+        for keys, result in (yield Many(calls)):
+            call = calls[keys]
             if call.in_doubt:
                 makes[keys.shard] = resending(make)
             if broken is not None and isinstance(result, ShardqError) and not isinstance(result, (Stale, Missing)):

@@ -33,19 +33,17 @@ class Sweep:
 
 def sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
     """Shard that answers → how far its sweep is; also of those that were never opened."""
-    asked: dict[int, tuple[int, str]] = {}
-    commands: list[Command[Any]] = []
+    commands: dict[tuple[int, str], Command[Any]] = {}
     for keys in shards:
-        of_meta, moving_tasks = meta_fields(keys, "swept", "moved"), Command(keys.slot, ("HLEN", keys.moved), int)
-        commands += of_meta, moving_tasks
-        asked[id(of_meta)] = keys.shard, "meta"
-        asked[id(moving_tasks)] = keys.shard, "parcels"
-    answers: dict[tuple[int, str], Any] = {}
-    for command, result in driver.call_all(commands, timeout=STATS_TIMEOUT_S):
-        if not isinstance(result, ShardqError):
-            answers[asked[id(command)]] = result
+        commands[keys.shard, "meta"] = meta_fields(keys, "swept", "moved")
+        commands[keys.shard, "moving"] = Command(keys.slot, ("HLEN", keys.moved), int)
+    answers = {
+        asked: result
+        for asked, result in driver.call_all(commands.items(), timeout=STATS_TIMEOUT_S)
+        if not isinstance(result, ShardqError)
+    }
     found = {}
-    for shard in sorted(shard for shard, kind in answers if kind == "meta" and (shard, "parcels") in answers):
+    for shard in sorted(shard for shard, kind in answers if kind == "meta" and (shard, "moving") in answers):
         swept, moved = answers[shard, "meta"]
-        found[shard] = Sweep(int(swept or 0), int(moved or 0), answers[shard, "parcels"])
+        found[shard] = Sweep(int(swept or 0), int(moved or 0), answers[shard, "moving"])
     return found

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from shardq.calls import consume
-from shardq.calls.consume import Claimed, SettleBury
+from shardq.calls.consume import Claim, Claimed, SettleBury
+from shardq.calls.request import Call, Command
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.claim_planner import ShardClaim
 from shardq.consumer.claims import Claims
@@ -139,7 +140,7 @@ def _ask(
     epoch = cache.topology.epoch
     before = wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
     sent: dict[int, tuple[ShardKeys, str, ShardClaim]] = {}
-    requests = []
+    requests: dict[int, Call[Claim]] = {}
     for ask in shard_claims:
         keys, token = cache.keys(ask.shard), claims.token()
         call = consume.claim(
@@ -154,16 +155,16 @@ def _ask(
             waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
             retry_for_s=retry_for_s,
         )
-        sent[id(call)] = keys, token, ask
-        requests.append(noting(call, partial(notes.leased, ask.shard, token)))
+        sent[ask.shard] = keys, token, ask
+        requests[ask.shard] = noting(call, partial(notes.leased, ask.shard, token))
     deliveries: list[Delivery] = []
     stale = False
     broken: list[tuple[ShardKeys, SettleBury]] = []
     faults: list[tuple[ShardKeys, ShardqError]] = []
     named: list[ReadyList] = []
     crowd = 0
-    for call, result in (yield Many(requests)):
-        keys, token, ask = sent[id(call)]
+    for shard, result in (yield Many(requests)):
+        keys, token, ask = sent[shard]
         if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
             claims.note_unreachable(keys.shard, list(ask.shares), result)
             continue
@@ -203,17 +204,13 @@ def _ask(
 
 def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
     """Tells the registry which lists are not empty, or can't be asked; a claim will tell more."""
-    cache, asked = claims.cache, dict[int, ReadyList]()
-    requests = []
-    for shard in shards:
-        for topic in claims.open_topics():
-            request = consume.length(cache.keys(shard), topic, retry_for_s=RETRY_FOR_S)
-            asked[id(request)] = shard, topic
-            requests.append(request)
+    requests: dict[ReadyList, Command[int]] = {
+        (shard, topic): consume.length(claims.cache.keys(shard), topic, retry_for_s=RETRY_FOR_S)
+        for shard in shards
+        for topic in claims.open_topics()
+    }
     answers = yield Many(requests)
-    wakeups.waiters.not_empty(
-        [asked[id(request)] for request, length in answers if isinstance(length, ShardqError) or length > 0]
-    )
+    wakeups.waiters.not_empty([each for each, length in answers if isinstance(length, ShardqError) or length > 0])
 
 
 def _delivery(claims: Claims, keys: ShardKeys, token: str, task: Claimed) -> Delivery:

@@ -127,4 +127,4 @@ class RateLimiter:
             for at in range(0, len(names), limits.MAX_PERMITS)
         ]
         if calls:
-            yield Many(calls)
+            yield Many(dict(enumerate(calls)))

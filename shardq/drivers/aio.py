@@ -23,9 +23,8 @@ from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
 
+K = TypeVar("K")
 T = TypeVar("T")
-
-_END: Any = object()
 
 
 class AsyncDriver:
@@ -88,11 +87,11 @@ class AsyncDriver:
 
     async def call_all(
         self,
-        calls: Iterable[Command[T]],
+        calls: Iterable[tuple[K, Command[T]]],
         *,
         timeout: float | None = None,  # noqa: ASYNC109  as in call
-    ) -> AsyncIterator[tuple[Command[T], T | ShardqError]]:
-        """Carry many calls out, yielding each with its result or error as it comes, in no order.
+    ) -> AsyncIterator[tuple[K, T | ShardqError]]:
+        """Carry many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
         hold back the calls of another. ``timeout`` is for each call.
@@ -100,15 +99,15 @@ class AsyncDriver:
         self._router.check_open()
         source = iter(calls)
         exhausted = False
-        under_way: dict[asyncio.Task[T], tuple[Command[T], str]] = {}
+        under_way: dict[asyncio.Task[T], tuple[K, str]] = {}
         load: Counter[str] = Counter()
-        waiting: defaultdict[str, deque[Command[T]]] = defaultdict(deque)
+        waiting: defaultdict[str, deque[tuple[K, Command[T]]]] = defaultdict(deque)
 
         def start(node: str) -> None:
             while waiting[node] and load[node] < DEPTH:
-                call = waiting[node].popleft()
+                key, call = waiting[node].popleft()
                 load[node] += 1
-                under_way[asyncio.create_task(self.call(call, timeout))] = call, node
+                under_way[asyncio.create_task(self.call(call, timeout))] = key, node
 
         def hungry() -> bool:
             nodes = max(1, len(self._router.map.nodes))
@@ -118,12 +117,12 @@ class AsyncDriver:
         try:
             while True:
                 while not exhausted and hungry():
-                    call = next(source, _END)
-                    if call is _END:
+                    pulled = next(source, None)
+                    if pulled is None:
                         exhausted = True
                         break
-                    node = self.node_of(call.slot)
-                    waiting[node].append(call)
+                    node = self.node_of(pulled[1].slot)
+                    waiting[node].append(pulled)
                     start(node)
                     await asyncio.sleep(0)  # it leaves before the next one is packed
                 if not under_way:
@@ -131,10 +130,10 @@ class AsyncDriver:
                 done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                 outcomes = []
                 for task in done:
-                    call, node = under_way.pop(task)
+                    key, node = under_way.pop(task)
                     load[node] -= 1
                     start(node)
-                    outcomes.append((call, _outcome(task)))
+                    outcomes.append((key, _outcome(task)))
                 for outcome in outcomes:
                     yield outcome
         finally:

@@ -29,6 +29,7 @@ from shardq.drivers.router import NodeRouter
 from shardq.drivers.sockets import INCOMPLETE
 from shardq.errors import ShardqError
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 # The server works on what was sent while the caller packs thousands of tasks more: with 2 it ran dry at every window
@@ -44,7 +45,6 @@ LOOK_AHEAD = 4
 DIAL_TIMEOUT_S = 1.0
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_END: Any = object()
 
 
 class Pipeline:
@@ -79,10 +79,10 @@ class Pipeline:
         return min(self.heard + READ_TIMEOUT_S, oldest.deadline)
 
 
-class Pipelines(Generic[T]):
+class Pipelines(Generic[K, T]):
     """One run of ``call_all``."""
 
-    def __init__(self, calls: Iterable[Command[T]], router: NodeRouter, *, timeout: float) -> None:
+    def __init__(self, calls: Iterable[tuple[K, Command[T]]], router: NodeRouter, *, timeout: float) -> None:
         self._calls = iter(calls)
         self._router = router
         self._timeout = timeout
@@ -95,20 +95,21 @@ class Pipelines(Generic[T]):
         self._paused: list[tuple[float, int, RetryingCall[T]]] = []
         """A heap: when to route a call again, a number that breaks ties, and the call."""
         self._numbers = itertools.count()
-        self._done: deque[tuple[Command[T], T | ShardqError]] = deque()
+        self._done: deque[tuple[K, T | ShardqError]] = deque()
 
-    def run(self) -> Iterator[tuple[Command[T], T | ShardqError]]:
+    def run(self) -> Iterator[tuple[K, T | ShardqError]]:
         """Carries all calls out. Closed early, it leaves no connection out of step behind."""
         try:
             while True:
                 self._end_pauses()
                 hungry = self._hungry()
                 if hungry:
-                    call = next(self._calls, _END)
-                    if call is _END:
+                    pulled = next(self._calls, None)
+                    if pulled is None:
                         self._exhausted = True
                     else:
-                        self._ready.append(RetryingCall(call, now=time.monotonic(), timeout=self._timeout))
+                        key, call = pulled
+                        self._ready.append(RetryingCall(call, now=time.monotonic(), timeout=self._timeout, key=key))
                 while self._ready:
                     self._route(self._ready.popleft())
                 for pipeline in self._pipelines.values():
@@ -263,9 +264,9 @@ class Pipelines(Generic[T]):
             self._failed_with(retrying, of_reply(answer.text, asked=node), node)
             return
         try:
-            self._done.append((retrying.call, retrying.request.decode(answer)))
+            self._done.append((retrying.key, retrying.request.decode(answer)))
         except ShardqError as exc:
-            self._done.append((retrying.call, exc))
+            self._done.append((retrying.key, exc))
 
     # ---- faults
 
@@ -275,7 +276,7 @@ class Pipelines(Generic[T]):
         try:
             step = retrying.failed_with(fault, now=now, node=node, chance=random.random())
         except ShardqError as exc:
-            self._done.append((retrying.call, exc))
+            self._done.append((retrying.key, exc))
             return
         self._router.act(step)
         backoff_s = max(backoff_s, step.backoff_s)

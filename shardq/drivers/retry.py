@@ -53,12 +53,14 @@ class RetryingCall(Generic[T]):
     """One call until its answer. Invariant: once the call is ``in_doubt``, only its ``after_loss()`` form is sent."""
 
     __slots__ = (
-        "_again_until", "_in_full", "_retry_for_s", "_tries", "address", "call", "deadline", "request", "size",
+        "_again_until", "_in_full", "_retry_for_s", "_tries", "address", "call", "deadline", "key", "request", "size",
     )  # fmt: skip
 
-    def __init__(self, call: Command[T], *, now: float, timeout: float) -> None:
+    def __init__(self, call: Command[T], *, now: float, timeout: float, key: Any = None) -> None:
         self.call = call
         """The call as the caller gave it."""
+        self.key = key
+        """The caller's key for it, where it is one of many."""
         self.request = call
         """The call as it is sent now."""
         self.deadline = now + timeout

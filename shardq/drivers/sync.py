@@ -28,6 +28,7 @@ from shardq.drivers.router import ConnectionCounts, NodeRouter
 from shardq.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError, TooManyOpenFiles, Unanswered, Unavailable
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -76,9 +77,9 @@ class Driver:
         return carry(call, self._router, self._trip, time.sleep, timeout)
 
     def call_all(
-        self, calls: Iterable[Command[T]], *, timeout: float | None = None
-    ) -> Iterator[tuple[Command[T], T | ShardqError]]:
-        """Carry many calls out, yielding each with its result or error as it comes, in no order.
+        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+    ) -> Iterator[tuple[K, T | ShardqError]]:
+        """Carry many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
         hold back the calls of another. ``timeout`` is for each call.

@@ -49,6 +49,7 @@ class Advice:
 UNTOLD = "settings that lose tasks, and what replicas have, can't be told"
 UNMOVED = "pushes with durability= are refused, and beside replicas no task is moved to another shard"
 UNNAMED = "connections have no name in CLIENT LIST"
+UNRUNG = f"what it pushes rings no poller and may be {LONGEST_SLEEP_S:g} s late"
 
 
 def find_advice(
@@ -61,20 +62,20 @@ def find_advice(
     found = []
     if unserved:
         found.append(Advice("", f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"))
-    asked = {node: observe.server_settings(slot) for node, slot in slots.items()}
-    tried: list[tuple[Command[Any], str]] = [(request, UNTOLD) for request in asked.values()]
-    for slot in slots.values():
-        tried += (observe.waits(slot), UNMOVED), (observe.named(slot), UNNAMED)
-    rung = {node: observe.publishes(keys) for node, keys in shards.items()}
-    answers = yield from _answers([*(request for request, _ in tried), *rung.values()])
-    for request, so in tried:
-        answer = answers.get(id(request))
-        if isinstance(answer, AccessDenied):
-            found.append(Advice(answer.node, f"{so}: {answer}"))
-    found += _mute({node: answers.get(id(request)) for node, request in rung.items()})
-    found_settings: dict[str, observe.ServerSettings] = _told(asked, answers)
+    tried: dict[tuple[str, str], Command[Any]] = {
+        (node, UNTOLD): observe.server_settings(slot) for node, slot in slots.items()
+    }
+    for node, slot in slots.items():
+        tried |= {(node, UNMOVED): observe.waits(slot), (node, UNNAMED): observe.named(slot)}
+    rung = {(node, UNRUNG): observe.publishes(keys) for node, keys in shards.items()}
+    answers = dict((yield Many(tried | rung)))
+    for asked in tried:
+        if isinstance(answer := answers[asked], AccessDenied):
+            found.append(Advice(answer.node, f"{asked[1]}: {answer}"))
+    found += _mute({node: answers[node, UNRUNG] for node in shards})
+    found_settings: dict[str, observe.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
     unsure = {node: observe.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
-    saving = _told(unsure, (yield from _answers(list(unsure.values()))))
+    saving: dict[str, bool | None] = _told((yield Many(unsure)))
     for node, settings in sorted(found_settings.items()):
         # no key of ours expires: the policies for those that do evict nothing here
         if settings.maxmemory and settings.policy.startswith("allkeys-"):
@@ -123,24 +124,16 @@ def deaf(refusals: Mapping[str, str]) -> list[Advice]:
 
 def _mute(answers: Mapping[str, Any]) -> list[Advice]:
     """Where a process can't publish, what it pushes is found when a poller looks by itself."""
-    late = f"so what it pushes rings no poller and may be {LONGEST_SLEEP_S:g} s late"
     return [
-        Advice("", f"{node} lets this process publish nothing, {late}: {said}")
+        Advice("", f"{node} lets this process publish nothing, so {UNRUNG}: {said}")
         for node, said in answers.items()
         if isinstance(said, ServerFault) and not isinstance(said, Unavailable)
     ]
 
 
-def _answers(requests: list[Command[Any]] | list[Command[T]]) -> Operation[dict[int, Any]]:
-    """Returns each request's answer or error, by the id of the request."""
-    answers = (yield Many(list(requests))) if requests else []
-    return {id(request): said for request, said in answers}
-
-
-def _told(requests: Mapping[str, Command[T]], answers: Mapping[int, Any]) -> dict[str, T]:
+def _told(answers: Iterable[tuple[str, T | ShardqError]]) -> dict[str, T]:
     """The answers of those nodes that gave one."""
-    said = {node: answers.get(id(request)) for node, request in requests.items()}
-    return {node: answer for node, answer in said.items() if answer is not None and not isinstance(answer, ShardqError)}
+    return {node: answer for node, answer in answers if not isinstance(answer, ShardqError)}
 
 
 def say(found: Iterable[Advice]) -> None:

@@ -332,8 +332,8 @@ class AsyncEngine(AsyncOperatorCommands):
         source = each_task(tasks)
         driver = await self._open_driver()
         stream = Stream(self._map(), self._packer, source, batch)
-        async for call, result in driver.call_all(stream.calls()):
-            stream.note(call, result)
+        async for answered, result in driver.call_all(stream.calls()):
+            stream.note(answered, result)
             for window in stream.finished():
                 if (receipts := await operation.arun(driver, stream.completed(window))) is not None:
                     yield receipts

@@ -236,7 +236,5 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
 def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, observe.Replication]]:
     """How far the replicas of each node are, of those that could be seen and may say. ``nodes``: who serves a slot."""
     slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
-    asked = {node: observe.replication(slot) for node, slot in slots.items()}
-    node_of = {id(request): node for node, request in asked.items()}
-    answers = yield Many(asked.values())
-    return {node_of[id(request)]: said for request, said in answers if not isinstance(said, ShardqError)}
+    answers = yield Many({node: observe.replication(slot) for node, slot in slots.items()})
+    return {node: said for node, said in answers if not isinstance(said, ShardqError)}

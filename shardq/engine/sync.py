@@ -259,8 +259,8 @@ class Engine(OperatorCommands):
         source = each_task(tasks)
         driver = self._open_driver()
         stream = Stream(self._map(), self._packer, source, batch)
-        for call, result in driver.call_all(stream.calls()):
-            stream.note(call, result)
+        for answered, result in driver.call_all(stream.calls()):
+            stream.note(answered, result)
             for window in stream.finished():
                 if (receipts := operation.run(driver, stream.completed(window))) is not None:
                     yield receipts

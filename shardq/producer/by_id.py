@@ -84,13 +84,12 @@ def requeue_all(cache: TopologyCache, ids: Sequence[str], due: int) -> Operation
     count = 0
     for at in range(0, len(ids), REQUEUES):
         topology, some = cache.topology, ids[at : at + REQUEUES]
-        homes = [cache.keys(topology.homes(each)[0]) for each in some]
-        calls = [by_id.requeue(keys, topology.epoch, each, due) for keys, each in zip(homes, some, strict=True)]
-        ids_of = dict(zip(map(id, calls), some, strict=True))
-        for call, outcome in (yield Many(calls)):
+        homes = {each: cache.keys(topology.homes(each)[0]) for each in some}
+        calls = {each: by_id.requeue(keys, topology.epoch, each, due) for each, keys in homes.items()}
+        for each, outcome in (yield Many(calls)):
             if isinstance(outcome, ShardqError) or _gone(outcome):
                 # Not there, or not under this topology: looked for like any other.
-                outcome = yield from requeue(cache, ids_of[id(call)], due, in_doubt=call.in_doubt)
+                outcome = yield from requeue(cache, each, due, in_doubt=calls[each].in_doubt)
             count += bool(outcome)
     return count
 

@@ -29,6 +29,7 @@ from shardq.model.task import Receipt
 from shardq.operation import Operation, run
 from shardq.topology_cache import TopologyCache
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 Durability = Literal["replicated", "fsynced"]
@@ -111,13 +112,13 @@ class Confirming:
         return result
 
     def call_all(
-        self, calls: Iterable[Command[T]], *, timeout: float | None = None
-    ) -> Iterator[tuple[Command[T], T | ShardqError]]:
-        for call in calls:
+        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+    ) -> Iterator[tuple[K, T | ShardqError]]:
+        for key, call in calls:
             try:
-                yield call, self.call(call, timeout)
+                yield key, self.call(call, timeout)
             except ShardqError as exc:
-                yield call, exc
+                yield key, exc
 
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
         return self._driver.confirm(seals)

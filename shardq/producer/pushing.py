@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from shardq.calls import produce
 from shardq.calls.answers import Missing, Stale
-from shardq.calls.request import Command, Word
+from shardq.calls.request import Call, Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Receipt
@@ -207,10 +207,8 @@ def _send_once(
     """Sends tasks once, under the topology of this epoch. Returns the words that must be sent again."""
     again: list[Word] = []
     faults: list[tuple[Batch, ShardqError, bool]] = []
-    sent: dict[int, Batch] = {}
     parts = batches(cache, words, width, most=most, sizes=windows(cache.topology.shards))
-    for call, result in (yield Many(_calls(epoch, parts, sent, results))):
-        batch = sent.pop(id(call))
+    for (batch, call), result in (yield Many(_calls(epoch, parts, results))):
         if isinstance(result, (Stale, Missing)):
             faults.append((batch, result, call.in_doubt))
         else:
@@ -244,12 +242,11 @@ def push_in_doubt(cache: TopologyCache, packer: Packer, results: PushResults, ba
 
 
 def _calls(
-    epoch: int, source: Iterable[Batch], sent: dict[int, Batch], results: PushResults
-) -> Iterator[Command[list[str]]]:
+    epoch: int, source: Iterable[Batch], results: PushResults
+) -> Iterator[tuple[tuple[Batch, Call[list[str]]], Call[list[str]]]]:
     for batch in source:
         call = batch.call(epoch)
-        sent[id(call)] = batch
-        yield call
+        yield (batch, call), call
         results.sent(batch)
 
 

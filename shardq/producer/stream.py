@@ -37,6 +37,15 @@ class Window:
     """Tasks in doubt, because of a lost answer and then a newer topology."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class InFlight:
+    """One call of a stream: the key under which the driver carries it."""
+
+    window: Window
+    batch: Batch
+    call: Command[list[str]]
+
+
 @dataclass(slots=True)
 class Stream:
     """One run of push_iter."""
@@ -50,12 +59,11 @@ class Stream:
     errors: list[PushError] = field(default_factory=list)
     """Errors of partly stored windows. After the first, no more input is read; what is in flight is finished."""
     _windows: deque[Window] = field(default_factory=deque)
-    _sent: dict[int, tuple[Window, Batch]] = field(default_factory=dict)
     _record_bytes: float = 1.0
     """The bytes of a record, as the last window lets expect."""
 
-    def calls(self) -> Iterator[Command[list[str]]]:
-        """The calls of all tasks, packed when they are asked for."""
+    def calls(self) -> Iterator[tuple[InFlight, Command[list[str]]]]:
+        """The calls of all tasks, packed when they are asked for, with the key that ``note`` takes."""
         sizes = windows(self.cache.topology.shards)
         while not self.errors and (tasks := self._taken(next(sizes))):
             window = Window(PushResults(tasks.ids))
@@ -68,8 +76,7 @@ class Stream:
                 for batch in batches(self.cache, words, width, most=self.most, sizes=[len(words) // width]):
                     call = batch.call(epoch)
                     window.open += 1
-                    self._sent[id(call)] = window, batch
-                    yield call
+                    yield InFlight(window, batch, call), call
                     window.results.sent(batch)
             window.packed = True
 
@@ -85,11 +92,11 @@ class Stream:
         self._record_bytes = entries.bytes / len(entries.ids)
         return entries
 
-    def note(self, call: Command[list[str]], result: list[str] | ShardqError) -> None:
-        window, batch = self._sent.pop(id(call))
+    def note(self, answered: InFlight, result: list[str] | ShardqError) -> None:
+        window, batch = answered.window, answered.batch
         window.open -= 1
         refused = isinstance(result, (Stale, Missing))
-        if refused and call.in_doubt:
+        if refused and answered.call.in_doubt:
             window.uncertain.append(batch)
             return
         again: list[Word] = batch.words if refused else window.results.note(batch, result, self.packer)

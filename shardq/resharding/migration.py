@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 from shardq.calls import resharding
 from shardq.calls.request import Command
@@ -132,30 +132,28 @@ class MigrationPipeline:
         Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
         """
         group = yield from self._admit(group)
-        epoch, reserved, takes = self._topology.epoch, self._reserved, set[int]()
+        epoch, reserved = self._topology.epoch, self._reserved
         self._reserved = [
             (self._cache.keys(home), self._numbers.next(), ids) for home, ids in _batches(group, resharding.BATCH)
         ]
 
-        def requests() -> Iterator[Command[Any]]:
+        def requests() -> Iterator[tuple[Literal["clear", "put", "take", "reserve"], Command[Any]]]:
             for _, moving_tasks in resharding.loads(self._put):
-                yield resharding.clear(self._source, epoch, moving_tasks)
+                yield "clear", resharding.clear(self._source, epoch, moving_tasks)
             for target, moving_tasks in resharding.loads(self._taken):
-                yield resharding.put(self._cache.keys(target), epoch, moving_tasks)
+                yield "put", resharding.put(self._cache.keys(target), epoch, moving_tasks)
             for keys, number, ids in reserved:
-                take = resharding.take(self._source, epoch, number, keys.shard, ids)
-                takes.add(id(take))
-                yield take
+                yield "take", resharding.take(self._source, epoch, number, keys.shard, ids)
             for keys, number, ids in self._reserved:
-                yield resharding.reserve(keys, epoch, number, ids)
+                yield "reserve", resharding.reserve(keys, epoch, number, ids)
 
         taken: list[MovingTask] = []
         refused: ShardqError | None = None
-        for request, result in (yield Many(requests())):
+        for step, result in (yield Many(requests())):
             if isinstance(result, ShardqError):
                 # A take whose answer was lost may have taken something: it is found in moved.
                 refused = refused or result
-            elif id(request) in takes:
+            elif step == "take":
                 taken += result
         if refused is not None:
             under_way, self._reserved, self._taken, self._put = [*self._put, *self._taken, *taken], [], [], []
@@ -298,6 +296,6 @@ def _batches(misplaced: Iterable[Misplaced], most: int) -> Iterator[tuple[int, l
 
 
 def _all_or_raise(commands: list[Command[None]]) -> Operation[None]:
-    for _, result in (yield Many(commands)):
+    for _, result in (yield Many(enumerate(commands))):
         if isinstance(result, ShardqError):
             raise result

@@ -70,19 +70,15 @@ def _set_rate(cache: TopologyCache, shards: int, rate: float | None) -> Operatio
 
 def _all_polled(shards: list[ShardKeys]) -> Operation[bool]:
     """True if all of them have a poller: its first step writes the time up to which it sleeps."""
-    answers = yield Many([resharding.meta_fields(keys, "wake_at") for keys in shards])
+    answers = yield Many({keys: resharding.meta_fields(keys, "wake_at") for keys in shards})
     return all(not isinstance(fields, ShardqError) and fields[0] is not None for _, fields in answers)
 
 
 def unswept(cache: TopologyCache, shards: Sequence[int]) -> Operation[list[ShardKeys]]:
     """Those of some shards in which tasks may belong elsewhere since the present number came in force."""
     since = b"%d" % cache.topology.since
-    asked = [(cache.keys(shard), resharding.meta_fields(cache.keys(shard), "swept")) for shard in shards]
-    keys_of = {id(request): keys for keys, request in asked}
-    answers = yield Many([request for _, request in asked])
-    return [
-        keys_of[id(request)] for request, fields in answers if isinstance(fields, ShardqError) or fields[0] != since
-    ]
+    answers = yield Many({keys: resharding.meta_fields(keys, "swept") for keys in map(cache.keys, shards)})
+    return [keys for keys, fields in answers if isinstance(fields, ShardqError) or fields[0] != since]
 
 
 def progress(cache: TopologyCache, *, shards: int = 0) -> Operation[Progress]:
@@ -93,13 +89,12 @@ def progress(cache: TopologyCache, *, shards: int = 0) -> Operation[Progress]:
     yield from refresh(cache)
     topology = cache.topology
     span = topology.span()
-    asked = [resharding.meta_fields(cache.keys(shard), "swept", "moved") for shard in range(max(shards, len(span)))]
-    within = {id(request) for request in asked[: len(span)]}
+    asked = map(cache.keys, range(max(shards, len(span))))
     since = b"%d" % topology.since
     swept = moved = 0
-    for request, fields in (yield Many(asked)):
+    for keys, fields in (yield Many({keys: resharding.meta_fields(keys, "swept", "moved") for keys in asked})):
         if not isinstance(fields, ShardqError):
-            swept += id(request) in within and fields[0] == since
+            swept += keys.shard < len(span) and fields[0] == since
             moved += int(fields[1] or 0)
     return Progress(
         shards=topology.shards,
@@ -135,7 +130,7 @@ def forget_priors(cache: TopologyCache) -> Operation[bool]:
         # Only now, and only where no failover can undo it: a process that left a mark and stands still can take
         # nothing.
         if not (yield from barrier.behind(span)):
-            yield Many([resharding.unmark(keys, following.epoch) for keys in span])
+            yield Many({keys: resharding.unmark(keys, following.epoch) for keys in span})
     return not cache.topology.priors
 
 

@@ -106,13 +106,13 @@ def test_slots_move_under_many_calls(carriers: Carriers, moving: Cluster, name: 
             moving.move_slot(slot, target, batch=1)
 
     mover = threading.Thread(target=move_all)
-    for call, answer in carrier.call_all(calls):
-        answers.append((call, answer))
+    for _, answer in carrier.call_all(enumerate(calls)):
+        answers.append(answer)
         if len(answers) == 500:
             mover.start()
     mover.join()
     assert len(answers) == len(calls)
-    assert [answer for _, answer in answers if isinstance(answer, ShardqError)] == []
+    assert [answer for answer in answers if isinstance(answer, ShardqError)] == []
     assert sum(carrier.call(command(key, "HLEN", key)) for key in keys) == len(calls)
 
 
@@ -137,7 +137,7 @@ def test_a_master_dies_under_many_calls(carriers: Carriers, own_cluster: Cluster
     keys = keys_of(name, 12)
     victim = own_cluster.node_of_slot(0)
     answered = 0
-    for _, answer in carrier.call_all(store(keys[n % 12], f"f{n}") for n in range(3000)):
+    for _, answer in carrier.call_all((n, store(keys[n % 12], f"f{n}")) for n in range(3000)):
         assert not isinstance(answer, ShardqError), answer
         answered += 1
         if answered == 1000:

@@ -66,7 +66,7 @@ def test_many_calls_of_two_threads_on_one_connection_each(opened: Callable[..., 
     driver = opened(connections=1)
 
     def work(part: int) -> int:
-        return len(list(driver.call_all(store(name, f"{part}.{n}") for n in range(200))))
+        return len(list(driver.call_all((n, store(name, f"{part}.{n}")) for n in range(200))))
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(work, range(2))) == [200, 200]

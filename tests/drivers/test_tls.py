@@ -53,7 +53,7 @@ def test_many_calls(carriers: Carriers, server: Server, files: Path, name: str) 
     keys = keys_of(name, 5)
     payload = "x" * 300_000
     calls = [script_call("return {ARGV[1], ARGV[1]}", keys[n % 5], words=(payload,)) for n in range(50)]
-    assert [answer for _, answer in carrier.call_all(calls)] == [[payload.encode()] * 2] * 50
+    assert [answer for _, answer in carrier.call_all(enumerate(calls))] == [[payload.encode()] * 2] * 50
 
 
 def test_an_ear_and_a_line(server: Server, files: Path, name: str) -> None:

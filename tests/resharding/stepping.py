@@ -32,9 +32,10 @@ class Stepped:
         self._confirm = confirm
         self.request: Command[Any] | None = None
         """The next one; None at the end, and in a pause."""
-        self._rest: Iterator[Command[Any]] | None = None
+        self._rest: Iterator[tuple[Any, Command[Any]]] | None = None
         """Of a ``Many``: its requests that are not carried out yet."""
-        self._answers: list[tuple[Command[Any], Any]] = []
+        self._key: Any = None
+        self._answers: list[tuple[Any, Any]] = []
         self._resume(lambda: next(operation))
 
     def __repr__(self) -> str:
@@ -56,8 +57,8 @@ class Stepped:
             request.in_doubt = True
             answer = carry(request.after_loss())
         if self._rest is not None:
-            self._answers.append((request, answer))
-            self.request = next(self._rest, None)
+            self._answers.append((self._key, answer))
+            self._key, self.request = next(self._rest, (None, None))
             if self.request is None:
                 self._resume(lambda: self._operation.send(self._answers))
         elif isinstance(answer, ShardqError):
@@ -65,7 +66,7 @@ class Stepped:
         else:
             self._resume(lambda: self._operation.send(answer))
 
-    def _resume(self, go: Callable[[], Command[Any] | Many[Any] | Confirm | Pause]) -> None:
+    def _resume(self, go: Callable[[], Command[Any] | Many[Any, Any] | Confirm | Pause]) -> None:
         try:
             while True:
                 step = go()
@@ -76,8 +77,8 @@ class Stepped:
                 if isinstance(step, Command):
                     self.request = step
                 elif isinstance(step, Many):
-                    self._answers, self._rest = [], iter(step.requests)
-                    self.request = next(self._rest, None)
+                    self._answers, self._rest = [], iter(step.pairs)
+                    self._key, self.request = next(self._rest, (None, None))
                     if self.request is None:
                         go = lambda: self._operation.send([])  # noqa: E731
                         continue

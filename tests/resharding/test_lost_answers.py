@@ -155,17 +155,17 @@ def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> 
     cache = migration.cache()
     stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 10)
     calls = stream.calls()
-    call = next(calls)
+    pair = next(calls)
 
     def one() -> Operation[Any]:
-        return (yield Many([call]))
+        return (yield Many([pair]))
 
     sending = Stepped("the first", one())
     migration.lose(sending, lambda: engine.expand(MORE))
-    ((_, answer),) = sending.result
+    ((answered, answer),) = sending.result
     assert isinstance(answer, Stale)
     assert next(calls, None) is None
-    stream.note(call, answer)
+    stream.note(answered, answer)
     (window,) = stream.finished()
     rest = Stepped("the rest", stream.completed(window))
     migration.step(rest, 50)
