@@ -32,11 +32,13 @@ demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server,
 	@$(BIN)/shardq demo
 
 check: $(STAMP) ## every static check, the same that CI runs
+	$(BIN)/python .ci/unasync.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fmt: $(STAMP) ## put the code in the house format
+fmt: $(STAMP) ## put the code in the house format, and write each *_sync.py anew from its *_aio.py
+	$(BIN)/python .ci/unasync.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

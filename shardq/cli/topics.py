@@ -12,7 +12,7 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.engine import Engine, Stats
-from shardq.engine.core import check_purge
+from shardq.engine.arguments import check_purge
 from shardq.layout.topology import Limit
 
 

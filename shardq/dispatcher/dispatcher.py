@@ -28,7 +28,7 @@ class Dispatcher:
     def __init__(
         self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
     ) -> None:
-        self._driver = driver
+        self.driver = driver
         self._cache = cache
         self._max_attempts = max_attempts
         self._keep = keep
@@ -145,7 +145,7 @@ class Dispatcher:
     def _new_poller(self, shard: int) -> Poller:
         keys = self._cache.keys(shard)
         return Poller(
-            self._driver,
+            self.driver,
             self._cache,
             keys,
             max_attempts=self._max_attempts,

@@ -1,7 +1,9 @@
-"""The engines: what a program holds in its hands. ``sync`` for threads, ``aio`` for asyncio, side by side.
+"""The engines: ``Engine`` for threads in ``sync``, ``AsyncEngine`` for asyncio in ``aio``.
 
-``options`` checks what they are made with and finds the server, ``stats`` is what they tell, ``control`` the operations
-on the whole topology.
+Both modules hold what differs: opening, starting, stopping, closing. ``base`` is what both share without waiting. The
+commands that are the same but for ``await`` are written once, in ``task_commands_aio`` and ``operator_commands_aio``,
+and generated for threads. ``options`` and ``arguments`` check what is given, ``stats`` is what an engine tells,
+``control`` holds the operations on the whole topology.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The engine for asyncio. Its twin for threads is ``sync``; they differ in the awaiting, and in what only threads need.
+"""The engine for asyncio: how it is opened, started, stopped and closed. Its twin for threads is ``sync``.
 
 Pollers are threads for both: they sleep exactly, whatever the event loop is busy with.
 """
@@ -6,9 +6,8 @@ Pollers are threads for both: they sleep exactly, whatever the event loop is bus
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Self
 
 from shardq import operation, recovery
 from shardq.consumer import AsyncConsumer, Consumer
@@ -18,39 +17,24 @@ from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.aiorouter import OTHER_LOOP
 from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.embedded import Embedded, Fsync
-from shardq.engine import advice, control, in_threads
-from shardq.engine.core import check_batch, checked_id, moved_due
+from shardq.embedded import Embedded
+from shardq.engine import advice, in_threads
 from shardq.engine.in_threads import Threads
-from shardq.engine.operator_commands import AsyncOperatorCommands
-from shardq.engine.options import (
-    DEFAULT_ATTEMPTS,
-    DEFAULT_CONNECT_TIMEOUT_S,
-    DEFAULT_DEAD_AGE_S,
-    DEFAULT_DEAD_COUNT,
-    DEFAULT_LEASE_S,
-    DEFAULT_NAME,
-    DEFAULT_SHARDS,
-    DEFAULT_TIMEOUT_S,
-    STATS_TIMEOUT_S,
-    Options,
-)
-from shardq.engine.stats import Stats
+from shardq.engine.operator_commands_aio import AsyncOperatorCommands
+from shardq.engine.options import DEFAULT_LEASE_S
+from shardq.engine.task_commands_aio import AsyncTaskCommands
 from shardq.errors import EngineClosed
-from shardq.model.checks import MAX_PAYLOAD, due_spec
-from shardq.model.record import Codec
-from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.producer import by_id, pushing
+from shardq.model.task import Receipt
+from shardq.producer import pushing
 from shardq.producer.durable import Durability, check_durability, push_durably
-from shardq.producer.packing import BATCH, Entries, each_task
-from shardq.producer.stream import Stream
+from shardq.producer.packing import BATCH, Entries
+from shardq.subscriber import Subscriber
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 from shardq.worker.processor import Processor
 
 
-class AsyncEngine(AsyncOperatorCommands):
+class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. For one
@@ -62,52 +46,10 @@ class AsyncEngine(AsyncOperatorCommands):
     ...     id = await engine.push({"order": 42}, delay=1800)
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        name: str = DEFAULT_NAME,
-        shards: int = DEFAULT_SHARDS,
-        codec: str | Codec = "json",
-        max_payload: int = MAX_PAYLOAD,
-        max_attempts: int = DEFAULT_ATTEMPTS,
-        dead_age: float = DEFAULT_DEAD_AGE_S,
-        dead_count: int = DEFAULT_DEAD_COUNT,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S,
-        protocol: int = 3,
-        fsync: Fsync = "everysec",
-    ) -> None:
-        """Checks its arguments; connects later.
-
-        ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
-        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout`` bounds
-        how long a call waits out whatever passes: failovers, moving slots, loading servers. ``max_attempts`` holds for
-        tasks that bring no limit of their own; dead ones are kept for ``dead_age`` seconds, ``dead_count`` at most.
-        ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
-        """
-        super().__init__(
-            Options.checked(
-                url,
-                name=name,
-                shards=shards,
-                codec=codec,
-                max_payload=max_payload,
-                max_attempts=max_attempts,
-                dead_age=dead_age,
-                dead_count=dead_count,
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                protocol=protocol,
-                fsync=fsync,
-            )
-        )
-
     def _forked(self) -> None:
         super()._forked()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._driver: AsyncDriver | None = None
-        self._dispatcher: Dispatcher | None = None
         self._threads: Threads | None = None
         self._wakeups: Wakeups | None = None
         self._background = BackgroundTasks()
@@ -254,50 +196,6 @@ class AsyncEngine(AsyncOperatorCommands):
                 driver = await self._open()
         return driver
 
-    # ---- pushing
-
-    async def push(
-        self,
-        payload: Any,
-        *,
-        delay: float | dt.timedelta | None = None,
-        at: float | dt.datetime | None = None,
-        topic: str = "",
-        id: str | None = None,
-        on_conflict: OnConflict = "keep",
-        dedup: float | dt.timedelta | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_attempts: int | None = None,
-        expires: float | dt.timedelta | dt.datetime | None = None,
-        durability: Durability | None = None,
-    ) -> Receipt:
-        """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
-
-        With an ``id`` of your own the push can be repeated safely: ``on_conflict`` says what becomes of a task that has
-        the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
-        remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
-        buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
-        have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
-        """
-        entries = self._packer.one(
-            Task(
-                payload,
-                delay=delay,
-                at=at,
-                topic=topic,
-                id=id,
-                on_conflict=on_conflict,
-                dedup=dedup,
-                headers=headers,
-                max_attempts=max_attempts,
-                expires=expires,
-            )
-        )
-        if durability is not None:
-            return (await self._push_durably(entries, durability))[0]
-        driver = await self._open_driver()
-        return await operation.arun(driver, pushing.push_one(self._map(), self._packer, entries))
-
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         """In a thread: on the shared pipes of this loop a WAIT would hold up everybody."""
         check_durability(durability)
@@ -308,104 +206,8 @@ class AsyncEngine(AsyncOperatorCommands):
         steps = pushing.push(cache, self._packer, entries, most=batch)
         return await asyncio.to_thread(push_durably, driver, cache, entries.ids, steps, durability)
 
-    async def push_many(
-        self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
-    ) -> list[Receipt]:
-        """Stores many tasks; returns their ids in order. All are checked before the first is sent.
-
-        All or nothing for each batch of at most ``batch`` tasks of one shard; raises PushError when not all are stored.
-        """
-        entries = self._packed_many(tasks, batch)
-        if durability is not None:
-            return await self._push_durably(entries, durability, batch)
-        driver = await self._open_driver()
-        return await operation.arun(driver, pushing.push(self._map(), self._packer, entries, most=batch))
-
-    async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
-        """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
-
-        Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
-        its window of some thousand tasks is stored and yielded; of that window nothing is sent. A window that is not
-        stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
-        """
-        check_batch(batch)
-        source = each_task(tasks)
-        driver = await self._open_driver()
-        stream = Stream(self._map(), self._packer, source, batch)
-        async for answered, result in driver.call_all(stream.calls()):
-            stream.note(answered, result)
-            for window in stream.finished():
-                if (receipts := await operation.arun(driver, stream.completed(window))) is not None:
-                    yield receipts
-        for window in stream.finished():
-            if (receipts := await operation.arun(driver, stream.completed(window))) is not None:
-                yield receipts
-        stream.check()
-
-    # ---- by id
-
-    async def cancel(self, id: str) -> Outcome:
-        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
-        checked_id(id)
-        driver = await self._open_driver()
-        return await operation.arun(driver, by_id.cancel(self._map(), id))
-
-    async def reschedule(
-        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
-    ) -> Outcome:
-        """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
-        lost.
-        """
-        checked_id(id)
-        due = moved_due(delay, at)
-        driver = await self._open_driver()
-        return await operation.arun(driver, by_id.reschedule(self._map(), id, due))
-
-    async def requeue(
-        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
-    ) -> Outcome:
-        """Schedules a dead task again, with all its attempts: requeued, what it is instead, or unknown when an answer
-        was lost.
-        """
-        checked_id(id)
-        due = due_spec(delay, at)
-        driver = await self._open_driver()
-        return await operation.arun(driver, by_id.requeue(self._map(), id, due))
-
-    async def get(self, id: str) -> TaskInfo | None:
-        """Returns the state of a task; None when it is gone."""
-        checked_id(id)
-        driver = await self._open_driver()
-        return await operation.arun(driver, by_id.get(self._map(), id, self.options.codec))
-
-    # ---- the whole
-
-    async def stats(self) -> Stats:
-        """Counts for each shard and in total. No snapshot: shards are seen one after the other, and one that can't be
-        seen says why.
-        """
-        driver = await self._open_driver()
-        timeout = min(self.options.timeout, STATS_TIMEOUT_S)
-        counts_by_shard = await operation.arun(
-            driver, control.count_shards(self._map(), self._topics_of_shard), timeout
-        )
-        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
-        return self._stats(
-            counts_by_shard,
-            nodes,
-            self._dispatcher,
-            replication=await operation.arun(driver, control.replication(counts_by_shard, nodes), timeout),
-            advised=await operation.arun(
-                driver, self._advice(driver, counts_by_shard, pollers=self._polling()), timeout
-            ),
-            subscriber=self._threads.subscriber if self._threads else None,
-            server=driver.server_version,
-            connections=driver.connections(),
-        )
-
-    def _polling(self) -> Driver | None:
-        """The driver of the pollers, while there are some."""
-        return self._threads.driver if self._dispatcher is not None and self._threads is not None else None
+    def _present_subscriber(self) -> Subscriber | None:
+        return self._threads.subscriber if self._threads else None
 
     def consumer(
         self,

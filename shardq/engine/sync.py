@@ -1,42 +1,26 @@
-"""The engine for threads. Its asyncio twin is ``aio``; they differ in the awaiting, and in what only threads need."""
+"""The engine for threads: how it is opened, started, stopped and closed. Its twin for asyncio is ``aio``."""
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
 
 from shardq import operation, recovery
 from shardq.consumer import Consumer
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.sync import Driver
-from shardq.embedded import Fsync
-from shardq.engine import advice, control
-from shardq.engine.core import check_batch, checked_id, moved_due
-from shardq.engine.operator_commands import OperatorCommands
-from shardq.engine.options import (
-    DEFAULT_ATTEMPTS,
-    DEFAULT_CONNECT_TIMEOUT_S,
-    DEFAULT_DEAD_AGE_S,
-    DEFAULT_DEAD_COUNT,
-    DEFAULT_LEASE_S,
-    DEFAULT_NAME,
-    DEFAULT_SHARDS,
-    DEFAULT_TIMEOUT_S,
-    STATS_TIMEOUT_S,
-    Options,
-)
-from shardq.engine.stats import Stats
-from shardq.model.checks import MAX_PAYLOAD, check_seconds, due_spec
-from shardq.model.record import Codec
-from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.producer import by_id, pushing
+from shardq.engine import advice
+from shardq.engine.operator_commands_sync import OperatorCommands
+from shardq.engine.options import DEFAULT_LEASE_S
+from shardq.engine.task_commands_sync import TaskCommands
+from shardq.model.checks import check_seconds
+from shardq.model.task import Receipt
+from shardq.producer import pushing
 from shardq.producer.buffer import Buffer
 from shardq.producer.durable import Durability, check_durability, push_durably
-from shardq.producer.packing import BATCH, Entries, each_task
-from shardq.producer.stream import Stream
+from shardq.producer.packing import BATCH, Entries
 from shardq.subscriber import Subscriber
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
@@ -45,7 +29,7 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 
-class Engine(OperatorCommands):
+class Engine(TaskCommands, OperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
@@ -56,51 +40,9 @@ class Engine(OperatorCommands):
     ...     id = engine.push({"order": 42}, delay=1800)
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        name: str = DEFAULT_NAME,
-        shards: int = DEFAULT_SHARDS,
-        codec: str | Codec = "json",
-        max_payload: int = MAX_PAYLOAD,
-        max_attempts: int = DEFAULT_ATTEMPTS,
-        dead_age: float = DEFAULT_DEAD_AGE_S,
-        dead_count: int = DEFAULT_DEAD_COUNT,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S,
-        protocol: int = 3,
-        fsync: Fsync = "everysec",
-    ) -> None:
-        """Checks its arguments; connects later.
-
-        ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
-        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout`` bounds
-        how long a call waits out whatever passes: failovers, moving slots, loading servers. ``max_attempts`` holds for
-        tasks that bring no limit of their own; dead ones are kept for ``dead_age`` seconds, ``dead_count`` at most.
-        ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
-        """
-        super().__init__(
-            Options.checked(
-                url,
-                name=name,
-                shards=shards,
-                codec=codec,
-                max_payload=max_payload,
-                max_attempts=max_attempts,
-                dead_age=dead_age,
-                dead_count=dead_count,
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                protocol=protocol,
-                fsync=fsync,
-            )
-        )
-
     def _forked(self) -> None:
         super()._forked()
         self._driver: Driver | None = None
-        self._dispatcher: Dispatcher | None = None
         self._subscriber: Subscriber | None = None
         self._wakeups: Wakeups | None = None
         self._lock = threading.RLock()
@@ -185,89 +127,11 @@ class Engine(OperatorCommands):
             assert driver is not None, "open() makes a driver or raises"
         return driver
 
-    # ---- pushing
-
-    def push(
-        self,
-        payload: Any,
-        *,
-        delay: float | dt.timedelta | None = None,
-        at: float | dt.datetime | None = None,
-        topic: str = "",
-        id: str | None = None,
-        on_conflict: OnConflict = "keep",
-        dedup: float | dt.timedelta | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_attempts: int | None = None,
-        expires: float | dt.timedelta | dt.datetime | None = None,
-        durability: Durability | None = None,
-    ) -> Receipt:
-        """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
-
-        With an ``id`` of your own the push can be repeated safely: ``on_conflict`` says what becomes of a task that has
-        the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
-        remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
-        buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
-        have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
-        """
-        entries = self._packer.one(
-            Task(
-                payload,
-                delay=delay,
-                at=at,
-                topic=topic,
-                id=id,
-                on_conflict=on_conflict,
-                dedup=dedup,
-                headers=headers,
-                max_attempts=max_attempts,
-                expires=expires,
-            )
-        )
-        if durability is not None:
-            return self._push_durably(entries, durability)[0]
-        driver = self._open_driver()
-        return operation.run(driver, pushing.push_one(self._map(), self._packer, entries))
-
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
         driver, cache = self._open_driver(), self._map()
         steps = pushing.push(cache, self._packer, entries, most=batch)
         return push_durably(driver, cache, entries.ids, steps, durability)
-
-    def push_many(
-        self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
-    ) -> list[Receipt]:
-        """Stores many tasks; returns their ids in order. All are checked before the first is sent.
-
-        All or nothing for each batch of at most ``batch`` tasks of one shard; raises PushError when not all are stored.
-        """
-        entries = self._packed_many(tasks, batch)
-        if durability is not None:
-            return self._push_durably(entries, durability, batch)
-        driver = self._open_driver()
-        return operation.run(driver, pushing.push(self._map(), self._packer, entries, most=batch))
-
-    def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> Iterator[list[Receipt]]:
-        """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
-
-        Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
-        its window of some thousand tasks is stored and yielded; of that window nothing is sent. A window that is not
-        stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
-        """
-        check_batch(batch)
-        source = each_task(tasks)
-        driver = self._open_driver()
-        stream = Stream(self._map(), self._packer, source, batch)
-        for answered, result in driver.call_all(stream.calls()):
-            stream.note(answered, result)
-            for window in stream.finished():
-                if (receipts := operation.run(driver, stream.completed(window))) is not None:
-                    yield receipts
-        for window in stream.finished():
-            if (receipts := operation.run(driver, stream.completed(window))) is not None:
-                yield receipts
-        stream.check()
 
     def buffered(self, *, linger: float = 0.0) -> Buffer:
         """Coalesces the pushes of many threads; each gets a Pending that tells when its task is stored.
@@ -284,64 +148,8 @@ class Engine(OperatorCommands):
 
         return Buffer(self._packed, send, linger=linger)
 
-    # ---- by id
-
-    def cancel(self, id: str) -> Outcome:
-        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
-        checked_id(id)
-        driver = self._open_driver()
-        return operation.run(driver, by_id.cancel(self._map(), id))
-
-    def reschedule(
-        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
-    ) -> Outcome:
-        """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
-        lost.
-        """
-        checked_id(id)
-        due = moved_due(delay, at)
-        driver = self._open_driver()
-        return operation.run(driver, by_id.reschedule(self._map(), id, due))
-
-    def requeue(
-        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
-    ) -> Outcome:
-        """Schedules a dead task again, with all its attempts: requeued, what it is instead, or unknown when an answer
-        was lost.
-        """
-        checked_id(id)
-        due = due_spec(delay, at)
-        driver = self._open_driver()
-        return operation.run(driver, by_id.requeue(self._map(), id, due))
-
-    def get(self, id: str) -> TaskInfo | None:
-        """Returns the state of a task; None when it is gone."""
-        checked_id(id)
-        driver = self._open_driver()
-        return operation.run(driver, by_id.get(self._map(), id, self.options.codec))
-
-    # ---- the whole
-
-    def stats(self) -> Stats:
-        """Counts for each shard and in total. No snapshot: shards are seen one after the other, and one that can't be
-        seen says why.
-        """
-        driver = self._open_driver()
-        timeout = min(self.options.timeout, STATS_TIMEOUT_S)
-        counts_by_shard = operation.run(driver, control.count_shards(self._map(), self._topics_of_shard), timeout)
-        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
-        return self._stats(
-            counts_by_shard,
-            nodes,
-            self._dispatcher,
-            replication=operation.run(driver, control.replication(counts_by_shard, nodes), timeout),
-            advised=operation.run(
-                driver, self._advice(driver, counts_by_shard, pollers=driver if self._dispatcher else None), timeout
-            ),
-            subscriber=self._subscriber,
-            server=driver.server_version,
-            connections=driver.connections(),
-        )
+    def _present_subscriber(self) -> Subscriber | None:
+        return self._subscriber
 
     def consumer(
         self,

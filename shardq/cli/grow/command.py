@@ -15,7 +15,7 @@ from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import connected, opened
-from shardq.engine.core import check_resize
+from shardq.engine.arguments import check_resize
 from shardq.layout.slots import MAX_SHARDS
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""The common part of both engines, apart from waiting: options, the topology cache, and the checks of arguments."""
+"""The common base of both engines: their options, the topology cache, and what they make of it without waiting."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.engine import advice
 from shardq.engine.advice import Advice
+from shardq.engine.arguments import check_batch
 from shardq.engine.control import CountsByShard
-from shardq.engine.options import Options, lease_ms
-from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
-from shardq.errors import (
-    EngineClosed,
-    InvalidDelay,
-    InvalidId,
-    InvalidOption,
-    InvalidShardCount,
-    PayloadNotDecodable,
-    ShardqError,
+from shardq.engine.options import (
+    DEFAULT_ATTEMPTS,
+    DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_DEAD_AGE_S,
+    DEFAULT_DEAD_COUNT,
+    DEFAULT_NAME,
+    DEFAULT_SHARDS,
+    DEFAULT_TIMEOUT_S,
+    Options,
+    lease_ms,
 )
-from shardq.layout.topology import Limit, Route, Topology
-from shardq.model.checks import check_id, check_name, check_shards, check_topic, due_spec
+from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
+from shardq.errors import EngineClosed, InvalidOption, PayloadNotDecodable, ShardqError
+from shardq.layout.topology import Topology
+from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
 from shardq.model.ids import topic_of
-from shardq.model.record import Decoded, decode_record
+from shardq.model.record import Codec, Decoded, decode_record
 from shardq.model.task import DeadTask, Task
 from shardq.operation import Operation
-from shardq.producer.packing import MAX_BATCH, Entries, Packer
+from shardq.producer.packing import Entries, Packer
 from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
 
@@ -51,12 +54,48 @@ LISTENING = 1
 """Connections of a subscriber to each node."""
 
 
-class Core:
+class EngineBase:
     """The base of ``Engine`` and ``AsyncEngine``. No I/O but the embedded server's coming and going."""
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self._packer = Packer(options.codec, max_payload=options.max_payload)
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+        shards: int = DEFAULT_SHARDS,
+        codec: str | Codec = "json",
+        max_payload: int = MAX_PAYLOAD,
+        max_attempts: int = DEFAULT_ATTEMPTS,
+        dead_age: float = DEFAULT_DEAD_AGE_S,
+        dead_count: int = DEFAULT_DEAD_COUNT,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S,
+        protocol: int = 3,
+        fsync: embedded.Fsync = "everysec",
+    ) -> None:
+        """Checks its arguments; connects later.
+
+        ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
+        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout`` bounds
+        how long a call waits out whatever passes: failovers, moving slots, loading servers. ``max_attempts`` holds for
+        tasks that bring no limit of their own; dead ones are kept for ``dead_age`` seconds, ``dead_count`` at most.
+        ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
+        """
+        self.options = Options.checked(
+            url,
+            name=name,
+            shards=shards,
+            codec=codec,
+            max_payload=max_payload,
+            max_attempts=max_attempts,
+            dead_age=dead_age,
+            dead_count=dead_count,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            protocol=protocol,
+            fsync=fsync,
+        )
+        self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
@@ -70,6 +109,7 @@ class Core:
         self._cache: TopologyCache | None = None
         self._ready_counts = ReadyCounts()
         self._forwarded: dict[str, object] = {}
+        self._dispatcher: Dispatcher | None = None
         self._processors: WeakSet[Processor] = WeakSet()
 
     def __repr__(self) -> str:
@@ -124,6 +164,11 @@ class Core:
         nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
         nodes |= {node: keys.slot for node, keys in by_node.items()}
         return advice.find_advice(nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {})
+
+    def _pollers_driver(self) -> Driver | None:
+        """The driver of the pollers, while they run in this process."""
+        dispatcher = self._dispatcher
+        return dispatcher.driver if dispatcher is not None else None
 
     def _needs(self, driver: Driver) -> dict[str, int]:
         """How many connections more to each node this process comes to have, at most, if it is the last one left."""
@@ -214,7 +259,6 @@ class Core:
         self,
         counts_by_shard: CountsByShard,
         nodes: dict[int, str],
-        dispatcher: Dispatcher | None,
         *,
         replication: dict[str, Replication],
         advised: list[Advice],
@@ -222,6 +266,7 @@ class Core:
         server: str,
         connections: dict[str, ConnectionCounts],
     ) -> Stats:
+        dispatcher = self._dispatcher
         reports = dispatcher.reports() if dispatcher else {}
         shards: list[ShardStats] = [
             shard_stats(keys, counts, nodes[keys.slot], reports.get(keys.shard)) for keys, counts in counts_by_shard
@@ -238,81 +283,3 @@ class Core:
             processors=list(self._processors),
             connections=connections,
         )
-
-
-def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:
-    """The due word of a reschedule: a push without a time is due now, a reschedule without one is a mistake."""
-    if delay is None and at is None:
-        raise InvalidDelay("reschedule needs a time: give delay=seconds or at=instant; delay=0 makes it due now")
-    return due_spec(delay, at)
-
-
-def check_batch(batch: int) -> None:
-    if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
-        raise InvalidOption(f"batch={batch!r} is not possible; give an int from 1 to {MAX_BATCH}")
-
-
-def check_rate(rate: float | None) -> None:
-    # what is stored must be readable by every process: a bool is no number there
-    if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
-        raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
-
-
-def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
-    check_topic(topic)
-    check_rate(rate)
-    if isinstance(concurrency, bool) or (
-        concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
-    ):
-        raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1, or None for no limit")
-    return Limit(rate=rate, concurrency=concurrency)
-
-
-def check_resize(topology: Topology, shards: int, rate: float | None, *, grows: bool) -> None:
-    check_shards(shards)
-    check_rate(rate)
-    present = topology.shards
-    if topology.pending != shards and (shards < present if grows else shards > present):
-        verb, other = ("expand", "shrink") if grows else ("shrink", "expand")
-        raise InvalidShardCount(
-            f"there are {present} shards, so {verb}({shards}) is not possible; use {other}({shards})"
-        )
-
-
-def check_purge(topic: str | None, everything: bool) -> None:
-    if not isinstance(everything, bool):
-        raise InvalidOption(f"everything={everything!r} is not possible; give True to remove the tasks of all topics")
-    if (topic is None) != everything:
-        raise InvalidOption('purge needs topic="name" ("" is the default topic), or everything=True for all of them')
-    if topic is not None:
-        check_topic(topic)
-
-
-def checked_id(id: str) -> str:
-    """A whole id, as push gave it back: TOPIC/UNIQUE or UNIQUE."""
-    if not isinstance(id, str):
-        raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
-    topic, slash, unique = id.partition("/")
-    if slash:
-        check_topic(topic)
-        if not topic:
-            raise InvalidId(
-                f"the id {id!r} begins with '/'; an id is TOPIC/UNIQUE, or just UNIQUE in the default topic"
-            )
-        check_id(unique)
-    else:
-        check_id(id)
-    return id
-
-
-def route_of(topic: str, to: str | None, side: str) -> Route | None:
-    check_topic(topic)
-    if side not in ("right", "left"):
-        raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
-    if to is None:
-        return None
-    if not isinstance(to, str) or not to:
-        raise InvalidOption(f"to={to!r} is not possible; give the name of a list, or None to stop forwarding")
-    if to.startswith("shardq:{"):
-        raise InvalidOption(f"to={to!r} is a key of shardq's own; give the name of another list")
-    return Route(to=to, side="left" if side == "left" else "right")

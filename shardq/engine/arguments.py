@@ -1,0 +1,88 @@
+"""The checks of the arguments of an engine's commands, each before anything is sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount
+from shardq.layout.topology import Limit, Route, Topology
+from shardq.model.checks import check_id, check_shards, check_topic, due_spec
+from shardq.producer.packing import MAX_BATCH
+
+
+def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:
+    """The due word of a reschedule: a push without a time is due now, a reschedule without one is a mistake."""
+    if delay is None and at is None:
+        raise InvalidDelay("reschedule needs a time: give delay=seconds or at=instant; delay=0 makes it due now")
+    return due_spec(delay, at)
+
+
+def check_batch(batch: int) -> None:
+    if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
+        raise InvalidOption(f"batch={batch!r} is not possible; give an int from 1 to {MAX_BATCH}")
+
+
+def check_rate(rate: float | None) -> None:
+    # what is stored must be readable by every process: a bool is no number there
+    if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
+        raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
+
+
+def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
+    check_topic(topic)
+    check_rate(rate)
+    if isinstance(concurrency, bool) or (
+        concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
+    ):
+        raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1, or None for no limit")
+    return Limit(rate=rate, concurrency=concurrency)
+
+
+def check_resize(topology: Topology, shards: int, rate: float | None, *, grows: bool) -> None:
+    check_shards(shards)
+    check_rate(rate)
+    present = topology.shards
+    if topology.pending != shards and (shards < present if grows else shards > present):
+        verb, other = ("expand", "shrink") if grows else ("shrink", "expand")
+        raise InvalidShardCount(
+            f"there are {present} shards, so {verb}({shards}) is not possible; use {other}({shards})"
+        )
+
+
+def check_purge(topic: str | None, everything: bool) -> None:
+    if not isinstance(everything, bool):
+        raise InvalidOption(f"everything={everything!r} is not possible; give True to remove the tasks of all topics")
+    if (topic is None) != everything:
+        raise InvalidOption('purge needs topic="name" ("" is the default topic), or everything=True for all of them')
+    if topic is not None:
+        check_topic(topic)
+
+
+def checked_id(id: str) -> str:
+    """A whole id, as push gave it back: TOPIC/UNIQUE or UNIQUE."""
+    if not isinstance(id, str):
+        raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
+    topic, slash, unique = id.partition("/")
+    if slash:
+        check_topic(topic)
+        if not topic:
+            raise InvalidId(
+                f"the id {id!r} begins with '/'; an id is TOPIC/UNIQUE, or just UNIQUE in the default topic"
+            )
+        check_id(unique)
+    else:
+        check_id(id)
+    return id
+
+
+def route_of(topic: str, to: str | None, side: str) -> Route | None:
+    check_topic(topic)
+    if side not in ("right", "left"):
+        raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
+    if to is None:
+        return None
+    if not isinstance(to, str) or not to:
+        raise InvalidOption(f"to={to!r} is not possible; give the name of a list, or None to stop forwarding")
+    if to.startswith("shardq:{"):
+        raise InvalidOption(f"to={to!r} is a key of shardq's own; give the name of another list")
+    return Route(to=to, side="left" if side == "left" else "right")

@@ -1,0 +1,161 @@
+# For asyncio. `make fmt` generates operator_commands_sync.py from it.
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, dead tasks, purges,
+stats.
+
+``AsyncEngine`` inherits them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Literal
+
+from shardq import recovery
+from shardq.calls.control import living
+from shardq.dispatcher.membership import dispatchers
+from shardq.engine import control
+from shardq.engine.arguments import check_purge, check_resize, limit_of, route_of
+from shardq.engine.base import EngineBase
+from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.stats import Stats
+from shardq.model.checks import check_shards, check_topic
+from shardq.model.ids import topic_of
+from shardq.model.task import DeadTask
+from shardq.operation import arun
+from shardq.producer import by_id
+from shardq.resharding.handle import AsyncGrowth
+from shardq.resharding.preview import Preview
+from shardq.resharding.resizing import preview_resize, progress, resize
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+    from shardq.subscriber import Subscriber
+
+NOW = 0
+"""The due word of a task that is due at once."""
+
+
+class AsyncOperatorCommands(EngineBase, ABC):
+    """The commands of ``AsyncEngine`` on the whole."""
+
+    @abstractmethod
+    async def _open_driver(self) -> AsyncDriver: ...
+
+    @abstractmethod
+    def _present_subscriber(self) -> Subscriber | None: ...
+
+    async def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
+        """From now on the topic's payloads go to that list, byte for byte, also those ready already; None: no longer.
+
+        Exactly once to a list on the same server, at least once to one in another slot of a cluster. A rate given with
+        ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of ours get nothing of the topic
+        meanwhile.
+        """
+        route = route_of(topic, to, side)
+        driver = await self._open_driver()
+        await arun(driver, control.route(self._map(), topic, route))
+
+    async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+        """More shards, while everything runs. Returns when new tasks go by the new number; dispatchers move the rest.
+
+        ``rate``: tasks a second to move at most. Again, by anybody, goes on with a change that was interrupted, at the
+        rate given now; raises ChangeUnderWay when another number was announced before.
+        """
+        return await self._resize(shards, rate, grows=True)
+
+    async def shrink(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+        """Fewer shards, likewise. Those that fall away are served until they are empty."""
+        return await self._resize(shards, rate, grows=False)
+
+    async def _resize(self, shards: int, rate: float | None, *, grows: bool) -> AsyncGrowth:
+        driver = await self._open_driver()
+        cache = self._map()
+        await arun(driver, recovery.refresh(cache))
+        check_resize(cache.topology, shards, rate, grows=grows)
+        members = await driver.call(living(cache.control))
+        await arun(driver, resize(cache, shards, rate=rate, members=members))
+        return await self.growth()
+
+    async def preview(self, shards: int) -> Preview:
+        """Estimates what ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
+        check_shards(shards)
+        driver = await self._open_driver()
+        return await arun(driver, preview_resize(self._map(), shards, driver.node_of))
+
+    async def growth(self) -> AsyncGrowth:
+        """The change of the number of shards that is under way, or the last one: to wait for it, or to look."""
+        driver = await self._open_driver()
+        cache = self._map()
+        span = len(cache.topology.span())
+        return AsyncGrowth(
+            lambda: arun(driver, progress(cache, shards=span)),
+            lambda: arun(driver, dispatchers(cache.control)),
+        )
+
+    async def pause(self, topic: str) -> None:
+        """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""
+        check_topic(topic)
+        driver = await self._open_driver()
+        await arun(driver, control.pause(self._map(), topic, pause=True))
+
+    async def resume(self, topic: str) -> None:
+        """Gives the topic out again."""
+        check_topic(topic)
+        driver = await self._open_driver()
+        await arun(driver, control.pause(self._map(), topic, pause=False))
+
+    async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
+        """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
+        fleet; neither ends the limits. Of a forwarded topic the rate only: its tasks leave, and are not counted.
+        """
+        limit = limit_of(topic, rate, concurrency)
+        driver = await self._open_driver()
+        await arun(driver, control.limit(self._map(), topic, limit))
+
+    async def dead(self, topic: str | None = None) -> AsyncIterator[DeadTask]:
+        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page. Also
+        while tasks are moved between shards each is met, and once.
+        """
+        if topic is not None:
+            check_topic(topic)
+        driver = await self._open_driver()
+        pages = control.DeadPages(self._map())
+        while page := await arun(driver, pages.following()):
+            for dead_record in page:
+                if topic is None or topic_of(dead_record.id) == topic:
+                    yield self._dead_task(dead_record)
+
+    async def requeue_all(self, topic: str | None = None) -> int:
+        """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many."""
+        # all listed before the first is requeued: those that die again meanwhile would be met again, without end
+        driver = await self._open_driver()
+        ids = [task.id async for task in self.dead(topic)]
+        return await arun(driver, by_id.requeue_all(self._map(), ids, NOW))
+
+    async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
+        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
+
+        Those that are running finish. What is pushed meanwhile may stay; what is moved to another shard meanwhile goes.
+        """
+        check_purge(topic, everything)
+        driver = await self._open_driver()
+        return await arun(driver, control.purge(self._map(), topic))
+
+    async def stats(self) -> Stats:
+        """Counts for each shard and in total. No snapshot: shards are seen one after the other, and one that can't be
+        seen says why.
+        """
+        driver = await self._open_driver()
+        timeout = min(self.options.timeout, STATS_TIMEOUT_S)
+        counts_by_shard = await arun(driver, control.count_shards(self._map(), self._topics_of_shard), timeout)
+        nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
+        return self._stats(
+            counts_by_shard,
+            nodes,
+            replication=await arun(driver, control.replication(counts_by_shard, nodes), timeout),
+            advised=await arun(driver, self._advice(driver, counts_by_shard, pollers=self._pollers_driver()), timeout),
+            subscriber=self._present_subscriber(),
+            server=driver.server_version,
+            connections=driver.connections(),
+        )

@@ -1,0 +1,147 @@
+# Generated from task_commands_aio.py by `make fmt`: change that one.
+"""The commands on tasks: pushing them, and what is done by id. ``Engine`` inherits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardq.engine.arguments import check_batch, checked_id, moved_due
+from shardq.engine.base import EngineBase
+from shardq.model.checks import due_spec
+from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.operation import run
+from shardq.producer import by_id, pushing
+from shardq.producer.durable import Durability
+from shardq.producer.packing import BATCH, Entries, each_task
+from shardq.producer.stream import Stream
+
+if TYPE_CHECKING:
+    from shardq.drivers.sync import Driver
+
+
+class TaskCommands(EngineBase, ABC):
+    """The commands of ``Engine`` on tasks."""
+
+    @abstractmethod
+    def _open_driver(self) -> Driver: ...
+
+    @abstractmethod
+    def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
+
+    # ---- pushing
+
+    def push(
+        self,
+        payload: Any,
+        *,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+        topic: str = "",
+        id: str | None = None,
+        on_conflict: OnConflict = "keep",
+        dedup: float | dt.timedelta | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_attempts: int | None = None,
+        expires: float | dt.timedelta | dt.datetime | None = None,
+        durability: Durability | None = None,
+    ) -> Receipt:
+        """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
+
+        With an ``id`` of your own the push can be repeated safely: ``on_conflict`` says what becomes of a task that has
+        the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
+        remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
+        buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
+        have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
+        """
+        entries = self._packer.one(
+            Task(
+                payload,
+                delay=delay,
+                at=at,
+                topic=topic,
+                id=id,
+                on_conflict=on_conflict,
+                dedup=dedup,
+                headers=headers,
+                max_attempts=max_attempts,
+                expires=expires,
+            )
+        )
+        if durability is not None:
+            [receipt] = self._push_durably(entries, durability)
+            return receipt
+        driver = self._open_driver()
+        return run(driver, pushing.push_one(self._map(), self._packer, entries))
+
+    def push_many(
+        self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
+    ) -> list[Receipt]:
+        """Stores many tasks; returns their ids in order. All are checked before the first is sent.
+
+        All or nothing for each batch of at most ``batch`` tasks of one shard; raises PushError when not all are stored.
+        """
+        entries = self._packed_many(tasks, batch)
+        if durability is not None:
+            return self._push_durably(entries, durability, batch)
+        driver = self._open_driver()
+        return run(driver, pushing.push(self._map(), self._packer, entries, most=batch))
+
+    def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> Iterator[list[Receipt]]:
+        """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
+
+        Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
+        its window of some thousand tasks is stored and yielded; of that window nothing is sent. A window that is not
+        stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
+        """
+        check_batch(batch)
+        source = each_task(tasks)
+        driver = self._open_driver()
+        stream = Stream(self._map(), self._packer, source, batch)
+        for call, result in driver.call_all(stream.calls()):
+            stream.note(call, result)
+            for window in stream.finished():
+                if (receipts := run(driver, stream.completed(window))) is not None:
+                    yield receipts
+        for window in stream.finished():
+            if (receipts := run(driver, stream.completed(window))) is not None:
+                yield receipts
+        stream.check()
+
+    # ---- by id
+
+    def cancel(self, id: str) -> Outcome:
+        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
+        checked_id(id)
+        driver = self._open_driver()
+        return run(driver, by_id.cancel(self._map(), id))
+
+    def reschedule(
+        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
+    ) -> Outcome:
+        """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
+        lost.
+        """
+        checked_id(id)
+        due = moved_due(delay, at)
+        driver = self._open_driver()
+        return run(driver, by_id.reschedule(self._map(), id, due))
+
+    def requeue(
+        self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
+    ) -> Outcome:
+        """Schedules a dead task again, with all its attempts: requeued, what it is instead, or unknown when an answer
+        was lost.
+        """
+        checked_id(id)
+        due = due_spec(delay, at)
+        driver = self._open_driver()
+        return run(driver, by_id.requeue(self._map(), id, due))
+
+    def get(self, id: str) -> TaskInfo | None:
+        """Returns the state of a task; None when it is gone."""
+        checked_id(id)
+        driver = self._open_driver()
+        return run(driver, by_id.get(self._map(), id, self.options.codec))
