@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shardq.producer.buffer import Buffer, Pending
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
     from shardq.version import __version__
-    from shardq.worker import AsyncNamedTask, AsyncWorker, Backoff, Bury, NamedTask, Retry, Worker
+    from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Worker
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
@@ -71,7 +71,7 @@ else:
         "shardq.model.task": "DeadTask Delivery Outcome Receipt Task TaskInfo",
         "shardq.producer.buffer": "Buffer Pending",
         "shardq.version": "__version__",
-        "shardq.worker": "AsyncNamedTask Backoff Bury NamedTask Retry Worker",
+        "shardq.worker": "Backoff Bury NamedTask Pusher Retry Worker",
         "shardq.worker.aio": "AsyncWorker",
     }
     __getattr__, __dir__ = lazily(
@@ -93,8 +93,8 @@ __all__ = [
     # workers
     "AsyncWorker",
     "Worker",
-    "AsyncNamedTask",
     "NamedTask",
+    "Pusher",
     "Backoff",
     "Bury",
     "Retry",

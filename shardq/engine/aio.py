@@ -6,7 +6,7 @@ Pollers are threads for both: they sleep exactly, whatever the event loop is bus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from shardq import operation, recovery
@@ -231,7 +231,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     def worker(
         self,
         *,
-        topics: Mapping[str, int] | None = None,
+        topics: Mapping[str, int] | Iterable[str] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         lease: float = DEFAULT_LEASE_S,
         grace: float = DEFAULT_GRACE_S,
@@ -239,14 +239,19 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         backoff: Backoff | None = None,
         name: str | None = None,
     ) -> AsyncWorker:
-        """Runs handlers: register them with ``@worker.on(topic)`` or ``@worker.task``, then ``await worker.run()``.
+        """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
+        ``@worker.task``, then ``await worker.run()``.
 
         ``concurrency`` handlers at once; ``lease``: how long a task whose worker died waits for another; ``grace``: how
-        long handlers may finish when the worker stops; ``topics={name: weight}``: shares in place of the order of
-        registration.
+        long handlers may finish when the worker stops.
+
+        ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
+        weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
+        the engine has when the worker runs.
         """
         return AsyncWorker(
             self.push,
+            self._tasks,
             self._processor,
             topics=topics,
             concurrency=concurrency,

@@ -45,6 +45,7 @@ from shardq.operation import Operation
 from shardq.producer.packing import Entries, Packer
 from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
+from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
@@ -96,6 +97,8 @@ class EngineBase:
             fsync=fsync,
         )
         self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
+        self._tasks = Registry(max_attempts=self.options.max_attempts, backoff=None)
+        """The functions that are pushed by name."""
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
@@ -232,6 +235,9 @@ class EngineBase:
         )
         claims.log_if_all_forwarded()
         return claims
+
+    def _add_task(self, task: TaskFunction) -> None:
+        self._tasks.add(task)
 
     def _noted(self, processor: Processor) -> Processor:
         """A worker's running part, of which stats tell as long as there is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
 from shardq import operation, recovery
@@ -169,7 +169,7 @@ class Engine(TaskCommands, OperatorCommands):
     def worker(
         self,
         *,
-        topics: Mapping[str, int] | None = None,
+        topics: Mapping[str, int] | Iterable[str] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         processes: int = 1,
         lease: float = DEFAULT_LEASE_S,
@@ -178,14 +178,19 @@ class Engine(TaskCommands, OperatorCommands):
         backoff: Backoff | None = None,
         name: str | None = None,
     ) -> Worker:
-        """Runs handlers: register them with ``@worker.on(topic)`` or ``@worker.task``, then ``worker.run()``.
+        """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
+        ``@worker.task``, then ``worker.run()``.
 
         ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died waits
-        for another; ``grace``: how long handlers may finish when the worker stops; ``topics={name: weight}``: shares in
-        place of the order of registration.
+        for another; ``grace``: how long handlers may finish when the worker stops.
+
+        ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
+        weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
+        the engine has when the worker runs.
         """
         return Worker(
             self.push,
+            self._tasks,
             self._processor,
             topics=topics,
             concurrency=concurrency,

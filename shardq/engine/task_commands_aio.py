@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
 from shardq.engine.base import EngineBase
 from shardq.model.checks import due_spec
-from shardq.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.operation import arun
 from shardq.producer import by_id, pushing
 from shardq.producer.durable import Durability
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
+from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
 
 
-class AsyncTaskCommands(EngineBase, ABC):
+class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     """The commands of ``AsyncEngine`` on tasks."""
 
     @abstractmethod
@@ -109,6 +110,9 @@ class AsyncTaskCommands(EngineBase, ABC):
             if (receipts := await arun(driver, stream.completed(window))) is not None:
                 yield receipts
         stream.check()
+
+    def _push_task(self) -> Callable[..., AsyncReceipt]:
+        return self.push
 
     # ---- by id
 

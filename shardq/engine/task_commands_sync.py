@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
@@ -17,12 +17,13 @@ from shardq.producer import by_id, pushing
 from shardq.producer.durable import Durability
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
+from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
 
 
-class TaskCommands(EngineBase, ABC):
+class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     """The commands of ``Engine`` on tasks."""
 
     @abstractmethod
@@ -109,6 +110,9 @@ class TaskCommands(EngineBase, ABC):
             if (receipts := run(driver, stream.completed(window))) is not None:
                 yield receipts
         stream.check()
+
+    def _push_task(self) -> Callable[..., Receipt]:
+        return self.push
 
     # ---- by id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -69,6 +69,10 @@ class _OtherReceipt(Receipt):
     """The receipt of a task that was not simply stored."""
 
     __slots__ = ("outcome", "state")
+
+
+AsyncReceipt = Coroutine[Any, Any, Receipt]
+"""The result of a push that is to be awaited."""
 
 
 class Outcome(enum.StrEnum):

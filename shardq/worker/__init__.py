@@ -1,6 +1,7 @@
 """Workers: run handlers on deliveries, and make sure that every one of them is settled.
 
-``handlers`` says which function takes what, ``named`` which functions are pushed by name, ``kinds`` what a callable is.
+``handlers`` says which function takes what, ``named`` is functions that are pushed by name, which ``decorator`` makes,
+``kinds`` says what a callable is.
 ``processor`` runs it all: it claims, passes on, extends and settles. ``in_flight`` holds what was claimed and is not
 settled. ``thread_runner`` runs functions, ``coroutine_runner`` coroutines; ``strays`` are handlers that run on after
 their tasks were ended. ``supervisor`` runs a processor in each of several processes. ``sync`` and ``aio`` are the
@@ -10,7 +11,7 @@ workers that engines return.
 from typing import TYPE_CHECKING
 
 from shardq.lazy import lazily
-from shardq.worker.named import AsyncNamedTask, NamedTask
+from shardq.worker.named import NamedTask, Pusher
 from shardq.worker.policy import Backoff, Bury, Retry
 from shardq.worker.sync import Worker
 
@@ -19,4 +20,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazily(__name__, {"AsyncWorker": "shardq.worker.aio"})
 
-__all__ = ["AsyncNamedTask", "AsyncWorker", "Backoff", "Bury", "NamedTask", "Retry", "Worker"]
+__all__ = ["AsyncWorker", "Backoff", "Bury", "NamedTask", "Pusher", "Retry", "Worker"]

@@ -9,24 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any
 
-from shardq.model.checks import check_topic
-from shardq.model.task import Receipt
+from shardq.model.task import AsyncReceipt
 from shardq.worker.base import Plan, WorkerBase
-from shardq.worker.handlers import Attempts
-from shardq.worker.named import AsyncNamedTask
+from shardq.worker.handlers import Registry
 from shardq.worker.policy import Backoff
 from shardq.worker.processor import Processor
 from shardq.worker.signal_event import ending_signals
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class AsyncWorker(WorkerBase):
+class AsyncWorker(WorkerBase[AsyncReceipt]):
     """Runs handlers on the tasks of their topics: coroutine functions on this loop, functions on threads.
 
     >>> worker = engine.worker(concurrency=1000)
@@ -37,10 +32,11 @@ class AsyncWorker(WorkerBase):
 
     def __init__(
         self,
-        push: Callable[..., Awaitable[Receipt]],
+        push: Callable[..., AsyncReceipt],
+        tasks: Registry,
         processor: Callable[[Plan], Awaitable[Processor]],
         *,
-        topics: Mapping[str, int] | None,
+        topics: Mapping[str, int] | Iterable[str] | None,
         concurrency: int,
         lease: float,
         grace: float,
@@ -49,6 +45,8 @@ class AsyncWorker(WorkerBase):
         name: str | None,
     ) -> None:
         super().__init__(
+            push,
+            tasks,
             topics=topics,
             concurrency=concurrency,
             lease=lease,
@@ -57,49 +55,8 @@ class AsyncWorker(WorkerBase):
             backoff=backoff,
             name=name,
         )
-        self._push = push
         self._processor = processor
         self._ended: asyncio.Event | None = None
-
-    @overload
-    def task(self, function: Callable[P, R], /) -> AsyncNamedTask[P, R]: ...
-
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        topic: str = "",
-        name: str | None = None,
-        timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-    ) -> Callable[[Callable[P, R]], AsyncNamedTask[P, R]]: ...
-
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        topic: str = "",
-        name: str | None = None,
-        timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-    ) -> Any:
-        """Decorates a function that is pushed by name: ``send.push((user, text), delay=60)``.
-
-        The topic is the queue; name and arguments ride in the payload, so they must be what the codec can encode.
-        """
-
-        check_topic(topic)
-        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
-
-        def register(function: Callable[..., Any]) -> AsyncNamedTask[..., Any]:
-            return AsyncNamedTask(self._push, function, self._named(function, name, topic, attempts), topic)
-
-        return register if function is None else register(function)
 
     async def run(self) -> None:
         """Handles tasks until ``stop()``, SIGTERM, SIGINT, SIGHUP or its cancellation, and then ends in this order:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.errors import InvalidOption
-from shardq.model.checks import check_name, duration_ms
+from shardq.model.checks import check_name, check_topic, duration_ms
 from shardq.model.task import Delivery
-from shardq.worker.handlers import Attempts, Handler, Registry, check_on
+from shardq.worker.decorator import TaskDecorator
+from shardq.worker.handlers import Attempts, Handler, Registry, TaskFunction, TopicFunction, check_on
 from shardq.worker.hooks import Hooks
 from shardq.worker.kinds import check_function
-from shardq.worker.named import task_name
 from shardq.worker.policy import Backoff, is_seconds
 from shardq.worker.signal_event import SignalSafeEvent
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 H = TypeVar("H", bound=Callable[[Delivery], Any])
+T = TypeVar("T")
 
 DEFAULT_CONCURRENCY = 16
 DEFAULT_GRACE_S = 30.0
@@ -47,13 +48,15 @@ class Plan:
         return {topic: handler.max_attempts for topic, handler in self.handlers.items()}
 
 
-class WorkerBase:
+class WorkerBase(TaskDecorator[T]):
     """The base of ``Worker`` and ``AsyncWorker``."""
 
     def __init__(
         self,
+        push: Callable[..., T],
+        tasks: Registry,
         *,
-        topics: Mapping[str, int] | None,
+        topics: Mapping[str, int] | Iterable[str] | None,
         concurrency: int,
         lease: float,
         grace: float,
@@ -65,8 +68,12 @@ class WorkerBase:
             raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
         if not is_seconds(grace):
             raise InvalidOption(f"grace={grace!r} is not possible; give seconds, 0 or more")
-        if topics is not None and not isinstance(topics, Mapping):
-            raise InvalidOption(f"topics={topics!r} is not possible; give {{name: weight, …}}, or leave it out")
+        if topics is not None:
+            if isinstance(topics, str) or not isinstance(topics, Iterable):
+                raise InvalidOption(f"topics={topics!r} is not possible; give [name, …] or {{name: weight, …}}")
+            topics = topics if isinstance(topics, Mapping) else list(topics)
+            for topic in topics:
+                check_topic(topic)
         duration_ms(lease, "lease")
         if name is not None:
             check_name(name, of="worker")
@@ -74,7 +81,9 @@ class WorkerBase:
         self.grace = grace
         self.lease = lease
         self.name = name
-        self._weights = topics
+        self._push = push
+        self._tasks = tasks
+        self._topics = topics
         self._registry = Registry(max_attempts=max_attempts, backoff=backoff)
         self._hooks = Hooks()
         self._stop = SignalSafeEvent()
@@ -82,7 +91,7 @@ class WorkerBase:
         self._at_work: Processor | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {list(self._registry.handlers)}, {self.concurrency} at once>"
+        return f"<{type(self).__name__} of {self._served()}, {self.concurrency} at once>"
 
     def on(
         self,
@@ -95,9 +104,10 @@ class WorkerBase:
     ) -> Callable[[H], H]:
         """Decorates the function, or coroutine function, that handles a topic; "" is the default topic.
 
-        The order of registration is the order of priority. ``type``: a msgspec Struct, dataclass or TypedDict that
-        payloads are decoded into; one that does not fit is buried. ``timeout``: seconds a handler may take; it then
-        counts as failed. A coroutine is cancelled, a function's thread can't be ended: what runs on is a stray.
+        The order of registration is the order of priority; the engine's tasks come after the worker's own handlers.
+        ``type``: a msgspec Struct, dataclass or TypedDict that payloads are decoded into; one that does not fit is
+        buried. ``timeout``: seconds a handler may take; it then counts as failed. A coroutine is cancelled, a
+        function's thread can't be ended: what runs on is a stray.
         ``max_attempts`` holds for tasks that bring no limit of their own, ``backoff`` says when a failed one comes
         again.
 
@@ -109,7 +119,10 @@ class WorkerBase:
         attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
 
         def register(handler: H) -> H:
-            self._registry.on(topic, handler, type=type, attempts=attempts)
+            check_function(handler, "a handler")
+            registered = TopicFunction(topic=topic, function=handler, type=type, attempts=attempts)
+            self._tasks.check(registered)
+            self._registry.add(registered)
             return handler
 
         return register
@@ -143,31 +156,37 @@ class WorkerBase:
         """
         self._hooks.use(middleware)
 
-    def _named(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        topic: str,
-        attempts: Attempts,
-    ) -> str:
-        """Registers a function that is pushed by name. Returns the name."""
-        check_function(function, "a task")
-        own = task_name(function, name)
-        self._registry.name(own, topic, function, attempts=attempts)
-        return own
+    def _add_task(self, task: TaskFunction) -> None:
+        self._tasks.check(task)
+        self._registry.add(task)
+
+    def _push_task(self) -> Callable[..., T]:
+        return self._push
+
+    def _served(self) -> list[str]:
+        """The topics that it serves, in their order of priority."""
+        return list(
+            dict.fromkeys((*self._registry.handlers, *self._tasks.handlers) if self._topics is None else self._topics)
+        )
 
     def _plan(self) -> Plan:
         """Returns the checked plan: there is something to do."""
-        handlers = self._registry.handlers
+        served = self._served()
+        handlers = self._registry.joined([task for task in self._tasks.registered if task.topic in served]).handlers
         if not handlers:
-            raise InvalidOption("the worker has no handler; register one with @worker.on(topic) or @worker.task")
-        if self._weights is not None and self._weights.keys() != handlers.keys():
-            given, needed = list(self._weights), list(handlers)
-            raise InvalidOption(f"topics= names {given}; it must name the topics of the handlers: {needed}")
+            raise InvalidOption(
+                "the worker has no handler, and its engine no task; register one with @worker.on(topic) or @engine.task"
+            )
+        if handlers.keys() != set(served):
+            raise InvalidOption(
+                f"topics= names {served}; it must name every topic that this worker has a handler for, "
+                f"{list(self._registry.handlers)}, and no others but those of the engine's tasks, "
+                f"{list(self._tasks.handlers)}"
+            )
         return Plan(
-            handlers=handlers,
+            handlers={topic: handlers[topic] for topic in served},
             hooks=self._hooks,
-            weights=self._weights,
+            weights=self._topics if isinstance(self._topics, Mapping) else None,
             concurrency=self.concurrency,
             lease=self.lease,
             name=self.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
 from shardq.model.task import Delivery
 from shardq.worker import policy
-from shardq.worker.kinds import check_function, is_coroutine_function, name_of
+from shardq.worker.kinds import is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
 from shardq.worker.named import NamedTasks
 from shardq.worker.policy import Backoff
@@ -65,35 +65,100 @@ class Handler:
             return policy.delay_ms(policy.DEFAULT, attempt)
 
 
-class Registry:
-    """The handlers of one worker, in the order of their registration, which is the order of priority."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFunction:
+    """A function that handles all tasks of a topic: ``@worker.on``."""
 
-    def __init__(self, *, max_attempts: int, backoff: Backoff | None) -> None:
+    topic: str
+    function: Callable[[Delivery], Any]
+    type: Any
+    attempts: Attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFunction:
+    """A function that handles the tasks of a topic that are pushed by its name: ``@engine.task``, ``@worker.task``."""
+
+    topic: str
+    name: str
+    function: Callable[..., Any]
+    attempts: Attempts
+
+
+Registered = TopicFunction | TaskFunction
+
+
+class Registry:
+    """Handlers by topic, in the order of their registration, which is the order of priority.
+
+    An engine has one of its tasks, and each worker one of its own.
+    """
+
+    def __init__(self, registered: Iterable[Registered] = (), *, max_attempts: int, backoff: Backoff | None) -> None:
         own = Attempts(max_attempts=max_attempts, backoff=backoff)
         self._max_attempts = max_attempts
         self._backoff = policy.DEFAULT if own.backoff is None else own.backoff
         self._named: dict[str, tuple[NamedTasks, Attempts]] = {}
+        self.registered: list[Registered] = []
         self.handlers: dict[str, Handler] = {}
+        for each in registered:
+            self.add(each)
 
-    def on(self, topic: str, run: Callable[[Delivery], Any], *, type: Any, attempts: Attempts) -> None:
-        if topic in self.handlers:
-            raise BadInput(f"the topic {topic!r} has a handler already: {self.handlers[topic].run!r}; it can have one")
-        check_function(run, "a handler")
+    def add(self, registered: Registered) -> None:
+        self.check(registered)
+        if isinstance(registered, TopicFunction):
+            self._add_topic(registered)
+        else:
+            self._add_task(registered)
+        self.registered.append(registered)
+
+    def check(self, registered: Registered) -> None:
+        """Raises BadInput where a function can't be registered beside those that are."""
+        topic, attempts = registered.topic, registered.attempts
+        if isinstance(registered, TopicFunction):
+            if topic in self._named:
+                raise BadInput(
+                    f"the topic {topic!r} has tasks, which are handled by name: {self._named[topic][0]!r}; give the "
+                    "handler a topic of its own"
+                )
+            if topic in self.handlers:
+                raise BadInput(
+                    f"the topic {topic!r} has a handler already: {self.handlers[topic].run!r}; it can have one"
+                )
+            return
+        if topic not in self._named:
+            if topic in self.handlers:
+                raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
+            return
+        names, first = self._named[topic]
+        if attempts not in (first, Attempts()):
+            raise BadInput(
+                f"the functions of topic {topic!r} share timeout, max_attempts and backoff, and {attempts} is not what "
+                f"its first was given, {first}; give the same, or none, or a topic of its own"
+            )
+        if registered.name in names.functions:
+            raise BadInput(f"a function named {registered.name!r} is registered already; give name= another")
+
+    def joined(self, others: Iterable[Registered]) -> Registry:
+        """These handlers and then others: both registries stay as they are."""
+        return Registry([*self.registered, *others], max_attempts=self._max_attempts, backoff=self._backoff)
+
+    def _add_topic(self, registered: TopicFunction) -> None:
+        run = registered.function
         coroutine, name = is_coroutine_function(run), name_of(run)
         self._add(
-            topic,
+            registered.topic,
             run,
             is_coroutine=lambda _: coroutine,
             has_coroutines=lambda: coroutine,
             name=lambda _: name,
-            type=type,
-            attempts=attempts,
+            type=registered.type,
+            attempts=registered.attempts,
         )
 
-    def name(self, name: str, topic: str, function: Callable[..., Any], *, attempts: Attempts) -> None:
+    def _add_task(self, registered: TaskFunction) -> None:
+        topic = registered.topic
         if topic not in self._named:
-            if topic in self.handlers:
-                raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
             names = NamedTasks()
             self._add(
                 topic,
@@ -102,18 +167,10 @@ class Registry:
                 has_coroutines=names.has_coroutines,
                 name=names.title,
                 type=None,
-                attempts=attempts,
+                attempts=registered.attempts,
             )
-            self._named[topic] = names, attempts
-        names, first = self._named[topic]
-        if attempts not in (first, Attempts()):
-            raise BadInput(
-                f"the functions of topic {topic!r} share timeout, max_attempts and backoff, and {attempts} is not what "
-                f"its first was given, {first}; give the same, or none, or a topic of its own"
-            )
-        if name in names.functions:
-            raise BadInput(f"a function named {name!r} is registered already; give name= another")
-        names.add(name, function)
+            self._named[topic] = names, registered.attempts
+        self._named[topic][0].add(registered.name, registered.function)
 
     def _add(
         self,

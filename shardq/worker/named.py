@@ -4,21 +4,26 @@ it.
 
 from __future__ import annotations
 
+import datetime as dt
+import functools
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.task import Delivery, Receipt
+from shardq.model.task import Delivery, OnConflict
+from shardq.producer.durable import Durability
 from shardq.worker.kinds import is_coroutine_function
 from shardq.worker.logs import Once, tell
 from shardq.worker.policy import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+"""The result of a push: a Receipt, or a coroutine that returns one."""
 
 UNKNOWN_S = 60.0
 """The first delay of a call of an unknown function; it doubles up to an hour. 25 attempts take most of a day, in which
@@ -31,54 +36,101 @@ SHOWN = 20
 """Names shown in a message."""
 
 
-class NamedTask(Generic[P, R]):
-    """A function that can be called as before, and pushed to be called by a worker."""
+class NamedTask(Generic[P, R, T]):
+    """A function that can be called as before, and pushed to be called by a worker: ``send.push("ann", "hello")``.
 
-    def __init__(self, push: Callable[..., Receipt], function: Callable[P, R], name: str, topic: str) -> None:
+    With an ``AsyncEngine`` a push is awaited.
+    """
+
+    def __init__(self, push: Callable[..., T], function: Callable[P, R], name: str, topic: str) -> None:
+        functools.update_wrapper(self, function, updated=())
         self._push = push
-        self._function = function
+        self._signature = _signature(function)
+        self.function = function
         self.name = name
         self.topic = topic
-        self.__doc__ = function.__doc__
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<NamedTask {self.name} on topic {self.topic!r}>"
 
-    def push(self, args: Any = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Receipt:
-        """Pushes a call. ``args``: a tuple or list of arguments, or the only one; ``options`` as ``engine.push``."""
-        return self._push(call_payload(self.name, args, kwargs), **{"topic": self.topic, **options})
+    def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Pushes a call with these arguments, which must be what the codec can encode. Due now; see ``options``."""
+        return self.options().push(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+        topic: str | None = None,
+        id: str | None = None,
+        on_conflict: OnConflict = "keep",
+        dedup: float | dt.timedelta | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_attempts: int | None = None,
+        expires: float | dt.timedelta | dt.datetime | None = None,
+        durability: Durability | None = None,
+    ) -> Pusher[P, T]:
+        """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
+
+        ``topic``: another one than the task's, where a task of the same name is declared, too.
+        """
+        return Pusher(
+            self,
+            {
+                "delay": delay,
+                "at": at,
+                "topic": self.topic if topic is None else topic,
+                "id": id,
+                "on_conflict": on_conflict,
+                "dedup": dedup,
+                "headers": headers,
+                "max_attempts": max_attempts,
+                "expires": expires,
+                "durability": durability,
+            },
+        )
+
+    def _pushed(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> T:
+        """Pushes a call that the function can take: its name and its arguments."""
+        if self._signature is not None:
+            try:
+                self._signature.bind(*args, **kwargs)
+            except TypeError as exc:
+                raise InvalidOption(
+                    f"{self.name} can't be pushed with these arguments: {exc}; it takes {self._signature}"
+                ) from None
+        return self._push({"task": self.name, "args": list(args), "kwargs": kwargs}, **options)
 
 
-class AsyncNamedTask(Generic[P, R]):
-    """The same, pushed by an AsyncEngine."""
+class Pusher(Generic[P, T]):
+    """A task with the options of its pushes; ``NamedTask.options`` returns it. May push many times."""
 
-    def __init__(
-        self, push: Callable[..., Awaitable[Receipt]], function: Callable[P, R], name: str, topic: str
-    ) -> None:
-        self._push = push
-        self._function = function
-        self.name = name
-        self.topic = topic
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
+    def __init__(self, task: NamedTask[P, Any, T], options: Mapping[str, Any]) -> None:
+        self._task = task
+        self._options = options
 
     def __repr__(self) -> str:
-        return f"<AsyncNamedTask {self.name} on topic {self.topic!r}>"
+        given = {name: value for name, value in self._options.items() if value is not None}
+        return f"<Pusher of {self._task.name}: {given}>"
 
-    async def push(self, args: Any = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Receipt:
-        """Pushes a call. ``args``: a tuple or list of arguments, or the only one; ``options`` as ``engine.push``."""
-        return await self._push(call_payload(self.name, args, kwargs), **{"topic": self.topic, **options})
+    def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Pushes a call with these arguments, and with the options."""
+        return self._task._pushed(args, kwargs, self._options)
 
 
-def call_payload(name: str, args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A call as a payload: its name and its arguments."""
-    positional = list(args) if isinstance(args, tuple | list) else [args]
-    return {"task": name, "args": positional, "kwargs": dict(kwargs or {})}
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The arguments that a call takes, without annotations; None if it does not tell."""
+    try:
+        # Not of what it wraps: a decorator may add arguments of its own.
+        found = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in found.parameters.values()]
+    return found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
 class NamedTasks:
@@ -166,5 +218,5 @@ def _imported_as(function: Callable[..., Any], module: str) -> str:
             return ".".join(words)
     raise BadInput(
         f"nobody else can import {function.__qualname__} from where it is defined, so it has no name that another "
-        'process knows; give one: @worker.task(name="…")'
+        'process knows; give one: @engine.task(name="…")'
     )

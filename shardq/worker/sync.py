@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING
 
-from shardq.model.checks import check_topic
 from shardq.model.task import Receipt
 from shardq.worker.base import Plan, WorkerBase
-from shardq.worker.handlers import Attempts
-from shardq.worker.named import NamedTask
+from shardq.worker.handlers import Registry
 from shardq.worker.policy import Backoff
 from shardq.worker.signal_event import ending_signals
 from shardq.worker.supervisor import ProcessSupervisor
@@ -21,11 +19,8 @@ from shardq.worker.supervisor import ProcessSupervisor
 if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class Worker(WorkerBase):
+class Worker(WorkerBase[Receipt]):
     """Runs handlers on the tasks of their topics: functions on threads, coroutine functions on an event loop.
 
     >>> worker = engine.worker(concurrency=16)
@@ -37,9 +32,10 @@ class Worker(WorkerBase):
     def __init__(
         self,
         push: Callable[..., Receipt],
+        tasks: Registry,
         processor: Callable[[Plan], Processor],
         *,
-        topics: Mapping[str, int] | None,
+        topics: Mapping[str, int] | Iterable[str] | None,
         concurrency: int,
         processes: int,
         lease: float,
@@ -49,6 +45,8 @@ class Worker(WorkerBase):
         name: str | None,
     ) -> None:
         super().__init__(
+            push,
+            tasks,
             topics=topics,
             concurrency=concurrency,
             lease=lease,
@@ -57,49 +55,8 @@ class Worker(WorkerBase):
             backoff=backoff,
             name=name,
         )
-        self._push = push
         self._processor = processor
         self._supervisor = ProcessSupervisor(processes)
-
-    @overload
-    def task(self, function: Callable[P, R], /) -> NamedTask[P, R]: ...
-
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        topic: str = "",
-        name: str | None = None,
-        timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-    ) -> Callable[[Callable[P, R]], NamedTask[P, R]]: ...
-
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        topic: str = "",
-        name: str | None = None,
-        timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-    ) -> Any:
-        """Decorates a function that is pushed by name: ``send.push((user, text), delay=60)``.
-
-        The topic is the queue; name and arguments ride in the payload, so they must be what the codec can encode.
-        """
-
-        check_topic(topic)
-        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
-
-        def register(function: Callable[..., Any]) -> NamedTask[..., Any]:
-            return NamedTask(self._push, function, self._named(function, name, topic, attempts), topic)
-
-        return register if function is None else register(function)
 
     def run(self) -> None:
         """Handles tasks until ``stop()``, SIGTERM, SIGINT or SIGHUP, and then ends in this order:

@@ -65,6 +65,10 @@ class Engines:
                 loop.call(worker.stop)
                 run.result(ENDING_S)
 
+    def ran(self, worker: Any) -> None:
+        """Runs a worker until it ends by itself, as one does that can't begin."""
+        self.done(worker.run())
+
     def done(self, result: Any) -> Any:
         """What a call of something not made by an engine here came to: awaited where that is needed."""
         return self._loop.run(result) if self._loop is not None and inspect.iscoroutine(result) else result

@@ -19,9 +19,9 @@ ENDS_S = 60.0
 APP = """
 import shardq
 
-worker = shardq.Engine("redis://127.0.0.1:1").worker()
+engine = shardq.Engine("redis://127.0.0.1:1")
 
-@worker.task
+@engine.task
 def send(): ...
 
 if __name__ == "__main__":
@@ -77,7 +77,7 @@ def test_a_decorated_function_is_known_by_where_it_is(tmp_path: Path) -> None:
     written(
         tmp_path,
         "shopapp.py",
-        APP.replace("@worker.task", "@worker.task\n@deco.deco").replace("import", "import deco,"),
+        APP.replace("@engine.task", "@engine.task\n@deco.deco").replace("import", "import deco,"),
     )
     done = ran(tmp_path, "shopapp.py")
     assert (done.stdout, done.returncode) == ("shopapp.send\n", 0), done.stderr
@@ -101,8 +101,8 @@ def test_where_nobody_can_import_it_from_a_name_is_demanded(tmp_path: Path, word
     done = ran(tmp_path, *words, text=APP)
     assert done.returncode == 1
     assert "nobody else can import send from where it is defined" in done.stderr
-    assert 'give one: @worker.task(name="…")' in done.stderr
-    named = ran(tmp_path, "-", text=APP.replace("@worker.task", "@worker.task(name='send')"))
+    assert 'give one: @engine.task(name="…")' in done.stderr
+    named = ran(tmp_path, "-", text=APP.replace("@engine.task", "@engine.task(name='send')"))
     assert (named.stdout, named.returncode) == ("send\n", 0), named.stderr
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import pytest
 
-from shardq import Backoff, Delivery, Engine, Task
+from shardq import Backoff, Conflict, Delivery, Engine, InvalidDelay, Task
 from shardq.worker.named import UNKNOWN_S
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, state_of
@@ -20,24 +21,28 @@ from tests.support.waiting import wait_until
 SOON = Backoff(base=0.01, cap=0.02)
 
 
-def test_a_function_is_called_with_its_arguments(engines: Engines, running: Engine) -> None:
+@pytest.mark.parametrize("by", ["engine", "worker"])
+def test_a_function_is_called_with_its_arguments(
+    engines: Engines, running: Engine, by: Literal["engine", "worker"]
+) -> None:
     calls: list[Any] = []
     worker = running.worker()
+    tasks = running if by == "engine" else worker
 
-    @worker.task
+    @tasks.task
     def send(user: str, text: str = "hello", *, urgent: bool = False) -> None:
         calls.append((user, text, urgent))
 
-    @worker.task(topic="slow", name="dig")
+    @tasks.task(topic="slow", name="dig")
     async def dig(depth: int) -> None:
         calls.append(depth)
 
     with engines.working(worker):
         ids = [
-            engines.done(send.push(("a", "b"))),
-            engines.done(send.push(["c"], {"urgent": True})),
+            engines.done(send.push("a", "b")),
+            engines.done(send.push("c", urgent=True)),
             engines.done(send.push("d")),
-            engines.done(dig.push(5, delay=0.05)),
+            engines.done(dig.options(delay=0.05).push(5)),
         ]
         wait_until(lambda: len(calls) == 4, "all are called")
         wait_until(lambda: {state_of(running, id) for id in ids} == {"gone"}, "all are acknowledged")
@@ -45,14 +50,43 @@ def test_a_function_is_called_with_its_arguments(engines: Engines, running: Engi
     assert ids[3].startswith("slow/")
 
 
+def test_a_call_has_one_list_or_tuple_for_an_argument_as_it_is(engines: Engines, running: Engine) -> None:
+    calls: list[Any] = []
+
+    @running.task
+    def add(numbers: list[int]) -> None:
+        calls.append(numbers)
+
+    with engines.working(running.worker()):
+        engines.done(add.push([1, 2]))
+        wait_until(lambda: calls == [[1, 2]], "it is called")
+
+
 def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: Engine) -> None:
-    worker = running.worker()
-    send = worker.task(name="send")(print)
-    id = engines.done(send.push((1,), delay=FAR_S, id="mine", topic="other", max_attempts=3))
-    task = running.get("other/mine")
-    assert id == "other/mine"
+    send = running.task(name="send", topic="mail")(print)
+    later = send.options(delay=FAR_S, id="mine", headers={"a": "b"}, max_attempts=3)
+    assert repr(later).startswith("<Pusher of send: {'delay': ")
+    assert engines.done(later.push(1)) == "mail/mine"
+    task = running.get("mail/mine")
     assert task is not None
-    assert (task.payload, task.max_attempts) == ({"task": "send", "args": [1], "kwargs": {}}, 3)
+    assert (task.state, task.payload) == ("scheduled", {"task": "send", "args": [1], "kwargs": {}})
+    assert (task.headers, task.max_attempts) == ({"a": "b"}, 3)
+    # the same again, and with other arguments
+    assert engines.done(later.push(2)).outcome == "kept"
+    with pytest.raises(Conflict):
+        engines.done(send.options(id="mine", on_conflict="reject").push())
+    with pytest.raises(InvalidDelay):
+        engines.done(send.options(delay=-1).push())
+    assert engines.done(send.options(topic="other", id="mine", delay=FAR_S).push()) == "other/mine"
+
+
+def test_the_options_are_those_of_a_push(running: Engine) -> None:
+    send = running.task(name="send")(print)
+    _, *options = inspect.signature(Engine.push).parameters.values()
+    default: dict[str, Any] = {"topic": {"default": None, "annotation": "str | None"}}
+    # its own topic, if none is given
+    expected = [each.replace(**default.get(each.name, {})) for each in options if each.name != "payload"]
+    assert list(inspect.signature(send.options).parameters.values()) == expected
 
 
 CALLS_OF_NOBODY = [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}]
@@ -101,10 +135,11 @@ def test_an_unknown_name_is_buried_in_the_end(engines: Engines, running: Engine,
 
 
 def test_wrong_arguments_are_a_failure(engines: Engines, running: Engine) -> None:
+    """Of a producer whose function takes others than the worker's."""
     worker = running.worker(max_attempts=2, backoff=SOON)
-    send = worker.task(name="send")(lambda user: None)
+    worker.task(name="send")(lambda user: None)
     with engines.working(worker):
-        id = engines.done(send.push((1, 2, 3)))
+        id = running.push({"task": "send", "args": [1, 2, 3], "kwargs": {}})
         wait_until(lambda: state_of(running, id) == "dead", "it is buried")
     task = running.get(id)
     assert task is not None

@@ -47,6 +47,8 @@ def test_impossible_options(engine: Engine, options: dict[str, Any], text: str) 
         engine.worker().on("a", **options)
     with pytest.raises(InvalidOption, match=text):
         engine.worker().task(topic="a", **options)
+    with pytest.raises(InvalidOption, match=text):
+        engine.task(topic="a", **options)
 
 
 @pytest.mark.parametrize("type", [5, "Email", {}, print, ["x"]], ids=repr)
@@ -97,7 +99,8 @@ def test_a_function_that_runs_nothing_when_it_is_called(engine: Engine) -> None:
         ({"max_attempts": 2.5}, "max_attempts can't be 2.5"),
         ({"backoff": 5}, "backoff=5 is not possible; give a Backoff, such as"),
         ({"backoff": 0}, "backoff=0 is not possible"),
-        ({"topics": ["a"]}, r"topics=\['a'\] is not possible; give {name: weight, …}"),
+        ({"topics": "a"}, r"topics='a' is not possible; give \[name, …\] or {name: weight, …}"),
+        ({"topics": 5}, r"topics=5 is not possible; give \[name, …\] or {name: weight, …}"),
     ],
 )
 def test_an_impossible_worker(engine: Engine, options: dict[str, Any], text: str) -> None:
@@ -108,6 +111,9 @@ def test_an_impossible_worker(engine: Engine, options: dict[str, Any], text: str
 def test_an_impossible_name_of_a_worker(engine: Engine) -> None:
     with pytest.raises(InvalidName, match="the name of a worker can't be 'a b'"):
         engine.worker(name="a b")
+    for topics in (["a b"], {"a b": 1}):
+        with pytest.raises(InvalidTopic):
+            engine.worker(topics=topics)
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, True, 1001])
@@ -146,18 +152,6 @@ def test_functions_of_one_topic_are_tried_alike(engine: Engine) -> None:
     with pytest.raises(BadInput, match="the functions of topic 'mail' share timeout, max_attempts and backoff"):
         worker.task(name="other", topic="mail", timeout=60)(nothing)
     assert worker._registry.handlers["mail"].timeout == 5
-
-
-def test_a_named_task_is_still_the_function(engine: Engine) -> None:
-    @engine.worker().task
-    def add(a: int, b: int = 1) -> int:
-        """Adds."""
-        return a + b
-
-    assert add(1) == 2
-    assert add(1, b=5) == 6
-    assert (add.topic, add.__doc__) == ("", "Adds.")
-    assert add.name.endswith("test_handlers.test_a_named_task_is_still_the_function.<locals>.add")
 
 
 def test_a_middleware_has_a_method_that_is_called(engine: Engine) -> None:

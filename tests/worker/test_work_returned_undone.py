@@ -155,7 +155,7 @@ def test_an_object_whose_call_is_a_coroutine_function(engines: Engines, running:
     worker = running.worker(max_attempts=1)
     worker.on("a")(waiter)
     worker.on("b")(functools.partial(waiter))
-    named = worker.task(topic="c", name="waiter")(waiter)
+    named: Any = worker.task(topic="c", name="waiter")(waiter)
     with engines.working(worker):
         ids = [running.push("x", topic="a"), running.push("x", topic="b"), engines.done(named.push("x"))]
         wait_until(lambda: all(state_of(running, id) == "gone" for id in ids), "they are handled")

@@ -1,0 +1,82 @@
+"""The ``task`` decorator, which engines and workers share: it makes tasks that are pushed by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from shardq.model.checks import check_topic
+from shardq.worker.handlers import Attempts, TaskFunction
+from shardq.worker.kinds import check_function
+from shardq.worker.named import NamedTask, task_name
+from shardq.worker.policy import Backoff
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+"""The result of a push: a Receipt, or a coroutine that returns one."""
+
+
+class TaskDecorator(ABC, Generic[T]):
+    """The base of engines and workers that gives them ``task``."""
+
+    @abstractmethod
+    def _add_task(self, task: TaskFunction) -> None:
+        """Registers the function. Raises BadInput where it can't be."""
+
+    @abstractmethod
+    def _push_task(self) -> Callable[..., T]:
+        """Returns the engine's ``push``."""
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> NamedTask[P, R, T]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[Callable[P, R]], NamedTask[P, R, T]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
+        """Decorates a function, or coroutine function, that is pushed by name, and called by a worker.
+
+        >>> @engine.task(topic="mail")
+        ... def send(to: str, text: str): ...
+        >>> send.push("ann@example.org", "hello")
+        >>> send.options(delay=60).push("ann@example.org", "hello")
+
+        Every worker of an engine calls the engine's tasks, if ``topics=`` says nothing else; tasks of a worker are
+        called by that worker alone. Name and arguments ride in the payload, so they must be what the codec can encode.
+        The name is MODULE.FUNCTION, if none is given. Tasks of one topic, of the default one if none is given, share
+        ``timeout``, ``max_attempts`` and ``backoff``, which are those of ``@worker.on``.
+        """
+        check_topic(topic)
+        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+
+        def register(function: Callable[..., Any]) -> NamedTask[..., Any, T]:
+            if isinstance(function, NamedTask):
+                function = function.function
+            check_function(function, "a task")
+            own = task_name(function, name)
+            self._add_task(TaskFunction(topic=topic, name=own, function=function, attempts=attempts))
+            return NamedTask(self._push_task(), function, own, topic)
+
+        return register if function is None else register(function)
