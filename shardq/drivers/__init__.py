@@ -1,9 +1,9 @@
 """Carries calls to the servers that serve them. Uses no client of Redis, only hiredis, the parser.
 
 No I/O, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``retry`` (what to do about
-it, and when to give up), ``slots`` (which node serves what), ``discover`` (learning that), ``handshake`` (the first
-words on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors`` (the
-files that this process may have open). Then the two drivers, side by side: ``sync`` with ``router``, ``pool``,
-``pipelines``, ``pubsub``, ``connection`` and ``sockets``; ``aio`` with ``aiorouter``, ``aioconnection`` and
-``aiosockets``. Both connect with ``resolving`` and ``tls``.
+it, and when to give up), ``slots`` (which node serves what), ``generators`` (what is written once for both drivers),
+``discover`` (learning the slot map), ``handshake`` (the first words on a connection), ``replicas`` (what replicas
+have), ``outages`` (the log of failing nodes), ``descriptors`` (the files that this process may have open). Then the two
+drivers, side by side: ``sync`` with ``router``, ``pool``, ``pipelines``, ``pubsub``, ``connection`` and ``sockets``;
+``aio`` with ``aiorouter``, ``aioconnection`` and ``aiosockets``. Both connect with ``resolving`` and ``tls``.
 """

@@ -16,8 +16,9 @@ from shardq.calls.request import Call, Command
 from shardq.drivers.aioconnection import open_async_connection
 from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
+from shardq.drivers.generators import adrive
 from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
-from shardq.drivers.replicas import CONVERSATION_S, ReplicaTracker
+from shardq.drivers.replicas import CONVERSATION_S, Confirmation, ReplicaTracker
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
@@ -142,29 +143,20 @@ class AsyncDriver:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        """Asks if replicas have all that was written until now, by the slot of each seal; see ``operation.Confirm``."""
+        """Asks if replicas have all that was written until now. Answers by the slot of each seal; see
+        ``operation.Confirm``.
+        """
         self._router.check_open()
-        addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
-        by_node = {addresses[seal.slot]: seal for seal in seals}
-        said = {address: await self._confirmed(address, seal) for address, seal in by_node.items()}
-        return {slot: said[address] for slot, address in addresses.items()}
+        return await adrive(self._replica_tracker.confirm(seals, self.node_of), self._confirmed)
 
-    async def _confirmed(self, address: str, seal: Call[None]) -> str | None:
-        if not address or (known := self._replica_tracker.known(address)) is not None:
-            return known if address else None
+    async def _confirmed(self, asked: Confirmation) -> str | Fault | None:
         # one of its own: on a shared one everybody would wait
-        connection = await open_async_connection(self.settings, address, within=self.settings.connect_timeout)
+        connection = await open_async_connection(self.settings, asked.address, within=self.settings.connect_timeout)
         if isinstance(connection, Fault):
-            return None
-        deadline = asyncio.get_running_loop().time() + CONVERSATION_S
-        conversation, answer = self._replica_tracker.confirmed(address, seal), None
+            return connection
         try:
-            while not isinstance(answer, Fault):
-                answer = await connection.exchange(conversation.send(answer), deadline=deadline)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
-        else:
-            return None
+            deadline = asyncio.get_running_loop().time() + CONVERSATION_S
+            return await connection.converse(asked.conversation, deadline=deadline)
         finally:
             await connection.close()
 

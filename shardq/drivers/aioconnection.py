@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import Any, cast
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
 
 from hiredis import HiredisError, ProtocolError
 
 from shardq.drivers.aiosockets import connect_async, dial_async
 from shardq.drivers.connection import CHUNK, READ_TIMEOUT_S
 from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
-from shardq.drivers.handshake import handshake
+from shardq.drivers.generators import adrive
+from shardq.drivers.handshake import Exchange, handshake
 from shardq.drivers.settings import Settings
 from shardq.drivers.sockets import INCOMPLETE, reader
+
+T = TypeVar("T")
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -67,6 +71,12 @@ class AsyncConnection(asyncio.Protocol):
             return await answer
         finally:
             expiry.cancel()
+
+    async def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
+        """Hold a conversation."""
+        return await adrive(
+            conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers)
+        )
 
     def abort(self) -> None:
         """Give up what is under way; the loop closes the socket."""
@@ -169,18 +179,14 @@ async def open_async_connection(
         return connection
     steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)
     try:
-        trip = next(steps)
-        while True:
-            trip = steps.send(await connection.exchange(trip.data, deadline=deadline, answers=trip.answers))
-    except StopIteration as end:
-        fault: Fault | None = end.value
-        if fault is None:
-            return connection
-        await connection.close()
-        return fault
+        fault = await connection.converse(steps, deadline=deadline)
     except BaseException:
         await connection.close()
         raise
+    if fault is None:
+        return connection
+    await connection.close()
+    return fault
 
 
 async def probe(address: str, data: bytes, *, within: float) -> bytes:

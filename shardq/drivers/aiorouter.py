@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from shardq import forks
 from shardq.drivers.aioconnection import AsyncConnection, open_async_connection, probe
@@ -22,13 +22,12 @@ from shardq.drivers.discover import (
     greet,
 )
 from shardq.drivers.faults import ErrorReply, Fault, dropped, of_reply, unconnected
+from shardq.drivers.generators import adrive
 from shardq.drivers.retry import RetryingCall, RetryStep, backoff_s, explained
 from shardq.drivers.router import CLOSED, FORKED, NOT_OPEN, ConnectionCounts
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
 from shardq.errors import EngineClosed
-
-T = TypeVar("T")
 
 OTHER_LOOP = (
     "this engine is open in another event loop: make one for this loop, or close() it there before you open() it here"
@@ -171,7 +170,7 @@ class AsyncNodeRouter:
             await asyncio.sleep(pause)
 
     async def _greet(self) -> Fault | None:
-        version = await self._converse(greet(self.settings, self.map.nodes))
+        version = await adrive(greet(self.settings, self.map.nodes), self._ask)
         if isinstance(version, Fault):
             return version
         self.version = version
@@ -253,7 +252,7 @@ class AsyncNodeRouter:
         known = self.map.nodes if self._learned else ()
         # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
         self._doubted = doubted or self._doubted
-        found = await self._converse(discover(self.settings, known, doubted=self._doubted))
+        found = await adrive(discover(self.settings, known, doubted=self._doubted), self._ask)
         self._learned = time.monotonic()
         if isinstance(found, Fault):
             self._missing = found if self.settings.locate is not None else None
@@ -265,17 +264,8 @@ class AsyncNodeRouter:
             await node.close()
         return None
 
-    async def _converse(self, conversation: Generator[Question, Any, T]) -> T:
-        """Hold a conversation, with a connection of its own for each question: open ones may be dead."""
-        answer: Any = None
-        try:
-            while True:
-                answer = await self._ask(conversation.send(answer))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
     async def _ask(self, ask: Question) -> Any:
+        """Each question has a connection of its own: open ones may be dead."""
         self.check_open()
         if isinstance(ask, Probe):
             return await probe(ask.address, ask.data, within=LOOK_TIMEOUT_S)

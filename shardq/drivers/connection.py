@@ -11,16 +11,19 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Generator, Iterable
+from typing import Any, TypeVar
 
 from hiredis import HiredisError
 
 from shardq.calls.request import Command
 from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_exception, of_reply, timed_out
-from shardq.drivers.handshake import handshake
+from shardq.drivers.generators import drive
+from shardq.drivers.handshake import Exchange, handshake
 from shardq.drivers.settings import Settings
 from shardq.drivers.sockets import INCOMPLETE, connect, open_socket, reader
+
+T = TypeVar("T")
 
 # A server that says nothing for this long is taken for dead, and the call is sent again. No script of ours
 # works for more than some milliseconds; a slow disk or a big MIGRATE can stop a server for a second.
@@ -58,6 +61,10 @@ class Connection:
         except (OSError, ValueError) as exc:
             return self._last_word() or of_exception(exc, sent=False)
         return self._received(wait, answers)
+
+    def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
+        """Hold a conversation."""
+        return drive(conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers))
 
     def receive(self, wait: float) -> Any:
         """The next answer to what was sent before."""
@@ -131,18 +138,14 @@ def open_connection(
     connection = Connection(sock, address)
     steps = handshake(settings, protocol=protocol or settings.protocol, sentinel=sentinel)
     try:
-        trip = next(steps)
-        while True:
-            trip = steps.send(connection.exchange(trip.data, deadline=deadline, answers=trip.answers))
-    except StopIteration as end:
-        fault: Fault | None = end.value
-        if fault is None:
-            return connection
-        connection.close()
-        return fault
+        fault = connection.converse(steps, deadline=deadline)
     except BaseException:
         connection.close()
         raise
+    if fault is None:
+        return connection
+    connection.close()
+    return fault
 
 
 def pack(words: Iterable[str | bytes]) -> bytes:

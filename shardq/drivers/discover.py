@@ -1,7 +1,7 @@
 """Learns which node serves what: from the server itself, any node of the cluster, or the sentinels. No I/O.
 
-Conversations are written once, as generators that yield a ``Query`` or a ``Locate`` and are sent its answer or a
-``Fault``, or a ``Probe`` and are sent bytes. Each driver holds them in its own way of waiting.
+Conversations are generators, see ``generators``: they yield a ``Query`` or a ``Locate`` and are resumed with its answer
+or a ``Fault``, or yield a ``Probe`` and are resumed with bytes. Each router answers them in its own way of waiting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The handshake of a new connection: HELLO or AUTH, then CLIENT SETNAME and SELECT, and what the answers mean. No I/O.
 
-Written once, as a generator of exchanges: ``connection`` and ``aioconnection`` each carry them out in their own way of
-waiting. Every refusal says what is wrong with the URL, and none quotes a password, though a server may.
+A conversation, held by ``connection`` and ``aioconnection``. Every refusal says what is wrong with the URL, and none
+quotes a password, though a server may.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Exchange(NamedTuple):
 
 
 def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator[Exchange, Any, Fault | None]:
-    """Yields what to send and is sent the answer, an ``ErrorReply`` or a ``Fault``; returns why it failed, if it did.
+    """Yields exchanges, and is resumed with the last answer of each, or a ``Fault``. Returns why it failed, if it did.
 
     RESP2 is what a server speaks unasked: HELLO is not sent for it, so that proxies without HELLO can be used.
     """

@@ -8,13 +8,14 @@ meanwhile: the replicas that have it have all that came before it, by whichever 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
 
 from shardq.calls.observe import info_fields
 from shardq.calls.request import Call
 from shardq.drivers.connection import pack
-from shardq.drivers.faults import ErrorReply, of_reply
+from shardq.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.drivers.handshake import Exchange
 from shardq.errors import AccessDenied
 
 WAIT_MS = 1000
@@ -31,7 +32,14 @@ REMEMBERED_S = 300.0
 are usually set up.
 """
 
-INFO = pack(("INFO", "replication"))
+INFO = Exchange(pack(("INFO", "replication")), 1)
+
+
+class Confirmation(NamedTuple):
+    """A conversation to be held on one connection to a node, which nobody else uses meanwhile."""
+
+    address: str
+    conversation: Generator[Exchange, Any, str | Fault | None]
 
 
 class ReplicaTracker:
@@ -43,17 +51,33 @@ class ReplicaTracker:
         self._alone: dict[str, tuple[str, float]] = {}
         """Address of a node without replicas → its history, and until when that is good."""
 
-    def known(self, address: str) -> str | None:
+    def confirm(
+        self, seals: Sequence[Call[None]], node_of: Callable[[int], str]
+    ) -> Generator[Confirmation, str | Fault | None, dict[int, str | None]]:
+        """Asks each node of these slots if its replicas have all that was written until now. The histories by slot; see
+        ``operation.Confirm``.
+        """
+        addresses = {seal.slot: node_of(seal.slot) for seal in seals}
+        said: dict[str, str | None] = {}
+        for address, seal in {addresses[seal.slot]: seal for seal in seals}.items():
+            history: str | Fault | None = self._known(address)
+            if address and history is None:
+                history = yield Confirmation(address, self._asked(address, seal))
+            said[address] = None if isinstance(history, Fault) else history
+        return {slot: said[address] for slot, address in addresses.items()}
+
+    def _known(self, address: str) -> str | None:
         """The history of a node that has no replica, and needs not be asked."""
         history, until = self._alone.get(address, ("", 0.0))
         return history if time.monotonic() < until else None
 
-    def confirmed(self, address: str, seal: Call[None]) -> Generator[bytes, Any, str | None]:
-        """Yields what to send on one connection, and is resumed with the answer. The name of the node's history when
-        all its replicas have what was written until now; None when that can't be said."""
+    def _asked(self, address: str, seal: Call[None]) -> Generator[Exchange, Any, str | Fault | None]:
+        """The name of the node's history when all its replicas have what was written until now; None when that can't be
+        said, and the fault of a connection that can't be used any more.
+        """
         text = _allowed((yield INFO), address)
         if not isinstance(text, bytes):
-            return None
+            return _fault(text)
         fields = info_fields(text)
         if fields.get(b"role") != b"master":
             return None
@@ -65,11 +89,11 @@ class ReplicaTracker:
         if not wanted:
             self._alone[address] = history, time.monotonic() + ALONE_S
             return history
-        sealed = yield seal.packed_in_full()
+        sealed = yield Exchange(seal.packed_in_full(), 1)
         if not isinstance(sealed, list) or sealed[0] != b"ok":
-            return None
-        reached = _allowed((yield pack(("WAIT", str(wanted), str(WAIT_MS)))), address)
-        return history if isinstance(reached, int) and reached >= wanted else None
+            return _fault(sealed)
+        reached = _allowed((yield Exchange(pack(("WAIT", str(wanted), str(WAIT_MS))), 1)), address)
+        return history if isinstance(reached, int) and reached >= wanted else _fault(reached)
 
     def _wanted(self, address: str, connected: int, *, before: int) -> int:
         """``before``: how many it had, for all we know, when it is met first."""
@@ -78,6 +102,10 @@ class ReplicaTracker:
         if connected >= most or now - at > REMEMBERED_S:
             most, at = self._seen[address] = connected, now
         return most
+
+
+def _fault(answer: Any) -> Fault | None:
+    return answer if isinstance(answer, Fault) else None
 
 
 def _allowed(answer: Any, address: str) -> Any:

@@ -12,8 +12,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from shardq import forks
 from shardq.drivers.connection import Connection, open_connection, pack, probe
@@ -28,14 +28,13 @@ from shardq.drivers.discover import (
     greet,
 )
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.drivers.generators import drive
 from shardq.drivers.outages import Outages
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.retry import RetryingCall, RetryStep, backoff_s, explained
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
 from shardq.errors import EngineClosed
-
-T = TypeVar("T")
 
 NOT_OPEN = "the connections are not open: open the engine first"
 CLOSED = "the engine is closed: make a new one, or open it again"
@@ -110,7 +109,7 @@ class NodeRouter:
             time.sleep(pause)
 
     def _greet(self) -> Fault | None:
-        version = self._converse(greet(self.settings, self.map.nodes))
+        version = drive(greet(self.settings, self.map.nodes), self._ask)
         if isinstance(version, Fault):
             return version
         self.version = version
@@ -232,7 +231,7 @@ class NodeRouter:
         known = self.map.nodes if self._learned else ()
         # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
         self._doubted = doubted or self._doubted
-        found = self._converse(discover(self.settings, known, doubted=self._doubted))
+        found = drive(discover(self.settings, known, doubted=self._doubted), self._ask)
         self._learned = time.monotonic()
         if isinstance(found, Fault):
             self._missing = found if self.settings.locate is not None else None
@@ -246,17 +245,8 @@ class NodeRouter:
             node.close()
         return None
 
-    def _converse(self, conversation: Generator[Question, Any, T]) -> T:
-        """Hold a conversation, with a connection of its own for each question: the pool may be full or dead."""
-        answer: Any = None
-        try:
-            while True:
-                answer = self._ask(conversation.send(answer))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
     def _ask(self, ask: Question) -> Any:
+        """Each question has a connection of its own: the pool may be full or dead."""
         self.check_open()
         if isinstance(ask, Probe):
             return probe(ask.address, ask.data, timeout=LOOK_TIMEOUT_S)

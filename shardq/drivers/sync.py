@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 from shardq.calls.request import Call, Command
 from shardq.drivers.connection import FINISH_S, Connection
 from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unserved
+from shardq.drivers.generators import drive
 from shardq.drivers.outages import Outages
 from shardq.drivers.pipelines import Pipelines
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.pubsub import PubSubConnection
-from shardq.drivers.replicas import CONVERSATION_S, ReplicaTracker
+from shardq.drivers.replicas import CONVERSATION_S, Confirmation, ReplicaTracker
 from shardq.drivers.retry import RetryingCall, RetryStep, explained
 from shardq.drivers.router import ConnectionCounts, NodeRouter
 from shardq.drivers.settings import Settings
@@ -92,10 +93,7 @@ class Driver:
         ``operation.Confirm``.
         """
         self._router.check_open()
-        addresses = {seal.slot: self.node_of(seal.slot) for seal in seals}
-        by_node = {addresses[seal.slot]: seal for seal in seals}
-        said = {address: self._confirmed(address, seal) for address, seal in by_node.items()}
-        return {slot: said[address] for slot, address in addresses.items()}
+        return drive(self._replica_tracker.confirm(seals, self.node_of), self._confirmed)
 
     def dedicated(self, slot: int) -> DedicatedConnection:
         """A connection of the caller's own to the master of this slot, wherever it moves."""
@@ -137,27 +135,22 @@ class Driver:
             fault = of_connecting(exc)
             raise fault.error(explained(fault, node, "the subscriber could not connect", timeout)) from exc
 
-    def _confirmed(self, address: str, seal: Call[None]) -> str | None:
-        if not address or (known := self._replica_tracker.known(address)) is not None:
-            return known if address else None
+    def _confirmed(self, asked: Confirmation) -> str | Fault | None:
         deadline = time.monotonic() + CONVERSATION_S
-        node = self._router.node(address)
+        node = self._router.node(asked.address)
         connection = node.take(deadline)
         if isinstance(connection, Fault):
-            return None
-        conversation, answer = self._replica_tracker.confirmed(address, seal), None
+            return connection
         try:
-            while True:
-                answer = connection.exchange(conversation.send(answer), deadline=deadline)
-                if isinstance(answer, Fault):
-                    node.drop(connection)
-                    return None
-        except StopIteration as end:
-            node.give(connection)
-            return end.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+            history = connection.converse(asked.conversation, deadline=deadline)
         except BaseException:
             node.drop(connection)
             raise
+        if isinstance(history, Fault):
+            node.drop(connection)
+        else:
+            node.give(connection)
+        return history
 
     def _timeout(self, timeout: float | None) -> float:
         return self.settings.timeout if timeout is None else timeout
