@@ -1,4 +1,4 @@
-"""Operations of several dependent trips, written once and driven twice.
+"""Operations of several dependent trips, written once for both drivers.
 
 An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in;
 or it yields ``Many`` requests under keys of its own and gets a list of (key, result or error); or a ``Confirm``, and
@@ -9,11 +9,13 @@ in the awaiting only. What is done when a shard refuses a request's topology is 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shardq.calls.request import Call, Command
+from shardq.drivers.generators import adrive, drive
 from shardq.errors import EngineClosed, ShardqError
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ class Confirm:
 
 Histories = dict[int, str | None]
 
-Operation = Generator[Command[Any] | Many[Any, Any] | Confirm | Pause, Any, T]
+Step = Command[Any] | Many[Any, Any] | Confirm | Pause
+
+Operation = Generator[Step, Any, T]
 
 
 class Carrier(Protocol):
@@ -79,68 +83,58 @@ class Carrier(Protocol):
 
 def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) -> T:
     """Carries an operation out. ``timeout`` bounds each trip; None is the driver's default."""
+    return drive(operation, partial(_carry_out, driver, timeout))
+
+
+def _carry_out(driver: Carrier, timeout: float | None, step: Step) -> Any:
+    if isinstance(step, Command):
+        return driver.call(step, timeout)
+    if isinstance(step, Confirm):
+        return driver.confirm(step.seals)
+    if isinstance(step, Many):
+        return _many(driver, timeout, step)
+    return time.sleep(step.seconds)
+
+
+def _many(driver: Carrier, timeout: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:
+    alone = many.alone
+    if alone is None:
+        return list(driver.call_all(many.pairs, timeout=timeout))
+    key, call = alone
     try:
-        step = next(operation)
-        while True:
-            try:
-                if isinstance(step, Command):
-                    result: Any = driver.call(step, timeout=timeout)
-                elif isinstance(step, Many):
-                    alone = step.alone
-                    if alone is None:
-                        result = list(driver.call_all(step.pairs, timeout=timeout))
-                    else:
-                        key, call = alone
-                        try:
-                            result = [(key, driver.call(call, timeout=timeout))]
-                        except ShardqError as exc:
-                            result = [(key, _told(exc))]
-                elif isinstance(step, Confirm):
-                    result = driver.confirm(step.seals)
-                else:
-                    time.sleep(step.seconds)
-                    result = None
-            except ShardqError as exc:
-                step = operation.throw(exc)
-            else:
-                step = operation.send(result)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+        return [(key, driver.call(call, timeout))]
+    except ShardqError as exc:
+        return [(key, _told(exc))]
 
 
 # The bound of each trip is handed on to the driver: cancelling from outside would not tell sent from unsent.
-async def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109
+def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | None = None) -> Coroutine[Any, Any, T]:
     """The same on asyncio."""
-    try:
-        step = next(operation)
-        while True:
-            try:
-                if isinstance(step, Command):
-                    result: Any = await driver.call(step, timeout=timeout)
-                elif isinstance(step, Many):
-                    alone = step.alone
-                    if alone is None:
-                        result = [answer async for answer in driver.call_all(step.pairs, timeout=timeout)]
-                    else:
-                        key, call = alone
-                        try:
-                            result = [(key, await driver.call(call, timeout=timeout))]
-                        except ShardqError as exc:
-                            result = [(key, _told(exc))]
-                elif isinstance(step, Confirm):
-                    result = await driver.confirm(step.seals)
-                else:
-                    # Imported here, so that programs of threads need not load it.
-                    import asyncio
+    return adrive(operation, partial(_acarry_out, driver, timeout))
 
-                    await asyncio.sleep(step.seconds)
-                    result = None
-            except ShardqError as exc:
-                step = operation.throw(exc)
-            else:
-                step = operation.send(result)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+
+def _acarry_out(driver: AsyncDriver, timeout: float | None, step: Step) -> Awaitable[Any]:
+    if isinstance(step, Command):
+        return driver.call(step, timeout)
+    if isinstance(step, Confirm):
+        return driver.confirm(step.seals)
+    if isinstance(step, Many):
+        return _amany(driver, timeout, step)
+    # Imported here, so that programs of threads need not load it.
+    import asyncio
+
+    return asyncio.sleep(step.seconds)
+
+
+async def _amany(driver: AsyncDriver, timeout: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:  # noqa: ASYNC109
+    alone = many.alone
+    if alone is None:
+        return [answer async for answer in driver.call_all(many.pairs, timeout=timeout)]
+    key, call = alone
+    try:
+        return [(key, await driver.call(call, timeout))]
+    except ShardqError as exc:
+        return [(key, _told(exc))]
 
 
 def _told(error: ShardqError) -> ShardqError:
