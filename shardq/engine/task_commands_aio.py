@@ -101,8 +101,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         source = each_task(tasks)
         driver = await self._open_driver()
         stream = Stream(self._map(), self._packer, source, batch)
-        async for call, result in driver.call_all(stream.calls()):
-            stream.note(call, result)
+        async for sent, result in driver.call_all(stream.calls()):
+            stream.note(sent, result)
             for window in stream.finished():
                 if (receipts := await arun(driver, stream.completed(window))) is not None:
                     yield receipts

@@ -101,8 +101,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         source = each_task(tasks)
         driver = self._open_driver()
         stream = Stream(self._map(), self._packer, source, batch)
-        for call, result in driver.call_all(stream.calls()):
-            stream.note(call, result)
+        for sent, result in driver.call_all(stream.calls()):
+            stream.note(sent, result)
             for window in stream.finished():
                 if (receipts := run(driver, stream.completed(window))) is not None:
                     yield receipts
