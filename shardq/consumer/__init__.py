@@ -1,4 +1,8 @@
-"""Consumers: claim ready tasks under a lease, and settle them."""
+"""Consumers: claim ready tasks under a lease, and settle them.
+
+Their commands are in ``consuming_aio``, from which ``consuming_sync`` is generated. ``aio`` and ``sync`` are the
+consumers that engines return, with what differs: what becomes of a request when its caller is interrupted.
+"""
 
 from typing import TYPE_CHECKING
 

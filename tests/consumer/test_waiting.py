@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq import Consumer, Delivery, Engine, EngineClosed, Task
+from shardq import AsyncEngine, Consumer, Delivery, Engine, EngineClosed, Task
 from shardq.consumer.waiting import registry, wakeups
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
@@ -383,6 +384,25 @@ def test_closing_ends_a_loop(running: Engine, all_wait: Callable[[int], set[str]
         all_wait(1)
         consumer.close()
         assert looped.result(PROMPT_S) == []
+
+
+def test_any_thread_closes_a_consumer_of_asyncio(url: str, name: str, all_wait: Callable[[int], set[str]]) -> None:
+    async def claim(threads: ThreadPoolExecutor) -> list[Delivery]:
+        async with AsyncEngine(url, name=name, shards=SHARDS) as engine:
+            consumer = engine.consumer()
+
+            def close() -> None:
+                all_wait(1)
+                consumer.close()
+
+            closing = threads.submit(close)
+            deliveries = await consumer.claim(1, wait=LONG_S)
+            closing.result()
+            return deliveries
+
+    with ThreadPoolExecutor(1) as threads:
+        # a loop in debug mode refuses what only its own thread may do
+        assert asyncio.run(claim(threads), debug=True) == []
 
 
 def test_closing_the_engine_ends_every_claim_that_waits(

@@ -1,14 +1,10 @@
-"""The engine and the consumer for threads have the names and arguments of their twins for asyncio, as far as they are
-written by hand. The rest is generated (``tests/test_unasync.py``).
-"""
+"""The methods that both engines write by hand have the same names and arguments. The others are generated."""
 
 from __future__ import annotations
 
 import inspect
 
-import pytest
-
-from shardq import AsyncConsumer, AsyncEngine, Consumer, Engine
+from shardq import AsyncEngine, Engine
 
 THREADS_ONLY = {
     # Coalescing pushes is what threads need that push one at a time: coroutines of one loop share its pipelined
@@ -19,37 +15,25 @@ OPTIONS_OF_THREADS_ONLY = {
     # Functions that keep a core busy need processes of their own; coroutines are for what waits.
     "worker": {"processes"},
 }
-NOT_AWAITED = {
-    Engine: {"consumer", "worker"},
-    Consumer: {"close"},
-}
-"""The same plain call on both: nothing is sent by making a consumer or a worker, nor by telling a claim to end."""
+NOT_AWAITED = {"consumer", "worker"}
+"""The same plain call on both: nothing is sent by making a consumer or a worker."""
 
 
-def public(of: type) -> dict[str, object]:
-    return {name: member for name, member in vars(of).items() if not name.startswith("_")}
+def by_hand(engine: type) -> dict[str, object]:
+    return {name: member for name, member in vars(engine).items() if not name.startswith("_")}
 
 
-TWINS = [(Engine, AsyncEngine), (Consumer, AsyncConsumer)]
+def test_same_names() -> None:
+    assert set(by_hand(Engine)) - THREADS_ONLY == set(by_hand(AsyncEngine))
 
 
-@pytest.mark.parametrize(("ours", "theirs"), TWINS)
-def test_same_names(ours: type, theirs: type) -> None:
-    assert set(public(ours)) - set(public(theirs)) <= THREADS_ONLY
-    assert set(public(theirs)) <= set(public(ours))
+def test_same_arguments_and_defaults() -> None:
+    for name in by_hand(AsyncEngine):
+        ours, theirs = (inspect.signature(getattr(engine, name)).parameters for engine in (Engine, AsyncEngine))
+        left_out = OPTIONS_OF_THREADS_ONLY.get(name, set())
+        assert [each for each in ours.values() if each.name not in left_out] == list(theirs.values()), name
 
 
-@pytest.mark.parametrize(("ours", "theirs"), TWINS)
-def test_same_arguments_and_defaults(ours: type, theirs: type) -> None:
-    for name, member in public(theirs).items():
-        if callable(member):
-            one, other = (inspect.signature(getattr(cls, name)).parameters for cls in (ours, theirs))
-            left_out = OPTIONS_OF_THREADS_ONLY.get(name, set())
-            assert [each for each in one.values() if each.name not in left_out] == list(other.values()), name
-
-
-@pytest.mark.parametrize(("ours", "theirs"), TWINS)
-def test_what_talks_to_a_server_is_awaited(ours: type, theirs: type) -> None:
-    for name, member in public(theirs).items():
-        if callable(member):
-            assert inspect.iscoroutinefunction(member) == (name not in NOT_AWAITED[ours]), name
+def test_what_talks_to_a_server_is_awaited() -> None:
+    for name, member in by_hand(AsyncEngine).items():
+        assert inspect.iscoroutinefunction(member) == (name not in NOT_AWAITED), name

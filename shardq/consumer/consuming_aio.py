@@ -1,0 +1,155 @@
+# For asyncio. `make fmt` generates consuming_sync.py from it.
+"""The commands of a consumer: claiming, waiting, settling. ``AsyncConsumer`` inherits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from shardq.calls.consume import SettleStatus
+from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries
+from shardq.consumer.claiming import ask_lengths
+from shardq.consumer.claims import Claims
+from shardq.consumer.settling import SettlementsByShard, acks_by_shard, check_held, extend, one_or_many
+from shardq.consumer.waiting.registry import Waiter
+from shardq.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
+from shardq.consumer.waiting.wakeups import Wakeups
+from shardq.errors import LeaseLost
+from shardq.model.checks import duration_ms
+from shardq.model.task import Delivery
+from shardq.operation import arun
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+
+log = logging.getLogger("shardq.consumer")
+
+
+class AsyncEvent(Protocol):
+    """A waiting claim sleeps on it. Any thread may set it."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    async def wait(self, seconds: float, /) -> object: ...
+
+
+class AsyncConsuming(ABC):
+    """The commands of ``AsyncConsumer``."""
+
+    def __init__(self, driver: AsyncDriver, claims: Claims, wakeups: Callable[[], Awaitable[Wakeups]]) -> None:
+        self._driver = driver
+        self._claims = claims
+        self._wakeups = wakeups
+        self._closed = False
+        self._event: AsyncEvent | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._claims.name} of {self._claims.topics}>"
+
+    @abstractmethod
+    def _new_event(self) -> AsyncEvent: ...
+
+    @abstractmethod
+    async def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]: ...
+
+    @abstractmethod
+    async def _settled(self, by_shard: SettlementsByShard) -> dict[str, SettleStatus]: ...
+
+    @abstractmethod
+    async def _end(self, delivery: Delivery, done: bool) -> None: ...
+
+    async def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
+        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them."""
+        check_claim(max, wait)
+        if not wait:
+            return await self._claimed(max, self._claims.cache.topology.span())
+        self._driver.check_open()
+        wakeups = await self._wakeups()
+        event = self._event = self._new_event()
+        waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
+        strategy = WaitStrategy(self._claims, wakeups, waiter, time.monotonic() + wait)
+        wakeups.waiters.enter(waiter)
+        try:
+            while not self._closed and (step := strategy.step(time.monotonic())) is not None:
+                if isinstance(step, Sleep):
+                    await event.wait(step.seconds)
+                    event.clear()
+                    continue
+                if isinstance(step, AskLengths):
+                    await arun(self._driver, ask_lengths(self._claims, step.shards, wakeups))
+                    continue
+                if deliveries := await self._claimed(max, step.shards, wakeups if step.registering else None):
+                    return deliveries
+            return []
+        finally:
+            wakeups.waiter_left(waiter, self._claims.planner.left(self._claims.cache.topology.span()))
+
+    def close(self) -> None:
+        """Ends a claim that waits. May be called from any thread. Later claims do not wait."""
+        self._closed = True
+        event = self._event
+        if event is not None:
+            event.set()
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Deliveries one by one, until ``close()``: acked when the loop comes back for the next, retried when its body
+        raises or leaves the loop.
+
+        >>> async for delivery in consumer:
+        ...     await handle(delivery.payload)
+        """
+        while not self._closed:
+            for delivery in await self.claim(1, wait=ITERATION_WAIT_S):
+                done = False
+                try:
+                    yield delivery
+                    done = True
+                finally:
+                    await self._end(delivery, done)
+
+    async def _settle_one(self, delivery: Delivery, done: bool) -> None:
+        try:
+            if done:
+                await self.ack(delivery)
+            else:
+                await self.retry(delivery, reason="the loop over its consumer was left")
+        except LeaseLost as exc:
+            # Another consumer has it, which is no reason to end the loop.
+            log.warning("%s", exc)
+
+    async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
+        """Removes tasks that are done. Raises LeaseLost for those given to another consumer meanwhile, and SettleError
+        when some shards could not be told; the rest are done.
+        """
+        by_shard: SettlementsByShard = {s: (acks, ()) for s, acks in acks_by_shard(one_or_many(deliveries)).items()}
+        check_held(await self._settled(by_shard), replaced_is_fine=True)
+
+    async def retry(
+        self,
+        deliveries: Delivery | Iterable[Delivery],
+        *,
+        delay: float | dt.timedelta = 0,
+        reason: str = "retried",
+    ) -> None:
+        """Schedules tasks again after ``delay``, as failed attempts. A task without attempts left is dead, for
+        ``reason``.
+        """
+        by_shard = retries(one_or_many(deliveries), delay, reason, self._claims.max_attempts)
+        check_held(await self._settled(by_shard), replaced_is_fine=False)
+
+    async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
+        """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back."""
+        by_shard = burials(one_or_many(deliveries), reason)
+        check_held(await self._settled(by_shard), replaced_is_fine=False)
+
+    async def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
+        """Lets the leases end ``seconds`` from now. Raises LeaseLost for those no longer held."""
+        held = acks_by_shard(one_or_many(deliveries))
+        lease_ms = duration_ms(seconds, "seconds")
+        check_held(await arun(self._driver, extend(self._claims, held, lease_ms)), replaced_is_fine=False)
