@@ -126,7 +126,7 @@ def _acarry_out(driver: AsyncDriver, timeout: float | None, step: Step) -> Await
     return asyncio.sleep(step.seconds)
 
 
-async def _amany(driver: AsyncDriver, timeout: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:  # noqa: ASYNC109
+async def _amany(driver: AsyncDriver, timeout: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:
     alone = many.alone
     if alone is None:
         return [answer async for answer in driver.call_all(many.pairs, timeout=timeout)]

@@ -77,10 +77,10 @@ def expand(binary: Path, *, replicas: int, cores: Cores, scale: Scale, say: Call
             growth = engine.expand(TO)
             in_force_s = time.time() - called_s
             if not growth.wait(MOVED_TIMEOUT_S):
-                raise TimeoutError(f"{MOVED_TIMEOUT_S:.0f} s were not enough to move: {growth.progress}")
+                raise TimeoutError(f"{MOVED_TIMEOUT_S:.0f} s were not enough to move: {growth.progress()}")
             done_s = time.time() - called_s
             say(f"moved after {done_s:.1f} s; the flow goes on")
-        moved = growth.progress.moved
+        moved = growth.progress().moved
         ready, claimed = flow.ready(origin_s=called_s), flow.claimed(origin_s=called_s)
         phases = {"before": (-before_s, 0.0), "during": (0.0, done_s), "after": (done_s, seconds)}
         return Expand(

@@ -113,7 +113,7 @@ def _change(engine: Engine, new: int, run: _Run) -> None:
     run.in_force = time.time()
     deadline = run.asked + CHANGE_TIMEOUT_S
     while True:
-        progress = growth.progress
+        progress = growth.progress()
         now = time.time()
         run.moved.append((now, progress.moved))
         if progress.done:

@@ -67,7 +67,7 @@ class AsyncDriver:
     # ---- calls
 
     # A deadline for the whole call, and not a cancellation: what was sent must be told from what was not.
-    async def call(self, call: Command[T], timeout: float | None = None) -> T:  # noqa: ASYNC109
+    async def call(self, call: Command[T], timeout: float | None = None) -> T:
         """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
         router = self._router
         router.check_open()
@@ -90,7 +90,7 @@ class AsyncDriver:
         self,
         calls: Iterable[tuple[K, Command[T]]],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109  as in call
+        timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, T | ShardqError]]:
         """Carry many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 

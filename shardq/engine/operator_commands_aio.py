@@ -24,7 +24,7 @@ from shardq.model.ids import topic_of
 from shardq.model.task import DeadTask
 from shardq.operation import arun
 from shardq.producer import by_id
-from shardq.resharding.handle import AsyncGrowth
+from shardq.resharding.handle_aio import AsyncGrowth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
 
@@ -88,10 +88,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         driver = await self._open_driver()
         cache = self._map()
         span = len(cache.topology.span())
-        return AsyncGrowth(
-            lambda: arun(driver, progress(cache, shards=span)),
-            lambda: arun(driver, dispatchers(cache.control)),
-        )
+        return AsyncGrowth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
 
     async def pause(self, topic: str) -> None:
         """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""

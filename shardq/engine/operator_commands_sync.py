@@ -24,7 +24,7 @@ from shardq.model.ids import topic_of
 from shardq.model.task import DeadTask
 from shardq.operation import run
 from shardq.producer import by_id
-from shardq.resharding.handle import Growth
+from shardq.resharding.handle_sync import Growth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
 
@@ -88,10 +88,7 @@ class OperatorCommands(EngineBase, ABC):
         driver = self._open_driver()
         cache = self._map()
         span = len(cache.topology.span())
-        return Growth(
-            lambda: run(driver, progress(cache, shards=span)),
-            lambda: run(driver, dispatchers(cache.control)),
-        )
+        return Growth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
 
     def pause(self, topic: str) -> None:
         """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""

@@ -12,8 +12,8 @@ from shardq.errors import ChangeUnderWay, ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.operation import Many, Operation, Pause
 from shardq.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
-from shardq.resharding.handle import Progress
 from shardq.resharding.preview import Holding, Preview, preview
+from shardq.resharding.progress import Progress
 from shardq.topology_cache import TopologyCache
 
 LOOK_S = 0.02

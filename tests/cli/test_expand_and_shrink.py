@@ -57,7 +57,7 @@ def test_dry_run_moves_nothing(shardq: Shell, full: Engine) -> None:
     assert f"from {SHARDS} to 8 shards: about {told['tasks']} tasks would move" in done.out
     assert "nothing was moved" in done.out
     assert homes(full) == before
-    assert full.growth().done
+    assert full.growth().done()
 
 
 def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Engine) -> None:
@@ -97,7 +97,7 @@ def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
     assert set(grown.err.splitlines()) <= {NOBODY}
     moved = TASKS - sum(homes(full)[:SHARDS])
     assert grown.lines[-1] == f"8 shards are in force, and every task is where it belongs: {moved} moved"
-    assert full.growth().done
+    assert full.growth().done()
     assert min(homes(full)) > 0
     back = shardq.run("shrink", "3", "--wait", "--json")
     assert back.code == 0
@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_change_running(shardq: Shell, full: Engine) -> None:
     assert "the change to 8 shards goes on without this command" in err
     assert "Traceback" not in err
     full.start()
-    wait_until(lambda: full.growth().done, "somebody moves them")
+    wait_until(lambda: full.growth().done(), "somebody moves them")
 
 
 def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None:
@@ -161,7 +161,7 @@ def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
         done = shardq.run(*words)
         assert (done.code, done.out) == (2, ""), words
         assert message in done.err
-    assert engine.growth().progress.shards == SHARDS
+    assert engine.growth().progress().shards == SHARDS
 
 
 def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:

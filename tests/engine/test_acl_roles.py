@@ -167,7 +167,7 @@ def test_a_dispatcher_does_its_work(
     wait_until(lambda: state_of(admin, lapses) == "dead", "its lease has run out")
     for count in (2 * SHARDS, SHARDS - 1):
         (admin.expand if count > SHARDS else admin.shrink)(count)
-        wait_until(lambda: admin.growth().progress.done, "all tasks are moved", timeout=60)
+        wait_until(lambda: admin.growth().progress().done, "all tasks are moved", timeout=60)
     assert engine.stats().scheduled == len(far)
     engine.stop()
 

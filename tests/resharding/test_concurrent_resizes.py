@@ -140,4 +140,4 @@ def test_an_operator_without_dispatchers_does_not_wait(engine: Engine, single: S
         assert engine.topology.shards == shards
     # who waits does so for three seconds, every time
     assert min(took) < 1
-    assert not engine.growth().done, "nobody is there to see that nothing has to move"
+    assert not engine.growth().done(), "nobody is there to see that nothing has to move"

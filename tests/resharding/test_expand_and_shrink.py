@@ -63,7 +63,7 @@ def test_everything_moves_as_it_was(engine: Engine, servers: Servers, name: str,
     assert {id: task["shard"] for id, task in after.items()} == {id: engine.topology.shard_of(id) for id in after}
     old = Topology(epoch=1, shards=SHARDS)
     misplaced = sum(old.shard_of(id) != engine.topology.shard_of(id) for id in after)
-    progress = growth.progress
+    progress = growth.progress()
     assert (progress.done, progress.fraction, progress.shards) == (True, 1.0, shards)
     if shards > SHARDS:
         # of shards that fell away nothing is asked any more
@@ -84,7 +84,7 @@ def test_what_is_ready_drains_where_it_is(engine: Engine) -> None:
     growth = engine.expand(8)
     assert list(engine.topology.priors) == [SHARDS]
     assert not growth.wait(1.2)
-    progress = growth.progress
+    progress = growth.progress()
     assert (progress.in_force, progress.done, progress.of) == (True, False, 8)
     assert progress.swept < 8
     assert 0 <= progress.fraction < 1
@@ -119,7 +119,7 @@ def test_again_and_back_before_the_first_is_over(engine: Engine) -> None:
 
 def test_the_same_number_again_is_no_change(engine: Engine) -> None:
     epoch = engine.topology.epoch
-    assert engine.expand(SHARDS).done
+    assert engine.expand(SHARDS).done()
     assert engine.shrink(SHARDS).wait(0)
     assert engine.topology.epoch == epoch
 
@@ -147,8 +147,8 @@ def test_a_rate(engine: Engine) -> None:
     growth = engine.expand(8, rate=30)
     assert time.monotonic() - began < 5.0, "it does not wait for the moving, which takes ten seconds"
     assert engine.topology.move_rate == 30
-    wait_until(lambda: growth.progress.moved >= 60, "two seconds' worth is moved", timeout=10)
-    moved = growth.progress.moved
+    wait_until(lambda: growth.progress().moved >= 60, "two seconds' worth is moved", timeout=10)
+    moved = growth.progress().moved
     # never faster, whoever stands still; and a little at a time
     assert moved <= 30 * (time.monotonic() - began) + 10
     engine.expand(8, rate=1000)
@@ -161,13 +161,13 @@ def test_the_last_rate_counts(engine: Engine) -> None:
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 8, 200)])
     growth = engine.expand(8, rate=1)
-    wait_until(lambda: growth.progress.moved > 0, "it moves")
+    wait_until(lambda: growth.progress().moved > 0, "it moves")
     engine.expand(8, rate=2)
     assert (engine.topology.move_rate, engine.topology.priors) == (2, (SHARDS,))
-    assert growth.progress.moved < 20
+    assert growth.progress().moved < 20
     engine.expand(8)
     assert growth.wait(30)
-    assert growth.progress.moved == 200
+    assert growth.progress().moved == 200
     epoch = engine.topology.epoch
     engine.expand(8, rate=5)
     assert (engine.topology.move_rate, engine.topology.epoch) == (None, epoch), "there is nothing to move"
@@ -178,7 +178,7 @@ def test_what_came_out_of_retired_shards_counts(engine: Engine) -> None:
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 2, 100)])
     growth = engine.shrink(2)
     assert growth.wait(30)
-    assert growth.progress.moved == 100
+    assert growth.progress().moved == 100
 
 
 def test_a_preview_counts_the_bytes_of_what_moves(engine: Engine) -> None:
@@ -200,8 +200,8 @@ def test_a_slow_change_does_not_hold_up_the_end(engine: Engine) -> None:
     growth = engine.expand(8, rate=1)
     took = []
     for _ in range(3):
-        moved = growth.progress.moved
-        wait_until(lambda moved=moved: growth.progress.moved > moved, "it moves")  # type: ignore[misc]
+        moved = growth.progress().moved
+        wait_until(lambda moved=moved: growth.progress().moved > moved, "it moves")  # type: ignore[misc]
         began = time.monotonic()
         engine.stop()
         took.append(time.monotonic() - began)

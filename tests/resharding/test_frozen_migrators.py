@@ -71,7 +71,7 @@ def finish(migration: Migration, steps: Stepped) -> Any:
 
 def settled(engine: Engine) -> None:
     engine.start()
-    assert engine.growth().wait(30), (engine.growth(), engine.stats().shards)
+    assert engine.growth().wait(30), (engine.growth().progress(), engine.stats().shards)
     engine.stop()
 
 

@@ -69,13 +69,13 @@ def test_a_dispatcher_killed_while_it_moves(engine: Engine, servers: Servers, ur
         assert other.said()
         # it would take half a minute: so a part is moved, however long anybody stands still
         growth = engine.expand(12, rate=20)
-        wait_until(lambda: growth.progress.moved > 0, "a part is moved")
+        wait_until(lambda: growth.progress().moved > 0, "a part is moved")
         killed.kill()
-        assert growth.progress.moved < len(ids)
-        assert not growth.done
+        assert growth.progress().moved < len(ids)
+        assert not growth.done()
         engine.expand(12)  # the rest as fast as it goes
         assert growth.wait(30), growth
-        assert growth.progress.moved == len(ids)
+        assert growth.progress().moved == len(ids)
         assert other.stop() == 0
     assert_each_at_home(servers, engine, set(ids), 12)
 
@@ -113,9 +113,9 @@ def test_dispatchers_that_join_and_leave_while_it_moves(engine: Engine, url: str
     with Engine(url, name=name) as second:
         growth = engine.expand(16, rate=300)
         second.start()
-        wait_until(lambda: growth.progress.moved > 100, "a part is moved")
+        wait_until(lambda: growth.progress().moved > 100, "a part is moved")
         engine.stop()
-        wait_until(lambda: growth.progress.moved > 400, "the other goes on")
+        wait_until(lambda: growth.progress().moved > 400, "the other goes on")
         engine.start()
         second.stop()
         engine.expand(16)

@@ -38,7 +38,7 @@ def changed(engine: Engine, shards: int) -> None:
 def settled(engine: Engine) -> None:
     """Dispatchers bring everything where it belongs."""
     engine.start()
-    assert engine.growth().wait(30), engine.growth()
+    assert engine.growth().wait(30), engine.growth().progress()
 
 
 @pytest.mark.parametrize("stage", STAGES)

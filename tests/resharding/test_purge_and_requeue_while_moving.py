@@ -23,7 +23,7 @@ def changed(engine: Engine, shards: int) -> None:
 
 def settled(engine: Engine) -> None:
     engine.start()
-    assert engine.growth().wait(30), engine.growth()
+    assert engine.growth().wait(30), engine.growth().progress()
     engine.stop()
 
 

@@ -85,7 +85,7 @@ def engine_case(url: str, name: str) -> None:
         assert state_of(engine, "one") == "scheduled"
         assert threads() == [], "no pollers before the child asks for them"
         engine.push_many(many)
-        for order in (consumer.claim, lambda: consumer.claim(1, wait=1.0), lambda: growth.progress):
+        for order in (consumer.claim, lambda: consumer.claim(1, wait=1.0), growth.progress):
             with the_parents():
                 order()
         assert threads() == []
@@ -113,7 +113,7 @@ def engine_case(url: str, name: str) -> None:
     assert delivery.payload == "of the parent"
     wait_until(lambda: engine.stats().healthy, "every poller of the parent is well")
     assert engine.stats().scheduled == 2 + 2 * MANY
-    assert growth.done
+    assert growth.done()
     engine.close()
 
 

@@ -66,7 +66,7 @@ class ProgressWatcher:
         return sum(self._now.values()) - sum(self._before.values())
 
     def look(self, growth: Growth) -> ProgressSample:
-        progress = growth.progress
+        progress = growth.progress()
         seen = self._engine.stats()
         return ProgressSample(
             progress=progress,

@@ -1,0 +1,45 @@
+"""The handle of a change of the number of shards: the same on both engines, and what it shows of itself."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from shardq import AsyncGrowth, Engine, Growth, Task
+from tests.engine.conftest import engines
+from tests.resharding.conftest import SHARDS
+from tests.support.engines import Engines
+from tests.support.states import FAR_S
+
+__all__ = ["engines"]
+
+
+@pytest.fixture
+def engine(engines: Engines, url: str, name: str) -> Engine:
+    return engines.opened(url, name=name, shards=SHARDS, timeout=10.0)
+
+
+def test_both_kinds_are_asked_in_the_same_way() -> None:
+    names = {name for name in vars(Growth) if not name.startswith("_")}
+    assert names == {"progress", "done", "wait"} == {name for name in vars(AsyncGrowth) if not name.startswith("_")}
+    for name in names:
+        assert inspect.isfunction(getattr(Growth, name))
+        assert inspect.iscoroutinefunction(getattr(AsyncGrowth, name))
+
+
+def test_it_shows_what_was_seen_last_and_asks_nobody(engines: Engines, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
+    growth = engine.expand(2 * SHARDS)
+    kind = "Growth" if engines.kind == "sync" else "AsyncGrowth"
+    assert repr(growth) == f"<{kind}: progress() has not been asked yet>"
+    assert not engines.done(growth.done())
+    seen = repr(growth)
+    assert seen == f"<{kind}: {engines.done(growth.progress())}>"
+    assert "swept=0, of=8" in seen
+    assert not engines.done(growth.wait(0))
+    engine.start()
+    assert engines.done(growth.wait(30))
+    assert "swept=8, of=8" in repr(growth)
+    engine.close()
+    assert "swept=8, of=8" in repr(growth), "also when nobody can be asked"
