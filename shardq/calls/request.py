@@ -21,7 +21,8 @@ Word = str | bytes | int | float
 _NUMBERS = frozenset((int, float))
 
 
-def _pack(*words: Word) -> bytes:
+def pack(*words: Word) -> bytes:
+    """One command in the form of the protocol."""
     # Numbers become text here: hiredis (3.5) runs Python to make it, and crashes the process where the handler of a
     # signal, such as Ctrl-C, raises in that.
     texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
@@ -52,7 +53,7 @@ class Command(Generic[T]):
 
     def packed(self) -> bytes:
         """The bytes as sent first."""
-        return _pack(*self.words)
+        return pack(*self.words)
 
     def packed_in_full(self) -> bytes:
         """The bytes as sent when the server does not know the script."""
@@ -74,10 +75,10 @@ class Call(Command[T]):
     """Makes the request that is right after a lost answer, where the same again would be wrong."""
 
     def packed(self) -> bytes:
-        return _pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)
+        return pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)
 
     def packed_in_full(self) -> bytes:
-        return _pack(b"EVAL", self.script.text, len(self.keys), *self.keys, *self.words)
+        return pack(b"EVAL", self.script.text, len(self.keys), *self.keys, *self.words)
 
     def after_loss(self) -> Call[T]:
         call = self if self.resend is None else self.resend()

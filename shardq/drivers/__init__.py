@@ -2,8 +2,11 @@
 
 No I/O, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``retry`` (what to do about
 it, and when to give up), ``slots`` (which node serves what), ``generators`` (what is written once for both drivers),
-``discover`` (learning the slot map), ``handshake`` (the first words on a connection), ``replicas`` (what replicas
-have), ``outages`` (the log of failing nodes), ``descriptors`` (the files that this process may have open). Then the two
-drivers, side by side: ``sync`` with ``router``, ``pool``, ``pipelines``, ``pubsub``, ``connection`` and ``sockets``;
-``aio`` with ``aiorouter``, ``aioconnection`` and ``aiosockets``. Both connect with ``resolving`` and ``tls``.
+``discover`` (learning the slot map), ``routing`` (when to learn it, and what a failed try leads to), ``handshake`` (the
+first words on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors``
+(the files that this process may have open).
+
+Then the two drivers, side by side: ``sync`` with ``router``, ``pool``, ``pipelines``, ``pubsub``, ``connection`` and
+``sockets``; ``aio`` with ``aiorouter``, ``aiopool``, ``aioconnection`` and ``aiosockets``. Both connect with
+``resolving`` and ``tls``.
 """

@@ -6,7 +6,6 @@ Pollers and subscribers are threads under both engines, so dedicated and pub/sub
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 from shardq.calls.request import Call, Command
 from shardq.drivers.aioconnection import open_async_connection
 from shardq.drivers.aiorouter import AsyncNodeRouter
-from shardq.drivers.faults import ErrorReply, Fault, of_reply, unserved
+from shardq.drivers.faults import ErrorReply, Fault, unserved
 from shardq.drivers.generators import adrive
 from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
 from shardq.drivers.replicas import CONVERSATION_S, Confirmation, ReplicaTracker
@@ -76,12 +75,9 @@ class AsyncDriver:
         while True:
             address = router.target(retrying)
             answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
-            if isinstance(answer, ErrorReply):
-                answer = of_reply(answer.text, asked=address or "")
-            if not isinstance(answer, Fault):
+            if not isinstance(answer, (ErrorReply, Fault)):
                 return retrying.request.decode(answer)
-            node = address or self.settings.safe_url
-            step = retrying.failed_with(answer, now=time.monotonic(), node=node, chance=random.random())
+            step = router.failed_with(answer, retrying, address)
             await router.act(step)
             if step.backoff_s:
                 await asyncio.sleep(step.backoff_s)

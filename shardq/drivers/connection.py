@@ -11,12 +11,11 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import Any, TypeVar
 
 from hiredis import HiredisError
 
-from shardq.calls.request import Command
 from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_exception, of_reply, timed_out
 from shardq.drivers.generators import drive
 from shardq.drivers.handshake import Exchange, handshake
@@ -146,11 +145,6 @@ def open_connection(
         return connection
     connection.close()
     return fault
-
-
-def pack(words: Iterable[str | bytes]) -> bytes:
-    """One command in the form of the protocol."""
-    return Command(-1, tuple(words), decode=bytes).packed()
 
 
 def readable(sock: socket.socket, timeout: float) -> bool:

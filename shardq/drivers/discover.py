@@ -1,7 +1,7 @@
 """Learns which node serves what: from the server itself, any node of the cluster, or the sentinels. No I/O.
 
-Conversations are generators, see ``generators``: they yield a ``Query`` or a ``Locate`` and are resumed with its answer
-or a ``Fault``, or yield a ``Probe`` and are resumed with bytes. Each router answers them in its own way of waiting.
+Conversations are generators, see ``generators``: they yield questions and are resumed with their answers. Each router
+answers them in its own way of waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from shardq.drivers.faults import Fault, Reaction, of_reply
+from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_reply
 from shardq.drivers.settings import Settings, bracketed
 from shardq.drivers.slots import SlotMap, from_cluster_slots, located
 from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, ServerTooOld, Unavailable
@@ -24,15 +24,13 @@ from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, 
 ASK_TIMEOUT_S = 1.0
 # A server that is asked again in the other language, with or without TLS, answers at once or not at all.
 LOOK_TIMEOUT_S = 0.3
-# Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
-REFRESH_EVERY_S = 0.1
 OLDEST = (7, 0)
 _AT_EACH_CALL = "it is started again, every few seconds, for as long as anything is asked of it"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One command to one address, on a connection of its own."""
+    """One command to one address, on a connection of its own. Answered by a value, an ``ErrorReply`` or a ``Fault``."""
 
     address: str
     words: tuple[str, ...]
@@ -184,7 +182,7 @@ def _of_all(failed_with: Sequence[tuple[str, Fault]]) -> Fault:
 
 def _asked(settings: Settings, ask: Query) -> Generator[Question, Any, Any]:
     """The answer, or a fault; one that says nothing is looked at in the other language, with TLS or without."""
-    answer = yield ask
+    answer = yield from _answered(ask)
     if not isinstance(answer, Fault) or not answer.mute or ask.address.startswith("/"):
         return answer
     if settings.tls is None:
@@ -198,6 +196,12 @@ def _asked(settings: Settings, ask: Query) -> Generator[Question, Any, Any]:
             advice = "write redis:// for rediss://, and redis+cluster:// for rediss+cluster://"
             return Fault(Reaction.END, InvalidUrl, "its port is not for TLS", advice=advice)
     return answer
+
+
+def _answered(ask: Query) -> Generator[Question, Any, Any]:
+    """The answer, or a fault."""
+    answer = yield ask
+    return of_reply(answer.text, asked=ask.address) if isinstance(answer, ErrorReply) else answer
 
 
 def _client_hello() -> bytes:
@@ -219,7 +223,7 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
         answer = yield from _asked(settings, Query(address, ("INFO",)))
         if isinstance(answer, Fault) and answer.error is AccessDenied:
             # no ACL forbids HELLO; a proxy may not have it
-            hello = yield Query(address, ("HELLO",))
+            hello = yield from _answered(Query(address, ("HELLO",)))
             answer = answer if isinstance(hello, Fault) else hello
         if isinstance(answer, Fault):
             failed_with.append((address, answer))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hiredis import ProtocolError
 
-from shardq.calls.request import Command
+from shardq.calls.request import pack
 from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_reply
 from shardq.drivers.settings import Credentials, Settings, bracketed
 from shardq.errors import AccessDenied, ServerFault, ServerTooOld, Unavailable
@@ -41,22 +41,18 @@ def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator
     db = 0 if sentinel else settings.db
     answer: Any
     if protocol == 3:
-        answer = yield Exchange(_packed("HELLO", "3", *_auth(login, always_user=True)), 1)
+        answer = yield Exchange(pack("HELLO", "3", *_auth(login, always_user=True)), 1)
         if not isinstance(answer, dict):
             return _refused(answer, settings, login, sentinel=sentinel)
     elif login:
-        answer = yield Exchange(_packed(*_auth(login)), 1)
+        answer = yield Exchange(pack(*_auth(login)), 1)
         if answer != b"OK":
             return _refused(answer, settings, login, sentinel=sentinel)
-    name = _packed("CLIENT", "SETNAME", NAME)
-    answer = yield Exchange(name + _packed("SELECT", str(db)), 2) if db else Exchange(name, 1)
+    name = pack("CLIENT", "SETNAME", NAME)
+    answer = yield Exchange(name + pack("SELECT", str(db)), 2) if db else Exchange(name, 1)
     if answer == b"OK" or (not db and isinstance(answer, ErrorReply) and not answer.text.startswith("NOAUTH")):
         return None
     return _refused(answer, settings, login, sentinel=sentinel)
-
-
-def _packed(*words: str) -> bytes:
-    return Command(-1, words, decode=bytes).packed()
 
 
 def _auth(login: Credentials, *, always_user: bool = False) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import random
 import selectors
 import ssl
 import time
@@ -22,7 +21,7 @@ from hiredis import HiredisError
 
 from shardq.calls.request import Command
 from shardq.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
-from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out, unserved
+from shardq.drivers.faults import ErrorReply, Fault, of_exception, timed_out, unserved
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import NodeRouter
@@ -174,7 +173,7 @@ class Pipelines(Generic[K, T]):
     def _route(self, retrying: RetryingCall[T]) -> None:
         address = self._router.target(retrying)
         if address is None:
-            self._failed_with(retrying, unserved(retrying.request.slot), self._router.settings.safe_url)
+            self._failed_with(retrying, unserved(retrying.request.slot), None)
             return
         pipeline = self._pipelines.get(address)
         if pipeline is None:
@@ -261,7 +260,7 @@ class Pipelines(Generic[K, T]):
 
     def _answered(self, retrying: RetryingCall[T], answer: Any, node: str) -> None:
         if isinstance(answer, ErrorReply):
-            self._failed_with(retrying, of_reply(answer.text, asked=node), node)
+            self._failed_with(retrying, answer, node)
             return
         try:
             self._done.append((retrying.key, retrying.request.decode(answer)))
@@ -270,11 +269,13 @@ class Pipelines(Generic[K, T]):
 
     # ---- faults
 
-    def _failed_with(self, retrying: RetryingCall[T], fault: Fault, node: str, *, backoff_s: float = 0.0) -> None:
+    def _failed_with(
+        self, retrying: RetryingCall[T], answer: ErrorReply | Fault, node: str | None, *, backoff_s: float = 0.0
+    ) -> None:
         """Retries a call, after ``backoff_s`` at least, or gives it up."""
         now = time.monotonic()
         try:
-            step = retrying.failed_with(fault, now=now, node=node, chance=random.random())
+            step = self._router.failed_with(answer, retrying, node)
         except ShardqError as exc:
             self._done.append((retrying.key, exc))
             return

@@ -13,7 +13,8 @@ import ssl
 import time
 from typing import Any
 
-from shardq.drivers.connection import CHUNK, READ_TIMEOUT_S, Connection, pack
+from shardq.calls.request import pack
+from shardq.drivers.connection import CHUNK, READ_TIMEOUT_S, Connection
 from shardq.drivers.faults import ErrorReply, of_reply
 from shardq.drivers.retry import explained
 from shardq.drivers.sockets import INCOMPLETE
@@ -37,7 +38,7 @@ class PubSubConnection:
         """Send one command. Its answers come from ``read``."""
         try:
             self._sock.settimeout(READ_TIMEOUT_S)
-            self._sock.sendall(pack(words))
+            self._sock.sendall(pack(*words))
         except OSError as exc:
             raise self._lost(str(exc)) from exc
 

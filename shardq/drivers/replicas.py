@@ -12,8 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from shardq.calls.observe import info_fields
-from shardq.calls.request import Call
-from shardq.drivers.connection import pack
+from shardq.calls.request import Call, pack
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.handshake import Exchange
 from shardq.errors import AccessDenied
@@ -32,7 +31,7 @@ REMEMBERED_S = 300.0
 are usually set up.
 """
 
-INFO = Exchange(pack(("INFO", "replication")), 1)
+INFO = Exchange(pack("INFO", "replication"), 1)
 
 
 class Confirmation(NamedTuple):
@@ -92,7 +91,7 @@ class ReplicaTracker:
         sealed = yield Exchange(seal.packed_in_full(), 1)
         if not isinstance(sealed, list) or sealed[0] != b"ok":
             return _fault(sealed)
-        reached = _allowed((yield Exchange(pack(("WAIT", str(wanted), str(WAIT_MS))), 1)), address)
+        reached = _allowed((yield Exchange(pack("WAIT", wanted, WAIT_MS), 1)), address)
         return history if isinstance(reached, int) and reached >= wanted else _fault(reached)
 
     def _wanted(self, address: str, connected: int, *, before: int) -> int:

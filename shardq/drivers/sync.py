@@ -7,7 +7,6 @@ slot map; this module sends and waits. The asyncio twin is ``aio``.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
 from shardq.drivers.connection import FINISH_S, Connection
-from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unserved
+from shardq.drivers.faults import ErrorReply, Fault, of_connecting, unserved
 from shardq.drivers.generators import drive
 from shardq.drivers.outages import Outages
 from shardq.drivers.pipelines import Pipelines
@@ -354,12 +353,9 @@ def carry(
     while True:
         address = router.target(retrying)
         answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)
-        if isinstance(answer, ErrorReply):
-            answer = of_reply(answer.text, asked=address or "")
-        if not isinstance(answer, Fault):
+        if not isinstance(answer, (ErrorReply, Fault)):
             return retrying.request.decode(answer)
-        node = address or router.settings.safe_url
-        step = retrying.failed_with(answer, now=time.monotonic(), node=node, chance=random.random())
+        step = router.failed_with(answer, retrying, address)
         router.act(step)
         if step.backoff_s:
             sleep(step.backoff_s)
