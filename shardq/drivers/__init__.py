@@ -6,7 +6,7 @@ it, and when to give up), ``slots`` (which node serves what), ``generators`` (wh
 first words on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors``
 (the files that this process may have open).
 
-Then the two drivers, side by side: ``sync`` with ``router``, ``pool``, ``pipelines``, ``pubsub``, ``connection`` and
-``sockets``; ``aio`` with ``aiorouter``, ``aiopool``, ``aioconnection`` and ``aiosockets``. Both connect with
-``resolving`` and ``tls``.
+Then the two drivers, side by side on ``base``: ``sync`` with ``router``, ``pool``, ``pipelines``, ``pubsub``,
+``connection`` and ``sockets``; ``aio`` with ``aiorouter``, ``aiopool``, ``aioconnection`` and ``aiosockets``. Both
+connect with ``resolving`` and ``tls``.
 """

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from shardq.calls.request import Call, Command
 from shardq.drivers.aioconnection import open_async_connection
 from shardq.drivers.aiorouter import AsyncNodeRouter
+from shardq.drivers.base import DriverBase
 from shardq.drivers.faults import ErrorReply, Fault, unserved
 from shardq.drivers.generators import adrive
 from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
-from shardq.drivers.replicas import CONVERSATION_S, Confirmation, ReplicaTracker
+from shardq.drivers.replicas import CONVERSATION_S, Confirmation
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
@@ -27,13 +28,12 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class AsyncDriver:
+class AsyncDriver(DriverBase):
     """Calls, from any coroutine, to one server, the master of a service, or the masters of a cluster."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._router = AsyncNodeRouter(settings)
-        self._replica_tracker = ReplicaTracker()
+        super().__init__(settings)
+        self._router: AsyncNodeRouter = AsyncNodeRouter(settings)
 
     async def open(self) -> None:
         """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
@@ -49,19 +49,6 @@ class AsyncDriver:
     def abandon(self) -> None:
         """Close every connection of a loop that has ended."""
         self._router.abandon()
-
-    def check_open(self) -> None:
-        """Raise before ``open()``, after ``close()``, in the child of a fork, and in another loop."""
-        self._router.check_open()
-
-    @property
-    def is_cluster(self) -> bool:
-        return self.settings.kind == "cluster"
-
-    @property
-    def server_version(self) -> str:
-        """Like ``valkey 9.1.2``; empty before ``open()``."""
-        return self._router.version
 
     # ---- calls
 
@@ -164,26 +151,6 @@ class AsyncDriver:
 
     # ---- who serves what
 
-    def node_of(self, slot: int) -> str:
-        """The address of the slot's master, as last learnt; empty while nobody serves it."""
-        return self._router.map.node(slot) or ""
-
-    def nodes(self) -> list[str]:
-        """The addresses of all masters, as last learnt."""
-        return list(self._router.map.nodes)
-
-    @property
-    def unserved(self) -> int:
-        """The number of slots that no node serves, as last learnt."""
-        return self._router.map.unserved
-
-    def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
-        """The slots by the node that serves them, in the order given."""
-        groups: dict[str, list[int]] = {}
-        for slot in slots:
-            groups.setdefault(self.node_of(slot), []).append(slot)
-        return groups
-
     async def refresh(self, doubted: str = "") -> None:
         """Learn now who serves what, from the node ``doubted`` last. Raises a ServerFault when nobody can tell."""
         await self._router.refresh(doubted)
@@ -191,9 +158,6 @@ class AsyncDriver:
     def connections(self) -> dict[str, ConnectionCounts]:
         """The number of connections open to each node, and their bound."""
         return self._router.connections()
-
-    def __repr__(self) -> str:
-        return f"AsyncDriver({self.settings.safe_url!r}, {self.server_version or 'not open'})"
 
 
 def _outcome(task: asyncio.Task[T]) -> T | ShardqError:

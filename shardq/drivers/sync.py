@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
+from shardq.drivers.base import DriverBase
 from shardq.drivers.connection import FINISH_S, Connection
 from shardq.drivers.faults import ErrorReply, Fault, of_connecting, unserved
 from shardq.drivers.generators import drive
@@ -22,7 +23,7 @@ from shardq.drivers.outages import Outages
 from shardq.drivers.pipelines import Pipelines
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.pubsub import PubSubConnection
-from shardq.drivers.replicas import CONVERSATION_S, Confirmation, ReplicaTracker
+from shardq.drivers.replicas import CONVERSATION_S, Confirmation
 from shardq.drivers.retry import RetryingCall, RetryStep, explained
 from shardq.drivers.router import ConnectionCounts, NodeRouter
 from shardq.drivers.settings import Settings
@@ -32,13 +33,12 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class Driver:
+class Driver(DriverBase):
     """Calls, from any thread, to one server, the master of a service, or the masters of a cluster."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._router = NodeRouter(settings)
-        self._replica_tracker = ReplicaTracker()
+        super().__init__(settings)
+        self._router: NodeRouter = NodeRouter(settings)
 
     def open(self) -> None:
         """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
@@ -50,19 +50,6 @@ class Driver:
     def close(self) -> None:
         """Close every connection, also those in use: their calls end at once."""
         self._router.close()
-
-    def check_open(self) -> None:
-        """Raise before ``open()``, after ``close()``, and in the child of a fork."""
-        self._router.check_open()
-
-    @property
-    def is_cluster(self) -> bool:
-        return self.settings.kind == "cluster"
-
-    @property
-    def server_version(self) -> str:
-        """Like ``valkey 9.1.2``; empty before ``open()``."""
-        return self._router.version
 
     @property
     def outages(self) -> Outages:
@@ -85,7 +72,8 @@ class Driver:
         hold back the calls of another. ``timeout`` is for each call.
         """
         self._router.check_open()
-        return Pipelines(calls, self._router, timeout=self._timeout(timeout)).run()
+        timeout_s = self.settings.timeout if timeout is None else timeout
+        return Pipelines(calls, self._router, timeout=timeout_s).run()
 
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Answers by the slot of each seal; see
@@ -151,9 +139,6 @@ class Driver:
             node.give(connection)
         return history
 
-    def _timeout(self, timeout: float | None) -> float:
-        return self.settings.timeout if timeout is None else timeout
-
     def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
         node = self._router.node(address)
         connection = node.take(retrying.deadline)
@@ -174,26 +159,6 @@ class Driver:
 
     # ---- who serves what
 
-    def node_of(self, slot: int) -> str:
-        """The address of the slot's master, as last learnt; empty while nobody serves it."""
-        return self._router.map.node(slot) or ""
-
-    def nodes(self) -> list[str]:
-        """The addresses of all masters, as last learnt."""
-        return list(self._router.map.nodes)
-
-    @property
-    def unserved(self) -> int:
-        """How many slots nobody serves, as last learnt."""
-        return self._router.map.unserved
-
-    def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
-        """The slots, in the order given, by the node that serves them."""
-        groups: dict[str, list[int]] = {}
-        for slot in slots:
-            groups.setdefault(self.node_of(slot), []).append(slot)
-        return groups
-
     def refresh(self, doubted: str = "") -> None:
         """Learn the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
         self._router.refresh(doubted)
@@ -207,9 +172,6 @@ class Driver:
     def connections(self) -> dict[str, ConnectionCounts]:
         """The number of connections open to each node, and their bound."""
         return self._router.connections()
-
-    def __repr__(self) -> str:
-        return f"Driver({self.settings.safe_url!r}, {self.server_version or 'not open'})"
 
 
 class DedicatedConnection:

@@ -13,7 +13,7 @@ ASYNCIO_ONLY = {"abandon"}
 
 
 def public(of: type) -> dict[str, object]:
-    return {name: member for name, member in vars(of).items() if not name.startswith("_")}
+    return {name: getattr(of, name) for name in dir(of) if not name.startswith("_")}
 
 
 def test_same_names() -> None:

@@ -1,0 +1,55 @@
+"""The part of both drivers that waits for nothing: what they are connected to, and who serves what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardq.drivers.replicas import ReplicaTracker
+from shardq.drivers.routing import Routing
+from shardq.drivers.settings import Settings
+
+
+class DriverBase:
+    """One server, the master of a service, or the masters of a cluster."""
+
+    _router: Routing
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._replica_tracker = ReplicaTracker()
+
+    def check_open(self) -> None:
+        """Raise before ``open()``, after ``close()``, in the child of a fork, and in another loop than the driver's."""
+        self._router.check_open()
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.settings.kind == "cluster"
+
+    @property
+    def server_version(self) -> str:
+        """Like ``valkey 9.1.2``; empty before ``open()``."""
+        return self._router.version
+
+    def node_of(self, slot: int) -> str:
+        """The address of the slot's master, as last learnt; empty while nobody serves it."""
+        return self._router.map.node(slot) or ""
+
+    def nodes(self) -> list[str]:
+        """The addresses of all masters, as last learnt."""
+        return list(self._router.map.nodes)
+
+    @property
+    def unserved(self) -> int:
+        """The number of slots that no node serves, as last learnt."""
+        return self._router.map.unserved
+
+    def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
+        """The slots, in the order given, by the node that serves them."""
+        groups: dict[str, list[int]] = {}
+        for slot in slots:
+            groups.setdefault(self.node_of(slot), []).append(slot)
+        return groups
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.settings.safe_url!r}, {self.server_version or 'not open'})"
