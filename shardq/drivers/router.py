@@ -47,8 +47,7 @@ class NodeRouter(Routing):
     def _set_up(self) -> None:
         super()._set_up()
         self._nodes: dict[str, ConnectionPool] = {}
-        self.borrowers = threading.BoundedSemaphore(max(1, self.settings.connections // 2))
-        """Limits the callers of ``borrow``: each keeps a connection to each node it asks."""
+        self.borrowers = threading.BoundedSemaphore(self.settings.borrowers)
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._changing = threading.Lock()
         self._learner = threading.Lock()

@@ -96,6 +96,11 @@ class Settings:
         """Like ``rediss+cluster``."""
         return self.safe_url.partition("://")[0]
 
+    @property
+    def borrowers(self) -> int:
+        """How many may borrow connections at a time: each keeps one to each node that it asks."""
+        return max(1, self.connections // 2)
+
     @classmethod
     def from_url(
         cls,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Self
 
 from shardq import operation, recovery
@@ -197,14 +198,15 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         return driver
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
-        """In a thread: on the shared pipes of this loop a WAIT would hold up everybody."""
+        """In a thread: on the shared connections of this loop a WAIT would hold up everybody."""
         check_durability(durability)
         (await self._open_driver()).check_open()
         async with self._here():
-            driver = (await self._open_threads()).driver
+            threads = await self._open_threads()
         cache = self._map()
         steps = pushing.push(cache, self._packer, entries, most=batch)
-        return await asyncio.to_thread(push_durably, driver, cache, entries.ids, steps, durability)
+        push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability)
+        return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
 
     def _present_subscriber(self) -> Subscriber | None:
         return self._threads.subscriber if self._threads else None

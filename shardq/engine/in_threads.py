@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,20 +23,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The driver and subscriber of pollers: in threads, whatever the loop is busy with."""
+    """What works in threads, whatever the loop is busy with."""
 
     driver: Driver
     subscriber: Subscriber
+    durable_pushes: ThreadPoolExecutor
+    """One thread for each that may borrow connections."""
 
     @classmethod
     def opened(cls, settings: Settings) -> Threads:
         driver = Driver(settings)
         driver.open()
-        return cls(driver, Subscriber(driver))
+        pushes = ThreadPoolExecutor(settings.borrowers, thread_name_prefix="shardq-durable")
+        return cls(driver, Subscriber(driver), pushes)
 
     def close(self) -> None:
         self.subscriber.close()
         self.driver.close()
+        self.durable_pushes.shutdown(wait=False)
 
 
 async def made(make: Callable[[], T], undo: Callable[[T], object]) -> T:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cluster.server import Server
-from shardq import DurabilityUnavailable, Engine, NotReplicated, Task
+from shardq import AsyncEngine, DurabilityUnavailable, Engine, NotReplicated, Task
 from shardq.producer.durable import Durability
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S
@@ -99,3 +101,20 @@ def test_the_connections_are_bounded(engines: Engines, own_server: Server, repli
     # those that were open at once are kept for the next
     assert int(own_server.ask("INFO", "clients")["connected_clients"]) - before <= 64
     assert stored(engine) == 96 * 64
+
+
+@pytest.mark.usefixtures("replica")
+def test_the_program_may_use_every_thread_of_its_loop(own_server: Server, name: str) -> None:
+    async def main() -> None:
+        loop, released = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        in_use = loop.run_in_executor(None, released.wait)
+        try:
+            async with AsyncEngine(own_server.url, name=name, shards=SHARDS) as engine, asyncio.timeout(20):
+                receipt = await engine.push("x", delay=FAR_S, durability="replicated")
+                assert receipt.outcome == "pushed"
+        finally:
+            released.set()
+            await in_use
+
+    asyncio.run(main())
