@@ -36,25 +36,25 @@ class AsyncDriver(DriverBase):
         self._router: AsyncNodeRouter = AsyncNodeRouter(settings)
 
     async def open(self) -> None:
-        """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
+        """Connects, learns the slot map, and checks the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
         """
         await self._router.open()
 
     async def close(self) -> None:
-        """Close every connection, also those in use: their calls end at once."""
+        """Closes every connection, also those in use: their calls end at once."""
         await self._router.close()
 
     def abandon(self) -> None:
-        """Close every connection of a loop that has ended."""
+        """Closes every connection of a loop that has ended."""
         self._router.abandon()
 
     # ---- calls
 
     # A deadline for the whole call, and not a cancellation: what was sent must be told from what was not.
     async def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
+        """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time."""
         router = self._router
         router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
@@ -75,7 +75,7 @@ class AsyncDriver(DriverBase):
         *,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, T | ShardqError]]:
-        """Carry many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
+        """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
         hold back the calls of another. ``timeout`` is for each call.
@@ -126,9 +126,7 @@ class AsyncDriver(DriverBase):
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        """Asks if replicas have all that was written until now. Answers by the slot of each seal; see
-        ``operation.Confirm``.
-        """
+        """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
         self._router.check_open()
         return await adrive(self._replica_tracker.confirm(seals, self.node_of), self._confirmed)
 
@@ -152,7 +150,7 @@ class AsyncDriver(DriverBase):
     # ---- who serves what
 
     async def refresh(self, doubted: str = "") -> None:
-        """Learn now who serves what, from the node ``doubted`` last. Raises a ServerFault when nobody can tell."""
+        """Learns the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
         await self._router.refresh(doubted)
 
     def connections(self) -> dict[str, ConnectionCounts]:

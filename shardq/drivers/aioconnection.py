@@ -47,11 +47,11 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def load(self) -> int:
-        """Calls without an answer."""
+        """The number of calls without an answer."""
         return len(self._waiting)
 
     async def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
-        """Send, and wait for the last of ``answers`` answers."""
+        """Sends, and waits for the last of ``answers`` answers."""
         if not self.open:
             return self._why
         now = self._loop.time()
@@ -65,7 +65,7 @@ class AsyncConnection(asyncio.Protocol):
         if len(self._out) == 1:
             self._loop.call_soon(self._flush)
         if self._watch is None:
-            self._watch = self._loop.call_later(READ_TIMEOUT_S, self._probe)
+            self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
         expiry = self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now)
         try:
             return await answer
@@ -73,22 +73,22 @@ class AsyncConnection(asyncio.Protocol):
             expiry.cancel()
 
     async def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
-        """Hold a conversation."""
+        """Holds a conversation. Returns its result."""
         return await adrive(
             conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers)
         )
 
     def abort(self) -> None:
-        """Give up what is under way; the loop closes the socket."""
+        """Gives up what is under way; the loop closes the socket."""
         self._break(of_exception(ConnectionResetError("the connection was closed here"), sent=True))
 
     async def close(self) -> None:
-        """Give up what is under way, and wait until the socket is closed."""
+        """Gives up what is under way, and waits until the socket is closed."""
         self.abort()
         await asyncio.shield(self._closed)
 
     def abandon(self) -> None:
-        """Close the descriptor where the loop can't be asked to: it has ended, or it is the parent's of a fork.
+        """Closes the descriptor where the loop can't be asked to: it has ended, or it is the parent's of a fork.
 
         The null device takes the descriptor's number until the transport forgets it. Whatever is still done to that
         number then harms no other file, and the parent's selector, which a child shares, does not lose the connection.
@@ -130,8 +130,8 @@ class AsyncConnection(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
-    def _probe(self) -> None:
-        """A server that is silent for too long is taken for dead."""
+    def _check_silence(self) -> None:
+        """Breaks the connection to a server that is silent for too long."""
         self._watch = None
         if not self._waiting:
             return
@@ -139,10 +139,10 @@ class AsyncConnection(asyncio.Protocol):
         if silent >= READ_TIMEOUT_S:
             self._break(timed_out(silent))
         else:
-            self._watch = self._loop.call_later(READ_TIMEOUT_S - silent, self._probe)
+            self._watch = self._loop.call_later(READ_TIMEOUT_S - silent, self._check_silence)
 
     def _break(self, fault: Fault) -> None:
-        """Close, and tell everyone who waits. What was not written was not executed."""
+        """Closes, and tells everyone who waits. What was not written was not executed."""
         if self.open:
             self.open, self._why = False, fault.before_sending()
         if self._watch is not None:
@@ -163,7 +163,7 @@ def _expire(answer: asyncio.Future[Any], waited: float) -> None:
 
 
 def _unasked(reply: Any, address: str) -> Fault:
-    """Servers that are full, or protected, say so and close."""
+    """The fault of an answer that nobody asked for: servers that are full, or protected, say so and close."""
     if isinstance(reply, ErrorReply):
         return of_reply(reply.text, asked=address)
     return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
@@ -172,7 +172,7 @@ def _unasked(reply: Any, address: str) -> Fault:
 async def open_async_connection(
     settings: Settings, address: str, *, within: float, sentinel: bool = False
 ) -> AsyncConnection | Fault:
-    """Connect and shake hands within so many seconds, or return why that failed."""
+    """Connects and shakes hands within so many seconds, or returns why that failed."""
     deadline = asyncio.get_running_loop().time() + within
     connection = await dial_async(settings, address, lambda: AsyncConnection(address), deadline=deadline)
     if isinstance(connection, Fault):

@@ -25,11 +25,11 @@ class AsyncConnectionPool:
     """
 
     def __init__(
-        self, address: str, *, bound: int, open_socket: Callable[[str], Coroutine[Any, Any, AsyncConnection | Fault]]
+        self, address: str, *, bound: int, connect: Callable[[str], Coroutine[Any, Any, AsyncConnection | Fault]]
     ) -> None:
         self.address = address
         self.bound = min(MAX_CONNECTIONS, bound)
-        self._dial_pipe = open_socket
+        self._new_connection = connect
         self._connections: list[AsyncConnection] = []
         self._connecting: asyncio.Task[AsyncConnection | Fault] | None = None
         self._closed = False
@@ -62,7 +62,7 @@ class AsyncConnectionPool:
 
     async def _connect(self) -> AsyncConnection | Fault:
         try:
-            connection = await self._dial_pipe(self.address)
+            connection = await self._new_connection(self.address)
         finally:
             self._connecting = None
         if isinstance(connection, AsyncConnection):
@@ -70,7 +70,7 @@ class AsyncConnectionPool:
         return connection
 
     async def close(self) -> None:
-        """Close every connection; whoever waits for one is told at once."""
+        """Closes every connection; whoever waits for one is told at once."""
         self._closed = True
         connecting = self._connecting
         if connecting is not None:
@@ -84,7 +84,7 @@ class AsyncConnectionPool:
         return min(self._connections, key=lambda connection: connection.load, default=None)
 
     def abort(self) -> None:
-        """Close every connection, and wait for none."""
+        """Closes every connection, and waits for none."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -92,7 +92,7 @@ class AsyncConnectionPool:
             connection.abort()
 
     def abandon(self) -> None:
-        """Close the descriptors of every connection, without its loop."""
+        """Closes the descriptors of every connection, without its loop."""
         self._closed, self._connecting = True, None
         for connection in self._connections:
             connection.abandon()

@@ -40,7 +40,7 @@ class AsyncNodeRouter(Routing):
     # ---- opening and closing
 
     async def open(self) -> None:
-        """Learn the slot map and check the servers; waits for those that are not there yet."""
+        """Learns the slot map and checks the servers; waits for those that are not there yet."""
         self._closed, self._loop = None, asyncio.get_running_loop()
         begun, tries = time.monotonic(), 0
         try:
@@ -52,7 +52,7 @@ class AsyncNodeRouter(Routing):
             raise
 
     async def close(self) -> None:
-        """Close every connection; whoever waits on one is told at once. Cancelled, it closes them all the same."""
+        """Closes every connection; whoever waits on one is told at once. Cancelled, it closes them all the same."""
         self._closed = CLOSED
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
@@ -60,11 +60,11 @@ class AsyncNodeRouter(Routing):
         await asyncio.shield(asyncio.gather(*(node.close() for node in nodes.values())))
 
     def _forked(self) -> None:
-        """Give all descriptors back. Sends nothing: the connections are the parent's."""
+        """Gives all descriptors back. Sends nothing: the connections are the parent's."""
         self.abandon(FORKED)
 
     def abandon(self, why: str = LOOP_ENDED) -> None:
-        """Close every connection without its loop."""
+        """Closes every connection without its loop."""
         if self._closed is None:
             self._closed = why
         nodes, self._nodes = self._nodes, {}
@@ -74,7 +74,7 @@ class AsyncNodeRouter(Routing):
     # ---- connections
 
     def check_open(self) -> None:
-        """Raise unless the driver is open, in this loop."""
+        """Raises unless the driver is open, in this loop."""
         super().check_open()
         if self._loop is not asyncio.get_running_loop():
             raise EngineClosed(LOOP_ENDED if self._loop is None or self._loop.is_closed() else OTHER_LOOP)
@@ -85,11 +85,11 @@ class AsyncNodeRouter(Routing):
         if node is None:
             self.check_open()
             node = self._nodes[address] = AsyncConnectionPool(
-                address, bound=self.settings.connections, open_socket=self._open_socket
+                address, bound=self.settings.connections, connect=self._connect
             )
         return node
 
-    async def _open_socket(self, address: str) -> AsyncConnection | Fault:
+    async def _connect(self, address: str) -> AsyncConnection | Fault:
         return self._missing or await open_async_connection(
             self.settings, address, within=self.settings.connect_timeout
         )
@@ -101,7 +101,7 @@ class AsyncNodeRouter(Routing):
     # ---- the slot map
 
     async def act(self, step: RetryStep) -> None:
-        """Do what a retry step says about the map. The caller pauses."""
+        """Does what a retry step says about the slot map. The caller pauses."""
         if step.refresh:
             async with self._learner:
                 if not self._just_learned:
@@ -109,7 +109,7 @@ class AsyncNodeRouter(Routing):
         self._correct(step.moved)
 
     async def refresh(self, doubted: str = "") -> None:
-        """Learn the map now, whenever it was learnt last. Raises if no node can tell."""
+        """Learns the slot map now, whenever it was learnt last. Raises if no node can tell."""
         self.check_open()
         async with self._learner:
             fault = await self._learn(doubted)
@@ -124,7 +124,7 @@ class AsyncNodeRouter(Routing):
         return fault
 
     async def _ask(self, ask: Question) -> Any:
-        """Each question has a connection of its own: open ones may be dead."""
+        """Answers a question of ``routing``, on a connection of its own: open ones may be dead."""
         self.check_open()
         if isinstance(ask, Probe):
             return await probe(ask.address, ask.data, within=LOOK_TIMEOUT_S)

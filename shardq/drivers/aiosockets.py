@@ -38,7 +38,7 @@ async def dial_async(settings: Settings, address: str, factory: Callable[[], P],
 
 
 async def connect_async(address: str, *, deadline: float) -> socket.socket | Fault:
-    """A connected socket on which nothing was said."""
+    """A connected socket, with nothing sent on it yet."""
     try:
         async with asyncio.timeout_at(deadline):
             addresses = known(address)
@@ -76,7 +76,7 @@ async def _transport(
 
 
 async def _connected(addresses: list[Address], deadline: float) -> socket.socket:
-    """The first that takes the connection. Each but the last leaves time for those after it."""
+    """A socket connected to the first address that accepts. Each try leaves time for those after it."""
     loop = asyncio.get_running_loop()
     last: OSError | None = None
     for place, (family, where) in enumerate(addresses):

@@ -19,7 +19,7 @@ class DriverBase:
         self._replica_tracker = ReplicaTracker()
 
     def check_open(self) -> None:
-        """Raise before ``open()``, after ``close()``, in the child of a fork, and in another loop than the driver's."""
+        """Raises EngineClosed before ``open()``, after ``close()``, in a forked child, and in another event loop."""
         self._router.check_open()
 
     @property
@@ -28,7 +28,7 @@ class DriverBase:
 
     @property
     def server_version(self) -> str:
-        """Like ``valkey 9.1.2``; empty before ``open()``."""
+        """The servers' version, like ``valkey 9.1.2``; empty before ``open()``."""
         return self._router.version
 
     def node_of(self, slot: int) -> str:

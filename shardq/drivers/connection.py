@@ -49,7 +49,7 @@ class Connection:
         self.used = time.monotonic()
 
     def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
-        """Send, and read the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
+        """Sends, and reads the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
         sock = self.sock
         left = deadline - time.monotonic()
         wait = READ_TIMEOUT_S if left > READ_TIMEOUT_S else max(left, 0.001)
@@ -62,7 +62,7 @@ class Connection:
         return self._received(wait, answers)
 
     def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
-        """Hold a conversation."""
+        """Holds a conversation. Returns its result."""
         return drive(conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers))
 
     def receive(self, wait: float) -> Any:
@@ -111,7 +111,7 @@ class Connection:
         return now - self.used > LOOK_AFTER_S and readable(self.sock, 0)
 
     def interrupt(self) -> None:
-        """Make a blocked exchange of another thread end at once."""
+        """Makes a blocked exchange of another thread end at once."""
         with contextlib.suppress(OSError):
             # Not the TLS socket's own way, which takes its state from under the reading thread.
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
@@ -121,7 +121,7 @@ class Connection:
         return self.sock.fileno() >= 0
 
     def close(self) -> None:
-        """Give the descriptor back. Sends nothing, so that the child of a fork can call it too."""
+        """Gives the descriptor back. Sends nothing, so that the child of a fork can call it too."""
         with contextlib.suppress(OSError):
             self.sock.close()
 
@@ -129,7 +129,7 @@ class Connection:
 def open_connection(
     settings: Settings, address: str, *, timeout: float, protocol: int | None = None, sentinel: bool = False
 ) -> Connection | Fault:
-    """Connect and shake hands, or return why that failed."""
+    """Connects and shakes hands, or returns why that failed."""
     deadline = time.monotonic() + timeout
     sock = open_socket(settings, address, deadline=deadline)
     if isinstance(sock, Fault):

@@ -19,13 +19,13 @@ REMEDY = "raise that limit (ulimit -n, LimitNOFILE= in systemd), or run more pro
 
 
 def allowed() -> int:
-    """How many files this process may have open: the soft limit."""
+    """The number of files that this process may have open: the soft limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def in_use() -> int:
-    """How many it has open; 0 where the system does not say."""
+    """The number of files that it has open; 0 where the system does not say."""
     try:
         # one of them is the listing's own
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208  nothing but the count is wanted
@@ -34,12 +34,12 @@ def in_use() -> int:
 
 
 def scarce(exc: OSError) -> bool:
-    """True if it says that there is no descriptor left, in this process or in the whole system."""
+    """True if the error says that there is no descriptor left, in this process or in the whole system."""
     return exc.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def shortage() -> OSError | None:
-    """Why no descriptor is to be had now, for what fails by it without saying so."""
+    """The error of opening a file now, if it is that no descriptor is left: some failures by it do not say so."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as exc:

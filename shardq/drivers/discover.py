@@ -22,7 +22,7 @@ from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, 
 
 # A node that hangs must not keep a driver from asking the next one.
 ASK_TIMEOUT_S = 1.0
-# A server that is asked again in the other language, with or without TLS, answers at once or not at all.
+# A server that is probed the other way, with TLS or without, answers at once or not at all.
 LOOK_TIMEOUT_S = 0.3
 OLDEST = (7, 0)
 _AT_EACH_CALL = "it is started again, every few seconds, for as long as anything is asked of it"
@@ -39,7 +39,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question: what does one address answer first to bytes on a bare connection? Nothing is empty."""
+    """Bytes for one address, on a bare connection. Answered by the first bytes that come back; empty if none do."""
 
     address: str
     data: bytes
@@ -47,19 +47,19 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """A question to whoever runs the server: where is it now? He may have to start it."""
+    """Asks whoever runs the server for its address, and may start it. Answered by the address or a ``Fault``."""
 
     locate: Callable[[], str]
 
     def answer(self) -> str | Fault:
-        """Blocks."""
+        """The answer. Blocks."""
         try:
             return self.locate()
         except EmbeddedFault as exc:
             return Fault(Reaction.WAIT, Unavailable, str(exc), advice=_AT_EACH_CALL, cause=exc)
 
     def begun(self) -> Future[str | Fault]:
-        """In a thread, which ends it, whoever gives up waiting."""
+        """The answer, from a thread that goes on when the caller gives up waiting."""
         future: Future[str | Fault] = Future()
         future.set_running_or_notify_cancel()
 
@@ -160,7 +160,7 @@ def _no_sentinel(fault: Fault) -> Fault:
 
 
 def _of_all(failed_with: Sequence[tuple[str, Fault]]) -> Fault:
-    """The faults of all that were asked as one: final if each is, and named by the first that is."""
+    """One fault for those of all that were asked: final if each of them is, with the error of the first that is."""
     for _, fault in failed_with:
         if fault.is_loading:
             return fault
@@ -181,7 +181,7 @@ def _of_all(failed_with: Sequence[tuple[str, Fault]]) -> Fault:
 
 
 def _asked(settings: Settings, ask: Query) -> Generator[Question, Any, Any]:
-    """The answer, or a fault; one that says nothing is looked at in the other language, with TLS or without."""
+    """The answer, or a fault. A server that said nothing is probed the other way, with TLS or without."""
     answer = yield from _answered(ask)
     if not isinstance(answer, Fault) or not answer.mute or ask.address.startswith("/"):
         return answer
@@ -213,7 +213,7 @@ def _client_hello() -> bytes:
 
 
 def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, str | Fault]:
-    """The version of the masters, like ``valkey 9.1.2``, or why it can't be had; loading counts as that.
+    """The version of the masters, like ``valkey 9.1.2``, or why it can't be had: a server may be loading.
 
     Masters of a cluster that are down are passed over while any is up. One that is too old raises.
     """
@@ -228,7 +228,7 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
         if isinstance(answer, Fault):
             failed_with.append((address, answer))
             continue
-        fields = _server_settings(answer)
+        fields = _info_fields(answer)
         version = check_version(settings, address, fields)
         if fields.get("loading") == "1":
             return of_reply(f"LOADING {address} is loading its data", asked=address)
@@ -238,12 +238,10 @@ def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, 
     return failed_with[0][1] if settings.kind == "single" else _of_all(failed_with)
 
 
-def _server_settings(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:
+def _info_fields(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:
     """The fields of INFO; of HELLO those that it has, under INFO's names."""
     if isinstance(answer, bytes):
-        return dict(
-            dedicated.split(":", 1) for dedicated in answer.decode(errors="replace").splitlines() if ":" in dedicated
-        )
+        return dict(line.split(":", 1) for line in answer.decode(errors="replace").splitlines() if ":" in line)
     told = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
     server, version, mode = (told.get(name, b"").decode() for name in (b"server", b"version", b"mode"))
     return {"redis_version": version, f"{server}_version": version, "redis_mode": mode}

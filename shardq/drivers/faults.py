@@ -26,7 +26,7 @@ from shardq.errors import (
 
 
 class ErrorReply:
-    """An error that the server answered, as a value: what our reader makes of it."""
+    """An error that the server answered, as a value. Our reader makes it."""
 
     __slots__ = ("text",)
 
@@ -50,7 +50,7 @@ class Reaction(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """One try that got no answer to use."""
+    """The reason why one try got no usable answer."""
 
     reaction: Reaction
     error: type[ShardqError]
@@ -59,26 +59,26 @@ class Fault:
     advice: str = dataclasses.field(default="", kw_only=True)
     """Advice to the user, where the kind of error does not say it."""
     lost: bool = False
-    """It was sent and may have been executed."""
+    """True if the call was sent and may have been executed."""
     slot: int = -1
     address: str = ""
     """The slot and the node named by MOVED or ASK."""
     cause: BaseException | None = None
     mute: bool = dataclasses.field(default=False, kw_only=True)
-    """The server was connected to and said nothing: it may expect TLS, or may not."""
+    """True if the server took the connection and said nothing: it may expect TLS, or may not."""
 
     def before_sending(self) -> Fault:
-        """The same, of a call that certainly was not executed."""
+        """The same fault, of a call that certainly was not executed."""
         return dataclasses.replace(self, lost=False)
 
     @property
     def is_final(self) -> bool:
-        """Trying again can't help."""
+        """True if trying again can't help."""
         return self.reaction is Reaction.END
 
     @property
     def is_loading(self) -> bool:
-        """The server runs, and reads its data."""
+        """True if the server runs, and is still reading its data."""
         return self.text.startswith("LOADING")
 
 
@@ -141,7 +141,7 @@ _FULL = (
 
 
 def of_reply(text: str, *, asked: str) -> Fault:
-    """The fault that an error answered by ``asked`` is."""
+    """The fault behind an error that the node ``asked`` answered."""
     word, _, rest = text.partition(" ")
     reaction, error = _BY_WORD.get(word, (Reaction.END, ServerFault))
     if reaction in (Reaction.MOVED, Reaction.ASK):
@@ -185,7 +185,7 @@ def of_exception(exc: Exception, *, sent: bool) -> Fault:
 
 
 def of_resolving(exc: OSError, address: str) -> Fault:
-    """The name of a host has not become an address."""
+    """The fault of a host whose name was not resolved."""
     # getaddrinfo gives other reasons then
     shortage = exc if descriptors.scarce(exc) else descriptors.shortage()
     if shortage is not None:
@@ -195,7 +195,7 @@ def of_resolving(exc: OSError, address: str) -> Fault:
 
 
 def of_connecting(exc: OSError) -> Fault:
-    """Nobody took the connection, or it could not be tried."""
+    """The fault of a connection that was not made."""
     if descriptors.scarce(exc):
         return of_shortage(exc)
     if isinstance(exc, TimeoutError):
@@ -206,7 +206,7 @@ def of_connecting(exc: OSError) -> Fault:
 
 
 def of_shortage(exc: OSError) -> Fault:
-    """There is no file descriptor for a connection: no fault of the server's."""
+    """The fault of a process, or a system, that has no file descriptor left for a connection."""
     if exc.errno == errno.ENFILE:
         text, advice = "this system has no file descriptor left for a connection", "raise its limit (fs.file-max)"
     else:
@@ -219,7 +219,7 @@ def of_shortage(exc: OSError) -> Fault:
 
 
 def of_tls(exc: Exception) -> Fault:
-    """TLS did not come about on a connection that was taken."""
+    """The fault of a TLS handshake that failed."""
     reason: str = getattr(exc, "reason", None) or ""
     if isinstance(exc, ssl.SSLCertVerificationError):
         advice = _BY_VERIFY_CODE.get(exc.verify_code, "name the file of the authority that signed it with ca=")
@@ -239,7 +239,7 @@ def of_tls(exc: Exception) -> Fault:
 
 
 def _of_alert(exc: ssl.SSLError, *, sent: bool) -> Fault | None:
-    """The server's own word, in TLS, against the certificate that it was shown, or was not."""
+    """The fault of a certificate that the server refused by a TLS alert, or misses."""
     alert = (exc.reason or "").partition("ALERT_")[2]
     if alert not in _ALERTS:
         return None
@@ -249,25 +249,25 @@ def _of_alert(exc: ssl.SSLError, *, sent: bool) -> Fault | None:
 
 
 def timed_out(seconds: float) -> Fault:
-    """No answer came for so long."""
+    """The fault of a server that gave no answer for so long."""
     return Fault(Reaction.WAIT, Unavailable, f"no answer for {seconds:.3g} s", lost=True)
 
 
 def unserved(slot: int) -> Fault:
-    """The slot map names nobody for a slot."""
+    """The fault of a slot for which the slot map names no node."""
     return Fault(Reaction.WAIT, Unavailable, f"no node of the cluster serves slot {slot}")
 
 
 def exhausted(address: str, bound: int) -> Fault:
-    """Every pooled connection is in use by other threads."""
+    """The fault of a pool whose connections are all in use by other threads."""
     return Fault(Reaction.WAIT, Unavailable, f"all {bound} connections to {address} are in use")
 
 
 def unconnected(seconds: float) -> Fault:
-    """Somebody connects the node, and nothing has come of it for so long."""
+    """The fault of a wait for somebody else's attempt to connect, which took so long."""
     return Fault(Reaction.WAIT, Unavailable, f"not connected after {seconds:.3g} s")
 
 
 def dropped(address: str) -> Fault:
-    """The slot map names this node no more: whoever wants a connection to it asks the map again."""
+    """The fault of a pool that was closed because the slot map names its node no more: the map is asked again."""
     return Fault(Reaction.WAIT, Unavailable, f"{address} serves no slots any more")

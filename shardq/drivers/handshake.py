@@ -26,7 +26,7 @@ _QUOTE = ", with args beginning with"
 
 
 class Exchange(NamedTuple):
-    """Commands that leave together, and how many answers they have. The last one is sent back."""
+    """Commands that leave together, and the number of their answers. The last answer is handed back."""
 
     data: bytes
     answers: int
@@ -78,7 +78,7 @@ def _refused(answer: Any, settings: Settings, login: Credentials, *, sentinel: b
 
 
 def _broken(fault: Fault, settings: Settings) -> Fault:
-    """The connection ended, or the server says nothing. What was sent does nothing that would matter."""
+    """The fault of a connection that ended, or of a silent server. Nothing that was sent has changed anything."""
     fault = fault.before_sending()
     if fault.is_final or not isinstance(fault.cause, ConnectionError | ssl.SSLEOFError):
         return fault
@@ -103,7 +103,7 @@ def _stranger(kind: str, cause: BaseException | None = None) -> Fault:
 
 
 def _denied(text: str, settings: Settings, login: Credentials, *, sentinel: bool) -> Fault | None:
-    """Refusals of who we are."""
+    """The fault of a server that refuses who we are."""
     if text.startswith("NOAUTH"):
         where = bracketed(settings.addresses[0]) if settings.kind == "single" else "host:port"
         return _no_entry(
@@ -133,7 +133,7 @@ def _no_entry(text: str, advice: str) -> Fault:
 
 
 def _unfit(text: str, settings: Settings) -> Fault:
-    """Refusals of what we ask for."""
+    """The fault of a server that refuses what we ask for."""
     unknown = "unknown command" in text
     if text.startswith("NOPROTO") or (unknown and "HELLO" in text.upper()):
         return Fault(

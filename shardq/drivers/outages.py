@@ -31,7 +31,7 @@ class _Outage:
     shards: int = 0
     """The number of shards among them that are dispatched again."""
     answered: bool = False
-    """Somebody is well again, be it no shard."""
+    """True if somebody has recovered, even if it is no shard."""
 
 
 def _blamed(node: str, exc: Exception) -> str:
@@ -39,7 +39,10 @@ def _blamed(node: str, exc: Exception) -> str:
 
 
 class Outages:
-    """``who`` is the number of a shard, or the name of something else that goes on trying. Thread-safe."""
+    """The outages of all nodes. ``who`` is the number of a shard, or the name of something else that goes on trying.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +51,7 @@ class Outages:
         """Who was hit → the node whose outage it waits out."""
 
     def failed(self, who: int | str, exc: Exception) -> bool:
-        """True if the log says of the whole node what ``who`` has met; if not, the caller must."""
+        """Notes what ``who`` has met. True if the log says it of the whole node; if not, the caller must say it."""
         if not isinstance(exc, ServerFault) or not isinstance(exc, _OF_A_NODE) or not exc.node:
             self.over(who)  # the node answers
             return False
@@ -65,11 +68,11 @@ class Outages:
         return True
 
     def over(self, who: int | str) -> None:
-        """It is well again. The last one to be so ends the outage."""
+        """Notes that ``who`` has recovered. The last one ends the outage."""
         self._gone(who, well=True)
 
     def left(self, who: int | str) -> None:
-        """It ends without having become well: another process goes on."""
+        """Notes that ``who`` stops without having recovered: another process goes on."""
         self._gone(who, well=False)
 
     def covers(self, node: str, exc: Exception) -> bool:

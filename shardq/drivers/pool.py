@@ -81,7 +81,7 @@ class ConnectionPool:
         return connected
 
     def give(self, connection: Connection) -> None:
-        """Hand back a connection that is in step: every answer it was sent for has been read."""
+        """Takes back a connection that is in step: every answer it was sent for has been read."""
         with self._free:
             if not self._closed:
                 self._idle.append(connection)
@@ -94,7 +94,7 @@ class ConnectionPool:
         self._free = threading.Condition(threading.Lock())
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection that is out of step, or dead. Idle ones have most likely died with it."""
+        """Closes a connection that is out of step, or dead. Idle ones have most likely died with it."""
         connection.close()
         with self._free:
             self.open -= 1
@@ -103,7 +103,7 @@ class ConnectionPool:
         self.drop_idle()
 
     def drop_idle(self) -> None:
-        """Close what nobody uses."""
+        """Closes the idle connections."""
         with self._free:
             idle, self._idle = self._idle, []
             self.open -= len(idle)
@@ -112,7 +112,7 @@ class ConnectionPool:
             connection.close()
 
     def close(self) -> None:
-        """Close the idle connections, and each of the others when it comes back. Nobody waits for more."""
+        """Closes the idle connections, and each of the others when it comes back. Nobody waits for more."""
         with self._free:
             self._closed = True
             self._free.notify_all()

@@ -35,7 +35,7 @@ class PubSubConnection:
         self._poll.register(self._woken, select.POLLIN)
 
     def send(self, *words: str | bytes) -> None:
-        """Send one command. Its answers come from ``read``."""
+        """Sends one command. Its answers come from ``read``."""
         try:
             self._sock.settimeout(READ_TIMEOUT_S)
             self._sock.sendall(pack(*words))
@@ -63,7 +63,7 @@ class PubSubConnection:
             self._receive()
 
     def wake(self) -> None:
-        """Make ``read`` return now, or the next time it is called."""
+        """Makes ``read`` return now, or the next time it is called."""
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody is there to wake
             self._waker.send(b"!")
 
@@ -73,7 +73,7 @@ class PubSubConnection:
         self._waker.close()
 
     def _buffered(self) -> bool:
-        """TLS may hold bytes already decrypted, which poll does not see."""
+        """True if TLS holds bytes already decrypted, which poll does not see."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
 
     def _receive(self) -> None:

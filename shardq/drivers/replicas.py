@@ -53,8 +53,8 @@ class ReplicaTracker:
     def confirm(
         self, seals: Sequence[Call[None]], node_of: Callable[[int], str]
     ) -> Generator[Confirmation, str | Fault | None, dict[int, str | None]]:
-        """Asks each node of these slots if its replicas have all that was written until now. The histories by slot; see
-        ``operation.Confirm``.
+        """Asks each node of these slots if its replicas have all that was written until now. Returns histories by slot,
+        see ``operation.Confirm``.
         """
         addresses = {seal.slot: node_of(seal.slot) for seal in seals}
         said: dict[str, str | None] = {}
@@ -66,13 +66,13 @@ class ReplicaTracker:
         return {slot: said[address] for slot, address in addresses.items()}
 
     def _known(self, address: str) -> str | None:
-        """The history of a node that has no replica, and needs not be asked."""
+        """The history of a node that had no replica a moment ago, and need not be asked."""
         history, until = self._alone.get(address, ("", 0.0))
         return history if time.monotonic() < until else None
 
     def _asked(self, address: str, seal: Call[None]) -> Generator[Exchange, Any, str | Fault | None]:
-        """The name of the node's history when all its replicas have what was written until now; None when that can't be
-        said, and the fault of a connection that can't be used any more.
+        """Returns the name of the node's history if all its replicas have what was written until now, None if that
+        can't be said, and the fault of a connection that can't be used any more.
         """
         text = _allowed((yield INFO), address)
         if not isinstance(text, bytes):
@@ -95,7 +95,7 @@ class ReplicaTracker:
         return history if isinstance(reached, int) and reached >= wanted else _fault(reached)
 
     def _wanted(self, address: str, connected: int, *, before: int) -> int:
-        """``before``: how many it had, for all we know, when it is met first."""
+        """The number of replicas to wait for. ``before``: the number that a node met first has had, for all we know."""
         now = time.monotonic()
         most, at = self._seen.setdefault(address, (before, now))
         if connected >= most or now - at > REMEMBERED_S:

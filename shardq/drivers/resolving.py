@@ -27,7 +27,7 @@ def known(address: str) -> list[Address] | None:
 
 
 def look_up(address: str) -> Future[list[Address]]:
-    """Every address of a host, in the order of the system's preference, or the OSError that it ends in."""
+    """All addresses of a host, in the order of the system's preference, or the OSError of the look-up."""
     found = _under_way.get(address)
     if found is None:
         found = _under_way[address] = Future()

@@ -80,7 +80,7 @@ class RetryingCall(Generic[T]):
 
     @property
     def answers(self) -> int:
-        """How many answers the next try will have; the last one counts."""
+        """The number of answers of the next try; the last one counts."""
         return 1 if self.address is None else 2
 
     def finished(self, answer: Any) -> None:

@@ -57,7 +57,7 @@ class NodeRouter(Routing):
     # ---- opening and closing
 
     def open(self) -> None:
-        """Learn the slot map and check the servers; waits for those that are not there yet."""
+        """Learns the slot map and checks the servers; waits for those that are not there yet."""
         self._closed = None
         begun, tries = time.monotonic(), 0
         try:
@@ -69,7 +69,7 @@ class NodeRouter(Routing):
             raise
 
     def close(self, why: str = CLOSED) -> None:
-        """Close every connection; whoever is blocked on one is told at once."""
+        """Closes every connection; whoever is blocked on one is told at once."""
         with self._changing:
             self._closed = why
             nodes, self._nodes = self._nodes, {}
@@ -81,7 +81,7 @@ class NodeRouter(Routing):
                 connection.interrupt()
 
     def _forked(self) -> None:
-        """Give all descriptors back. Sends nothing: the connections are the parent's."""
+        """Gives all descriptors back. Sends nothing: the connections are the parent's."""
         if self._closed is None:
             self._closed = FORKED
         connections, nodes = list(self._connections), list(self._nodes.values())
@@ -135,7 +135,7 @@ class NodeRouter(Routing):
     # ---- the slot map
 
     def act(self, step: RetryStep) -> None:
-        """Do what a retry step says about the map. The caller pauses."""
+        """Does what a retry step says about the slot map. The caller pauses."""
         if step.refresh:
             with self._learner:
                 if not self._just_learned:
@@ -143,7 +143,7 @@ class NodeRouter(Routing):
         self._correct(step.moved)
 
     def refresh(self, doubted: str = "") -> None:
-        """Learn the map now, whenever it was learnt last. Raises if no node can tell."""
+        """Learns the slot map now, whenever it was learnt last. Raises if no node can tell."""
         self.check_open()
         with self._learner:
             fault = self._learn(doubted)
@@ -151,7 +151,7 @@ class NodeRouter(Routing):
             raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
     def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
-        """Call ``follower`` whenever a map was learnt. Returns a function that ends this.
+        """Calls ``follower`` whenever a slot map was learnt. Returns a function that ends this.
 
         Followers are called with locks held: they must not block, nor call anything here.
         """
@@ -174,7 +174,7 @@ class NodeRouter(Routing):
         return fault
 
     def _ask(self, ask: Question) -> Any:
-        """Each question has a connection of its own: the pool may be full or dead."""
+        """Answers a question of ``routing``, on a connection of its own: the pool may be full or dead."""
         self.check_open()
         if isinstance(ask, Probe):
             return probe(ask.address, ask.data, timeout=LOOK_TIMEOUT_S)

@@ -49,7 +49,7 @@ class Routing:
         self._followers: tuple[Callable[[], object], ...] = ()
 
     def check_open(self) -> None:
-        """Raise unless the driver is open."""
+        """Raises unless the driver is open."""
         if self._closed is not None:
             raise EngineClosed(self._closed)
 

@@ -39,7 +39,7 @@ CONNECTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the server's certificate is checked, and which one is shown to it.
+    """The check of the server's certificate, and the certificate that is shown to it.
 
     Without ``ca`` the system's own authorities are trusted; without ``cert`` none is shown.
     """
@@ -66,7 +66,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """Where to connect, as whom, and how long to retry."""
+    """The addresses to connect to, the user, and the time for retries."""
 
     kind: Kind
     addresses: tuple[str, ...]
@@ -85,20 +85,21 @@ class Settings:
     connections: int
     """The bound of pooled connections to each node."""
     locate: Callable[[], str] | None = None
-    """Answers the address of a server that may be started anew elsewhere, or raises EmbeddedFault. It may block for
-    some seconds, and is asked whenever ``addresses`` fails."""
+    """Returns the address of a server that may be started anew elsewhere, or raises EmbeddedFault. It may block for
+    some seconds, and is called whenever ``addresses`` fails.
+    """
 
     def __repr__(self) -> str:
         return f"Settings({self.safe_url!r})"
 
     @property
     def scheme(self) -> str:
-        """Like ``rediss+cluster``."""
+        """The scheme of the URL, like ``rediss+cluster``."""
         return self.safe_url.partition("://")[0]
 
     @property
     def borrowers(self) -> int:
-        """How many may borrow connections at a time: each keeps one to each node that it asks."""
+        """The number of those who may borrow connections at a time: each keeps one to each node that it asks."""
         return max(1, self.connections // 2)
 
     @classmethod
@@ -111,7 +112,7 @@ class Settings:
         protocol: int = 3,
         connections: int = CONNECTIONS,
     ) -> Settings:
-        """Read a URL. Raises InvalidUrl (or InvalidOption for the keyword arguments)."""
+        """Reads a URL. Raises InvalidUrl (or InvalidOption for the keyword arguments)."""
         _check("timeout", timeout, least=0.001, most=86_400)
         _check("connect_timeout", connect_timeout, least=0.001, most=3_600)
         _check("connections", connections, least=1, most=10_000)
@@ -167,7 +168,7 @@ def _check(name: str, value: float, *, least: float, most: float) -> None:
 
 
 def _login(scheme: str, head: str) -> tuple[Credentials, str, str]:
-    """Who, how that is shown, and what follows the ``@``."""
+    """The user and password, how they are shown, and what follows the ``@``."""
     if scheme == "unix":
         if head.startswith("/"):
             return Credentials(), "", head

@@ -38,7 +38,7 @@ class SlotMap:
         return self._owners.count(_NOBODY)
 
     def corrected(self, slot: int, address: str) -> SlotMap:
-        """The same but for one slot, as a MOVED told."""
+        """The same map but for one slot, as a MOVED told."""
         nodes = self.nodes if address in self.nodes else (*self.nodes, address)
         owners = self._owners[:]
         owners[slot] = nodes.index(address)
@@ -49,7 +49,7 @@ class SlotMap:
 
 
 def from_cluster_slots(answer: list[Any], *, asked: str) -> SlotMap:
-    """Read CLUSTER SLOTS: a list of [first, last, [host, port, id, …] of the master, replicas…].
+    """Reads CLUSTER SLOTS: a list of [first, last, [host, port, id, …] of the master, replicas…].
 
     A node that does not know its own host leaves it empty: that is the one we asked, or its host.
     """

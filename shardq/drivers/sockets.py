@@ -26,7 +26,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 def reader() -> hiredis.Reader:
-    """A parser that makes values of errors, and tells "not yet" by ``INCOMPLETE``."""
+    """A parser whose error answers are values, and whose "no whole answer yet" is ``INCOMPLETE``."""
     # Our value class is no exception, which hiredis accepts, whatever its types say.
     as_value: Any = ErrorReply
     return hiredis.Reader(replyError=as_value, notEnoughData=INCOMPLETE)
@@ -55,7 +55,7 @@ def open_socket(settings: Settings, address: str, *, deadline: float) -> socket.
 
 
 def connect(address: str, *, deadline: float) -> socket.socket | Fault:
-    """A connected socket on which nothing was said."""
+    """A connected socket, with nothing sent on it yet."""
     try:
         addresses = known(address) or look_up(address).result(_left(deadline))
     except OSError as exc:
@@ -88,7 +88,7 @@ def _left(deadline: float) -> float:
 
 
 def _connected(addresses: list[Address], deadline: float) -> socket.socket:
-    """The first that takes the connection. Each but the last leaves time for those after it."""
+    """A socket connected to the first address that accepts. Each try leaves time for those after it."""
     last: OSError | None = None
     for place, (family, where) in enumerate(addresses):
         sock = unconnected(family)

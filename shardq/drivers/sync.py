@@ -41,14 +41,14 @@ class Driver(DriverBase):
         self._router: NodeRouter = NodeRouter(settings)
 
     def open(self) -> None:
-        """Connect, learn who serves what, and check the servers' versions; also again after ``close()``.
+        """Connects, learns the slot map, and checks the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
         """
         self._router.open()
 
     def close(self) -> None:
-        """Close every connection, also those in use: their calls end at once."""
+        """Closes every connection, also those in use: their calls end at once."""
         self._router.close()
 
     @property
@@ -59,14 +59,14 @@ class Driver(DriverBase):
     # ---- calls
 
     def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """Carry one call out and decode its answer. Raises a ServerFault when that can't be done in time."""
+        """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time."""
         self._router.check_open()
         return carry(call, self._router, self._trip, time.sleep, timeout)
 
     def call_all(
         self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
     ) -> Iterator[tuple[K, T | ShardqError]]:
-        """Carry many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
+        """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
         hold back the calls of another. ``timeout`` is for each call.
@@ -76,9 +76,7 @@ class Driver(DriverBase):
         return Pipelines(calls, self._router, timeout=timeout_s).run()
 
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        """Asks if replicas have all that was written until now. Answers by the slot of each seal; see
-        ``operation.Confirm``.
-        """
+        """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
         self._router.check_open()
         return drive(self._replica_tracker.confirm(seals, self.node_of), self._confirmed)
 
@@ -160,13 +158,11 @@ class Driver(DriverBase):
     # ---- who serves what
 
     def refresh(self, doubted: str = "") -> None:
-        """Learn the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
+        """Learns the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
         self._router.refresh(doubted)
 
     def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
-        """Call ``follower``, which must not block, whenever a slot map was learnt. Returns a function that ends
-        this.
-        """
+        """Calls ``follower`` whenever a slot map was learnt; it must not block. Returns a function that ends this."""
         return self._router.on_new_map(follower)
 
     def connections(self) -> dict[str, ConnectionCounts]:
@@ -200,14 +196,14 @@ class DedicatedConnection:
             raise
 
     def interrupt(self) -> None:
-        """End the call in flight, and refuse all others with EngineClosed."""
+        """Ends the call in flight, and refuses all others with EngineClosed."""
         self._interrupted.set()
         connection = self._connection
         if connection is not None:
             connection.interrupt()
 
     def close(self) -> None:
-        """Close the connection; for the thread that calls."""
+        """Closes the connection; for the thread that calls."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -309,7 +305,7 @@ def carry(
     sleep: Callable[[float], object],
     timeout: float | None,
 ) -> T:
-    """Send a call until it is answered or its time is over. ``trip`` makes one try at a node."""
+    """Sends a call until it is answered or its time is over. ``trip`` makes one try at a node."""
     timeout_s = router.settings.timeout if timeout is None else timeout
     retrying = RetryingCall(call, now=time.monotonic(), timeout=timeout_s)
     while True:

@@ -34,7 +34,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
 
 
 def _stamp(tls: Tls) -> _Stamp:
-    """Changes with every change of the files, which are readable."""
+    """A value that changes with every change of the files. Raises when one is not readable."""
     seen = []
     for option, name in (("ca", tls.ca), ("cert", tls.cert), ("key", tls.key)):
         if name is None:
@@ -64,7 +64,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, cert: str, key: str | None) -> None:
-    """Have the context show a client's certificate."""
+    """Makes the context show a client's certificate."""
     named = f"key={key}" if key else f"cert={cert}"
 
     def pass_phrase() -> str:
