@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.reporting import inputs, svg, tables
+from bench.reporting import inputs, tables
+from bench.reporting.drawing import standalone
 from bench.reporting.page import page, sections
 
 FOLDER = Path(__file__).parent.parent / "report"
@@ -31,12 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except msgspec.ValidationError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
-    plots = {f"{plot.name}.svg": svg.standalone(plot.svg) for section in sections(found) for plot in section.plots}
+    shown = sections(found)
+    plots = {f"{plot.name}.svg": standalone(plot.svg) for section in shown for plot in section.plots}
     for old in folder.glob("*.svg"):
         if old.name not in plots:
             old.unlink()
     table = tables.markdown(found.results, found.oldest, found.peers)
-    for name, content in {**plots, PAGE: page(found), TABLE: table}.items():
+    for name, content in {**plots, PAGE: page(found, shown), TABLE: table}.items():
         (folder / name).write_text(content, encoding="utf-8")
     for name, how in inputs.MAKING.items():
         if not (folder / name).exists():

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from html import escape
 
 from bench.reporting import plots, tables
+from bench.reporting.drawing import STYLE
 from bench.reporting.inputs import MAKING, NODES, OLDEST, PEERS, RESULTS, Inputs, Results, numbers
 from bench.reporting.plots import Plot
-from bench.reporting.svg import MARKS, STYLE
 
 _PAGE_STYLE = """
 * { box-sizing: border-box; }
@@ -222,20 +222,20 @@ def tiles(inputs: Inputs) -> list[tuple[str, str]]:
     return [(figure, what) for figure, what in told if not figure.startswith("–")]
 
 
-def page(inputs: Inputs) -> str:
+def page(inputs: Inputs, shown: Sequence[Section]) -> str:
     facts = inputs.results.facts if inputs.results else {}
     about = "; ".join(
         escape(facts[name]) for name in ("machine", "server", "python", "commit", "when") if name in facts
     )
     first = "".join(f'<div class="tile"><b>{figure}</b><span>{what}</span></div>' for figure, what in tiles(inputs))
-    body = "\n".join(map(_section, sections(inputs)))
+    body = "\n".join(map(_section, shown))
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>shardq: what it does on this machine</title>
-<style>{STYLE}{MARKS}{_PAGE_STYLE}</style>
+<style>{STYLE}{_PAGE_STYLE}</style>
 </head>
 <body>
 <main>

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.reporting.axis import Axis, compact, exactly, linear, logarithmic
+from bench.reporting.drawing import Bar, Line, Range, bars, compact, lines, ranges
 from bench.reporting.inputs import Figure, Nodes, Peers, Results, distinct, steps
-from bench.reporting.svg import Bar, Line, Range, bars, lines, ranges
 
 OURS = "shardq"
 
@@ -52,9 +51,8 @@ def limits(results: Results) -> list[Plot]:
     if not rows:
         return []
     title = "Rate of the engine ÷ rate of the limit"
-    axis = linear([1.0, *(row.value for row in rows)])
     caption = "Dashed: what is aimed at. The C client is redis-benchmark, sending the same script on the same server."
-    return [Plot("limits", title, caption, bars(title, rows, axis, written=lambda ratio: f"{ratio:.2f}"))]
+    return [Plot("limits", title, caption, bars(title, rows, written=lambda ratio: f"{ratio:.2f}"))]
 
 
 def peers(found: Peers) -> list[Plot]:
@@ -64,8 +62,7 @@ def peers(found: Peers) -> list[Plot]:
         if rated:
             rated.sort(reverse=better.startswith("higher"))
             rows = [Bar(name, value, strong=name == OURS) for value, name in rated]
-            axis = linear(value for value, _ in rated)
-            plots.append(Plot(f"peers-{column.split('_')[0]}", title, better, bars(title, rows, axis)))
+            plots.append(Plot(f"peers-{column.split('_')[0]}", title, better, bars(title, rows)))
     late = []
     for peer in found.peers:
         p50, p99 = peer.rows.get("lateness_p50_ms"), peer.rows.get("lateness_p99_ms")
@@ -74,8 +71,7 @@ def peers(found: Peers) -> list[Plot]:
     if late:
         late.sort(key=lambda row: row.marks)
         title = "Lateness on an idle system in ms, from due to the handler"
-        axis = logarithmic(mark for row in late for mark in row.marks)
-        plots.append(Plot("peers-lateness", title, "Dot: p50, ring: p99. Log scale.", ranges(title, late, axis)))
+        plots.append(Plot("peers-lateness", title, "Dot: p50, ring: p99. Log scale.", ranges(title, late)))
     return plots
 
 
@@ -89,9 +85,8 @@ def lateness(results: Results) -> list[Plot]:
     if not rows:
         return []
     title = "Lateness, and pauses of other callers, in ms"
-    axis = logarithmic(mark for row in rows for mark in row.marks)
     caption = "Dot: p50, ring: p99, tick: the longest. Log scale. Grey: what others feel of a burst."
-    return [Plot("lateness", title, caption, ranges(title, rows, axis))]
+    return [Plot("lateness", title, caption, ranges(title, rows))]
 
 
 def _short(name: str) -> str:
@@ -119,18 +114,10 @@ def memory(results: Results) -> list[Plot]:
         return []
     points = [(float(figure.at["tasks"]), figure.value) for figure in figures]
     title = "Bytes of a pending task of 100 B against tasks of a shard"
-    across = Axis(points[0][0], points[-1][0], POWERS_OF_TWO, log=True)
-    drawn = lines(
-        title,
-        [Line("everything", points)],
-        across,
-        linear(value for _, value in points),
-        unit="bytes/task",
-        x_unit="tasks of a shard",
-        written_x=lambda tasks: f"{tasks:,.0f}",
-    )
+    everything = [Line("everything", points)]
+    svg = lines(title, everything, unit="bytes/task", x_unit="tasks of a shard", log="x", x_ticks=POWERS_OF_TWO)
     caption = "Labelled are the powers of two: tables double at them, or a little before."
-    return [Plot("memory", title, caption, drawn)]
+    return [Plot("memory", title, caption, svg)]
 
 
 def backlog(results: Results) -> list[Plot]:
@@ -139,11 +126,9 @@ def backlog(results: Results) -> list[Plot]:
         figures = results.curve(f"backlog: {work}")
         if len(figures) < 2:
             continue
-        drawn = _by_shards(figures, "pending")
         title = f"Server CPU per task: {work}"
-        across = logarithmic(x for line in drawn for x, _ in line.points)
-        up = linear(y for line in drawn for _, y in line.points)
-        svg = lines(title, drawn, across, up, unit="µs/task", x_unit="pending tasks", height=230)
+        drawn = _by_shards(figures, "pending")
+        svg = lines(title, drawn, unit="µs/task", x_unit="pending tasks", log="x", height=230)
         plots.append(Plot(f"backlog-{work}", title, "One line for each number of shards.", svg))
     return plots
 
@@ -167,12 +152,10 @@ def nodes(found: Nodes) -> list[Plot]:
             for work in works
         ]
         title = "Measured: CPU of all masters per task"
-        across = exactly((one.masters for one in found.measured), log=False)
-        up = linear(y for line in drawn for _, y in line.points)
         caption = "Flat means that another master adds its whole capacity."
-        plots.append(
-            Plot("nodes", title, caption, lines(title, drawn, across, up, unit="µs/task", x_unit="masters", height=230))
-        )
+        masters = [one.masters for one in found.measured]
+        svg = lines(title, drawn, unit="µs/task", x_unit="masters", x_ticks=masters, height=230)
+        plots.append(Plot("nodes", title, caption, svg))
     if found.model is not None and found.model.points:
         drawn = [
             Line(
@@ -183,12 +166,8 @@ def nodes(found: Nodes) -> list[Plot]:
             for shards in distinct(point.shards for point in found.model.points)
         ]
         title = "Modelled, not measured: tasks per second by number of masters"
-        across = exactly((2.0**power for power in range(7)), log=True)
-        up = logarithmic(y for line in drawn for _, y in line.points)
-        caption = found.model.formula
-        plots.append(
-            Plot("nodes-model", title, caption, lines(title, drawn, across, up, unit="tasks/s", x_unit="masters"))
-        )
+        svg = lines(title, drawn, unit="tasks/s", x_unit="masters", log="xy", x_ticks=[2**power for power in range(7)])
+        plots.append(Plot("nodes-model", title, found.model.formula, svg))
     return plots
 
 
@@ -201,63 +180,49 @@ def expand(results: Results) -> list[Plot]:
             ("late", "due → claimed", "ms", {"late_max_ms": "longest", "late_p50_ms": "p50"}),
             ("moved", "tasks moved", "tasks", {"moved": "moved"}),
         ):
-            seconds = figure.series["s"]
             drawn = [
-                Line(label, list(zip(seconds, figure.series[column], strict=True)), dots=False)
+                Line(label, list(zip(figure.series["s"], figure.series[column], strict=True)), dots=False)
                 for column, label in columns.items()
             ]
             full = f"{old} → {new} shards: {title}"
-            svg = lines(
-                full,
-                drawn,
-                linear(seconds, from_zero=False),
-                linear(y for line in drawn for _, y in line.points),
-                unit=unit,
-                x_unit="seconds",
-                height=170,
-                written_x=_signed,
-                event=(0.0, f"expand({new})" if part == "push" else ""),
-            )
+            event = (0.0, f"expand({new})" if part == "push" else "")
+            svg = lines(full, drawn, unit=unit, x_unit="seconds", event=event, height=170)
             plots.append(Plot(f"expand-{old}-{new}-{part}", full, "", svg))
     return plots
 
 
 def nodes_over_time(found: Nodes) -> list[Plot]:
     plots = []
-    for name, title, event, drawn in (
+    for name, title, event, columns in (
         (
             "nodes-failover",
             "A master killed under load: from due to ready",
             "killed",
-            [
-                Line("its shards, longest", steps(found.failover, "series_lost", "max_ms"), dots=False),
-                Line("all shards, p50", steps(found.failover, "series", "p50_ms"), dots=False),
-            ],
+            {
+                "its shards, longest": steps(found.failover, "series_lost", "max_ms"),
+                "all shards, p50": steps(found.failover, "series", "p50_ms"),
+            },
         ),
         (
             "nodes-expand",
             "Shards added on a cluster under load: from due to ready",
             "expand()",
-            [
-                Line("longest", steps(found.expand, "series", "max_ms"), dots=False),
-                Line("p50", steps(found.expand, "series", "p50_ms"), dots=False),
-            ],
+            {
+                "longest": steps(found.expand, "series", "max_ms"),
+                "p50": steps(found.expand, "series", "p50_ms"),
+            },
         ),
     ):
-        if not all(line.points for line in drawn):
+        if not all(columns.values()):
             continue
-        across = linear((x for line in drawn for x, _ in line.points), from_zero=False)
         # seconds beside fractions of a millisecond
-        up = logarithmic(max(y, LEAST_MS) for line in drawn for _, y in line.points)
-        svg = lines(
-            title, drawn, across, up, unit="ms", x_unit="seconds", written_x=_signed, height=210, event=(0.0, event)
-        )
+        drawn = [
+            Line(label, [(s, max(late_ms, LEAST_MS)) for s, late_ms in points], dots=False)
+            for label, points in columns.items()
+        ]
+        svg = lines(title, drawn, unit="ms", x_unit="seconds", log="y", event=(0.0, event), height=210)
         plots.append(Plot(name, title, "Log scale. By the instant at which tasks were due.", svg))
     return plots
-
-
-def _signed(second: float) -> str:
-    return f"{second:g}".replace("-", "−")
 
 
 def tile(figure: Figure | None, *, share: str = "") -> str:

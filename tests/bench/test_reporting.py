@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from bench.reporting import __main__ as command
-from bench.reporting.axis import exactly, linear, logarithmic
+from bench.reporting.drawing import Bar, Line, Range, bars, lines, ranges, standalone
 from bench.reporting.inputs import MAKING, NODES, OLDEST, PEERS, RESULTS
-from bench.reporting.svg import Line, lines
 
 SERIES = {
     "s": [-0.1, 0.0, 0.1],
@@ -112,29 +111,38 @@ def written(folder: Path, files: dict[str, Any]) -> str:
     return (folder / command.PAGE).read_text(encoding="utf-8")
 
 
-def test_all_of_it(tmp_path: Path) -> None:
-    page = written(tmp_path, ALL)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a report with nothing missing, for tests that only read it."""
+    folder = tmp_path_factory.mktemp("whole")
+    written(folder, ALL)
+    return folder
+
+
+def test_all_of_it(whole: Path) -> None:
+    page = (whole / command.PAGE).read_text(encoding="utf-8")
     assert "is missing" not in page
     assert "not measured: it &lt;broke&gt;" in page
     assert "ready, lost, p99 ms" in page
     assert "a &lt;machine&gt; &amp; more" in page
-    plots = {file.stem for file in tmp_path.glob("*.svg")}
+    plots = {file.stem for file in whole.glob("*.svg")}
     assert {"limits", "peers-schedule", "lateness", "memory", "backlog-push", "nodes", "nodes-model"} <= plots
     assert {"expand-4-16-push", "expand-4-16-late", "expand-4-16-moved", "nodes-failover"} <= plots
-    table = (tmp_path / command.TABLE).read_text(encoding="utf-8")
+    table = (whole / command.TABLE).read_text(encoding="utf-8")
     assert "272,000 tasks/s | 0.90 of the C client | 161,000 (1.07) |" in table
     assert "| on Redis 7.0.15 |" in table
     assert "0.610 / 4.40" in page
     assert "best other: other 1,000" in table
 
 
-def test_plots_are_well_formed_and_nothing_is_fetched(tmp_path: Path) -> None:
-    page = written(tmp_path, ALL)
-    for file in tmp_path.glob("*.svg"):
+def test_plots_are_well_formed_and_nothing_is_fetched(whole: Path) -> None:
+    page = (whole / command.PAGE).read_text(encoding="utf-8")
+    for file in whole.glob("*.svg"):
         assert xml.fromstring(file.read_text(encoding="utf-8")).tag.endswith("svg")
     for plot in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         xml.fromstring(plot)
-    assert not re.search(r"(src|href)=|url\(|@import|https?:", page)
+    # a plot's own parts, its markers, are referred to within the page
+    assert not re.search(r"""(src|href)=(?!"#)|url\(|@import|https?:""", page)
 
 
 @pytest.mark.parametrize("gone", ALL)
@@ -170,27 +178,66 @@ def test_a_file_of_another_form_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert PEERS in capsys.readouterr().err
 
 
+def test_ids_are_those_of_one_plot(whole: Path) -> None:
+    ids = re.findall(r'\bid="([^"]*)"', (whole / command.PAGE).read_text(encoding="utf-8"))
+    assert ids
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_figures_give_the_same_files(whole: Path, tmp_path: Path) -> None:
+    written(tmp_path, ALL)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
+        file.name: file.read_bytes() for file in whole.iterdir()
+    }
+
+
+A_LINE = Line("a line", [(0, 3), (4, 8.4)])
+
+PLOTS = {
+    "bars": bars("bars", [Bar("one", 3, aim=5), Bar("other", 2, strong=False)]),
+    "ranges": ranges("ranges", [Range("one", (1, 2, 3)), Range("other", (1, 2), strong=False)]),
+    "lines": lines("lines", [A_LINE, Line("dashed", [(0, 1), (4, 2)], dashed=True)], unit="ms", x_unit="s"),
+}
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_colours_and_the_font_are_those_of_the_style_in_light_and_in_dark(kind: str) -> None:
+    plot = PLOTS[kind]
+    assert not re.search(r"#[0-9a-f]{6}\b|rgb|DejaVu", plot)
+    file = standalone(plot)
+    assert "prefers-color-scheme: dark" in file
+    used = set(re.findall(r"var\((--\w+)\)", plot))
+    assert {"--surface", "--ink", "--soft", "--font"} <= used
+    assert all(f"{name}:" in file for name in used)
+
+
+def texts(plot: str) -> list[str]:
+    return [text.text or "" for text in xml.fromstring(plot).iter("text")]
+
+
+def test_what_is_pointed_at_tells_its_figures() -> None:
+    plot = xml.fromstring(bars("a title", [Bar('a <b> & "c"', 1234, "so many")]))
+    assert [title.text for title in plot.iter("title")] == ["a title", 'a <b> & "c": 1,234: so many']
+
+
 @pytest.mark.parametrize(
-    ("axis", "low", "high"),
+    ("plot", "ticks"),
     [
-        (linear([3, 8.4]), 0, 10),
-        (linear([0.0]), 0, 1),
-        (linear([-2, 6.5], from_zero=False), -2, 8),
-        (logarithmic([0.3, 40]), 0.1, 100),
-        (logarithmic([1.0]), 1, 10),
-        (exactly([6, 1, 3], log=False), 1, 6),
-        (exactly([4], log=True), 4, 5),
+        (PLOTS["bars"], ["0", "1", "2", "3", "4", "5"]),
+        (ranges("", [Range("one", (0.3, 40))]), ["0.1", "1", "10", "100"]),
+        (ranges("", [Range("one", (1.0,))]), ["0.1", "1", "10"]),
+        (lines("", [A_LINE], unit="", x_unit=""), ["0", "1", "2", "3", "4", "0", "2", "4", "6", "8", "10"]),
+        (lines("", [Line("", [(-2, 0), (6.5, 0)])], unit="", x_unit=""), ["−2", "0", "2", "4", "6", "8"]),
+        (lines("", [A_LINE], unit="", x_unit="", x_ticks=[0, 4], log="y"), ["0", "4", "1", "10"]),
     ],
 )
-def test_axes_reach_from_tick_to_tick(axis: Any, low: float, high: float) -> None:
-    assert (axis.low, axis.high) == (low, high)
-    assert (axis.place(low), axis.place(high)) == (0, 1)
-    assert axis.place(high * 10) == 1
+def test_axes_reach_from_tick_to_tick(plot: str, ticks: list[str]) -> None:
+    assert texts(plot)[: len(ticks)] == ticks
 
 
-def test_names_of_lines_that_end_together_do_not_lie_on_each_other() -> None:
-    drawn = [Line(f"line {number}", [(0, 0), (1, 5)]) for number in range(4)]
-    plot = xml.fromstring(lines("four", drawn, linear([0, 1]), linear([0, 5]), unit="ms", x_unit="s"))
-    places = [float(text.attrib["y"]) for text in plot.iter("text") if (text.text or "").startswith("line ")]
-    assert len(places) == 4
-    assert all(below - above >= 16 for above, below in itertools.pairwise(places))
+def test_names_of_lines_stand_in_the_order_of_their_ends_and_not_on_each_other() -> None:
+    drawn = [Line(f"line {number}", [(0, 0), (1, 5 + number // 2)]) for number in range(6)]
+    plot = xml.fromstring(lines("six", drawn, unit="ms", x_unit="s"))
+    names = {text.text: float(text.attrib["y"]) for text in plot.iter("text") if (text.text or "").startswith("line ")}
+    assert list(names) == ["line 4", "line 5", "line 2", "line 3", "line 0", "line 1"]
+    assert all(below - above >= 12 for above, below in itertools.pairwise(names.values()))
