@@ -9,7 +9,7 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
   tests/cli/test_push_get_and_cancel.py::test_push_prints_the_id_and_get_shows_the_task
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 3
-TOGETHER := --numprocesses $(JOBS) --dist worksteal --benchmark-disable
+TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
 MASTERS ?= 3
 REPLICAS ?= 1
 
