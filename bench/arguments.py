@@ -5,9 +5,25 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cluster import servers
 
-def writable(text: str) -> Path:
-    """The type of an argument: a file for the result. What is wrong with it is found out now, not after minutes."""
+
+def command_parser(module: str, about: str, more: str) -> argparse.ArgumentParser:
+    """A parser for ``python -m MODULE``. ``more`` follows the options in the help, line by line as it is."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f"python -m {module}", description=about, epilog=more, formatter_class=form)
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+
+
+def add_json(parser: argparse.ArgumentParser, about: str) -> None:
+    parser.add_argument("--json", type=_writable, metavar="FILE", help=about)
+
+
+def _writable(text: str) -> Path:
+    """A file for the result. A wrong path is found now, not after minutes of measuring."""
     file = Path(text)
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} can't be written: give a file in a directory that exists")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from bench import machine, table
-from bench.arguments import writable
+from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
 from bench.stand import MASTERS, REPLICAS, Scale, standing
 from bench.suite import Suite
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     cores = Cores.divided(cluster=options.cluster)
     cores.pin_clients()
-    facts = machine.facts(options.server, topology=_topology(options), cores=cores)
-    print(f"{facts['server']}; {cores}", file=sys.stderr)
+    facts = machine.told(options.server, topology=_topology(options), cores=cores)
     chosen = [suite for suite in SUITES if not options.only or suite.name in options.only]
     results: list[Result] = []
     complete = False
@@ -88,16 +87,12 @@ def _topology(options: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench",
-        description="How fast and how late the engine is, on servers of its own on this machine. Under ten minutes.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "How fast and how late the engine is, on servers of its own on this machine. Under ten minutes."
+    parser = command_parser("bench", about, _EXAMPLE)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cluster", action="store_true", help=f"on {MASTERS} masters with {REPLICAS} replica each")
     where.add_argument("--unix", action="store_true", help="on a unix socket instead of loopback TCP")
-    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    add_server(parser)
     parser.add_argument(
         "--only",
         action="append",
@@ -108,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small sizes: shows that all works, measures little")
     size.add_argument("--big", action="store_true", help="a million tasks where that makes a difference")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write the figures there too")
+    add_json(parser, "write the figures there too")
     parser.add_argument("--merge", action="store_true", help="keep what that file has of other suites")
     parser.add_argument("--list", action="store_true", help="show the suites, and do nothing")
     return parser

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bench.stand import Stand
 from shardq import Delivery, Engine, Worker
@@ -32,17 +33,26 @@ def coroutine(worker: Worker) -> None:
         pass
 
 
+@contextlib.contextmanager
+def working(worker: Worker) -> Iterator[None]:
+    """Runs a worker in a thread, and stops it."""
+    thread = threading.Thread(target=worker.run, name="worker")
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
+
+
 def running(stand: Stand, register: Callable[[Worker], None]) -> Callable[[Engine, int], None]:
+    """Returns a function that takes a whole backlog with one worker."""
+
     def run(engine: Engine, count: int) -> None:
         worker = engine.worker()
         register(worker)
-        thread = threading.Thread(target=worker.run, name="worker")
-        thread.start()
-        try:
-            # its record goes when a task is acknowledged
+        with working(worker):
+            # the record of a task goes when it is acknowledged
             stand.until_gone(engine, lambda keys: keys.task)
-        finally:
-            worker.stop()
-            thread.join()
 
     return run

@@ -14,14 +14,12 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from bench import machine, ratios
+from bench.arguments import add_server, command_parser
 from bench.cores import Cores
 from bench.stand import standing
-from bench.table import Progress
+from bench.table import Progress, of_numbers, output
 from cluster import servers
 
 BASELINE = Path(__file__).parent / "baseline.json"
@@ -163,10 +161,7 @@ def _measured(kind: str, cores: Cores, which: str) -> dict[str, float]:
 
 
 def _show(verdicts: Sequence[Verdict], *, learnt: bool) -> None:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("ratio")
-    for head in ("usual", "lowest", "highest", "floor") if learnt else ("usual", "floor", "found"):
-        table.add_column(head, justify="right")
+    table = of_numbers("ratio", ("usual", "lowest", "highest", "floor") if learnt else ("usual", "floor", "found"))
     if not learnt:
         table.add_column("")
     for verdict in verdicts:
@@ -178,17 +173,14 @@ def _show(verdicts: Sequence[Verdict], *, learnt: bool) -> None:
                 cells = [usual.median, min(usual.runs), max(usual.runs), usual.floor]
         written = ["–" if cell is None else f"{cell:.3f}" for cell in cells]
         table.add_row(verdict.name, *written, *([] if learnt else [verdict.word]))
-    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
+    output().print(table)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.guard",
-        description="Compares ratios to what the server can do with what was usual. About a minute.",
-        epilog="example:\n  python -m bench.guard\n  python -m bench.guard --learn 7\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    about = "Compares ratios to what the server can do with what was usual. About a minute."
+    example = "example:\n  python -m bench.guard\n  python -m bench.guard --learn 7\n"
+    parser = command_parser("bench.guard", about, example)
+    add_server(parser)
     parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="default: %(default)s")
     parser.add_argument("--learn", type=int, default=0, metavar="RUNS", help="write what is usual, from so many runs")
     parser.add_argument("--add", action="store_true", help="with --learn: earlier runs count too")

@@ -14,8 +14,11 @@ import shutil
 import string
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from bench import figures
+from bench.figures import Figure, Spent
 from bench.loads import PAYLOAD, fill_ready
 from bench.stand import Stand
 from cluster.ports import HOST
@@ -51,6 +54,10 @@ _ENDS = string.ascii_letters + string.digits + "!#$%&*+-.:;<=>?@^_|~"
 """Of ids. The more there are, the fewer ids clash: here one run in forty."""
 
 TRIES = 4
+"""Runs of the C client until one has no ids that clash."""
+
+ROUNDS = 3
+"""Turns of ours and of the C client; the median of each counts."""
 
 _TIMEOUT_S = 300.0
 
@@ -58,6 +65,38 @@ _TIMEOUT_S = 300.0
 def program() -> str | None:
     """The file of the C client, if this machine has one."""
     return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+
+
+def in_turns(
+    stand: Stand, doing: str, count: int, ours: Callable[[], Spent], theirs: Callable[[], float]
+) -> tuple[Spent, float | None]:
+    """The median of our work, and that of the C client's rate where there is one, in turns with ours."""
+    rounds: list[Spent] = []
+    limits: list[float] = []
+    for number in range(ROUNDS):
+        stand.say(f"{doing} of {count:,} tasks and its limit, round {number + 1} of {ROUNDS}")
+        rounds.append(ours())
+        if program():
+            limits.append(theirs())
+    return figures.middle(rounds), figures.median(limits) if limits else None
+
+
+def beside(
+    name: str,
+    count: int,
+    spent: Spent,
+    most: float | None,
+    how: str,
+    *,
+    aim: str = "",
+    at: Mapping[str, float | str] | None = None,
+) -> Figure:
+    """A rate beside the C client's, which is ``most`` and was measured in this way; None: there is no C client."""
+    if most is None:
+        return figures.rate(name, count, spent, reference=MISSING)
+    ratio = count / spent.wall_s / most
+    reference = f"{ratio:.2f} of the C client ({most:,.0f}/s, {how}){aim and f'; aim: {aim}'}"
+    return figures.rate(name, count, spent, reference=reference, ratio=ratio, at=at)
 
 
 def push_rate(stand: Stand, tasks: int, *, payload: str = PAYLOAD) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,13 @@ def facts(kind: str, *, topology: str, cores: Cores) -> dict[str, str]:
         "libraries": ", ".join(f"{name} {version(name)}" for name in ("shardq", "redis", "hiredis", "mmh3", "msgspec")),
         "commit": _commit(),
     }
+
+
+def told(kind: str, *, topology: str, cores: Cores) -> dict[str, str]:
+    """The facts; what matters of them while it runs is shown on stderr."""
+    known = facts(kind, topology=topology, cores=cores)
+    print(f"{known['server']}; {cores}", file=sys.stderr)
+    return known
 
 
 def _processor() -> str:

@@ -10,7 +10,8 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
 
 import redis
 
@@ -72,11 +73,12 @@ class Stand:
     def is_cluster(self) -> bool:
         return self.driver.is_cluster
 
-    def open(self) -> None:
+    def __enter__(self) -> Self:
         self.driver.open()
         self._clients = [master.client(decode=True, timeout=FLUSH_TIMEOUT_S) for master in self.masters]
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.driver.close()
         for client in self._clients:
             client.close()
@@ -116,18 +118,18 @@ class Stand:
 
     # ---- what servers say
 
-    def cpu_s(self) -> float:
-        """CPU time of all masters so far, every thread of theirs."""
+    def cpus_s(self) -> list[float]:
+        """CPU time of each master so far, every thread of it."""
         told = self.ask_all("INFO", "cpu")
-        return sum(float(said["used_cpu_user"]) + float(said["used_cpu_sys"]) for said in told)
+        return [float(said["used_cpu_user"]) + float(said["used_cpu_sys"]) for said in told]
+
+    def cpu_s(self) -> float:
+        """CPU time of all masters so far."""
+        return sum(self.cpus_s())
 
     def memory(self) -> int:
-        """Bytes in use by all masters, but for what replication buffers; waits until it hardly changes any more."""
-        last, used = 0, self._used_memory()
-        while abs(used - last) > MEMORY_NOISE:
-            time.sleep(MEMORY_LOOK_S)
-            last, used = used, self._used_memory()
-        return used
+        """Bytes in use by all masters, without the buffers of replication; waits until the number settles."""
+        return settled(self._used_memory)
 
     def _used_memory(self) -> int:
         told = self.ask_all("INFO", "memory")
@@ -202,6 +204,27 @@ class Stand:
         return time.time()
 
 
+def settled(used: Callable[[], int]) -> int:
+    """Waits until two looks at the memory in use hardly differ."""
+    last, now = 0, used()
+    while abs(now - last) > MEMORY_NOISE:
+        time.sleep(MEMORY_LOOK_S)
+        last, now = now, used()
+    return now
+
+
+@contextlib.contextmanager
+def clustered(
+    binary: Path, *, masters: int, replicas: int, cores: Cores, node_timeout_ms: int = CALM_NODE_TIMEOUT_MS
+) -> Iterator[Cluster]:
+    """Starts a cluster on the servers' cores, without persistence, and ends it."""
+    with contextlib.ExitStack() as stack:
+        with cores.for_servers():
+            cluster = Cluster(binary, masters=masters, replicas=replicas, node_timeout_ms=node_timeout_ms)
+            stack.enter_context(cluster)
+        yield cluster
+
+
 @contextlib.contextmanager
 def standing(
     kind: str, *, cluster: bool, unix: bool, cores: Cores, scale: Scale, say: Callable[[str], None]
@@ -209,16 +232,11 @@ def standing(
     """Starts servers of one kind, without persistence, and ends them."""
     binary = servers.binary(kind)
     with contextlib.ExitStack() as stack:
-        with cores.for_servers():
-            if cluster:
-                nodes = stack.enter_context(
-                    Cluster(binary, masters=MASTERS, replicas=REPLICAS, node_timeout_ms=CALM_NODE_TIMEOUT_MS)
-                )
-                url, masters = nodes.url, list[Server](nodes.masters)
-            else:
+        if cluster:
+            nodes = stack.enter_context(clustered(binary, masters=MASTERS, replicas=REPLICAS, cores=cores))
+            url, masters = nodes.url, list[Server](nodes.masters)
+        else:
+            with cores.for_servers():
                 server = stack.enter_context(Server(binary, unix=unix))
-                url, masters = server.url, [server]
-        stand = Stand(url, masters, scale=scale, say=say)
-        stack.callback(stand.close)
-        stand.open()
-        yield stand
+            url, masters = server.url, [server]
+        yield stack.enter_context(Stand(url, masters, scale=scale, say=say))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from rich.table import Table
 
 from bench.figures import Figure
 
-_PLAIN_WIDTH = 180
-"""Of a table that goes to a file."""
+PLAIN_WIDTH = 180
+"""The width of output that goes to a file."""
 
 PER_RUN = ("when", "commit", "load before")
 """Facts that differ from run to run on one machine."""
@@ -59,9 +59,28 @@ class Progress:
         self._console.print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", markup=False)
 
 
+def output(plain_width: int = PLAIN_WIDTH) -> Console:
+    """stdout, as wide as the terminal or, without one, as ``plain_width``."""
+    return Console(width=None if sys.stdout.isatty() else plain_width, highlight=False)
+
+
+def of_numbers(first: str, columns: Iterable[str], *, title: str | None = None, no_wrap: bool = False) -> Table:
+    """An empty table: names in the first column, numbers in the others."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column(first, no_wrap=no_wrap)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=no_wrap)
+    return table
+
+
+def show_facts(console: Console, facts: Mapping[str, str]) -> None:
+    for name, fact in facts.items():
+        console.print(f"{name + ':':<13}{fact}", markup=False)
+
+
 def show(results: Sequence[Result], facts: Mapping[str, str]) -> None:
-    """The table, and under it what it was measured on."""
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    """Shows the table, and under it what it was measured on."""
+    console = output()
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("suite")
     table.add_column("name", ratio=3)
@@ -84,8 +103,7 @@ def show(results: Sequence[Result], facts: Mapping[str, str]) -> None:
         )
         last = result.suite
     console.print(table)
-    for name, fact in facts.items():
-        console.print(f"{name + ':':<13}{fact}", markup=False)
+    show_facts(console, facts)
 
 
 def save(

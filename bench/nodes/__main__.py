@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import machine
-from bench.arguments import writable
+from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
 from bench.nodes.costs import measured
 from bench.nodes.expand import expand
@@ -25,6 +25,11 @@ PARTS = {
     "failover": "a master is killed while tasks flow",
     "expand": "the number of shards trebles while tasks flow",
 }
+
+_ABOUT = """\
+What a task costs on clusters of several sizes, and how late tasks are while a cluster changes. On servers of its own on
+this machine; some three minutes.
+"""
 
 _EXAMPLE = """\
 example:
@@ -51,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cores.pin_clients()
     sizes = ", ".join(map(str, options.masters))
     topology = f"clusters of {sizes} masters, {options.replicas} replicas each (failover: 3 masters, 1 replica each)"
-    found = Findings(machine.facts(options.server, topology=topology, cores=cores))
-    print(f"{found.facts['server']}; {cores}", file=sys.stderr)
+    found = Findings(machine.told(options.server, topology=topology, cores=cores))
     parts = [part for part in PARTS if not options.only or part in options.only]
     complete = False
     try:
@@ -87,16 +91,10 @@ def _measure(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.nodes",
-        description="What a task costs on clusters of several sizes, and how late tasks are while a cluster changes. "
-        "On servers of its own on this machine; some three minutes.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("bench.nodes", _ABOUT, _EXAMPLE)
     parser.add_argument("--masters", type=_counts, default="1,3,6", help="sizes of cluster (default: %(default)s)")
     parser.add_argument("--replicas", type=int, choices=range(4), default=0, help="of each master (default: 0)")
-    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    add_server(parser)
     parser.add_argument(
         "--only",
         action="append",
@@ -105,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         help="just this part; may be repeated. " + "; ".join(f"{part}: {about}" for part, about in PARTS.items()),
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works, measures little")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write the findings there too, when complete")
+    add_json(parser, "write the findings there too, when complete")
     return parser
 
 

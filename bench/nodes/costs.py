@@ -16,9 +16,8 @@ from pathlib import Path
 
 from bench.consuming import claim_and_ack, function, running
 from bench.cores import Cores
-from bench.loads import fill_ready, push_for_one_instant, spread_tasks
-from bench.nodes.clusters import standing
-from bench.stand import Scale, Stand
+from bench.loads import READY_S, fill_ready, push_for_one_instant, spread_tasks
+from bench.stand import Scale, Stand, clustered
 from cluster.server import Server
 from shardq import Engine
 from shardq.layout.keys import shard_keys
@@ -28,9 +27,6 @@ SHARDS = 48
 
 ROUNDS = 3
 """The median of each figure counts."""
-
-READY_S = 0.02
-"""Before an instant at which everything is due: time for the first look at the meters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +102,11 @@ def measured(
 def _stand(
     binary: Path, masters: int, replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]
 ) -> Iterator[Stand]:
-    with standing(binary, masters=masters, replicas=replicas, cores=cores) as cluster:
-        stand = Stand(cluster.url, list[Server](cluster.masters), scale=scale, say=say)
-        with contextlib.closing(stand):
-            stand.open()
-            yield stand
+    with (
+        clustered(binary, masters=masters, replicas=replicas, cores=cores) as cluster,
+        Stand(cluster.url, list[Server](cluster.masters), scale=scale, say=say) as stand,
+    ):
+        yield stand
 
 
 def _rotated(count: int, turn: int) -> list[int]:
@@ -170,17 +166,12 @@ def sampling(stand: Stand) -> Iterator[Sample]:
     """What the work inside takes, master by master; read it afterwards."""
     sample = Sample()
     stand.reset_stats()
-    before, client, began = _cpu(stand), time.process_time(), time.perf_counter()
+    before, client, began = stand.cpus_s(), time.process_time(), time.perf_counter()
     yield sample
     sample.wall_s = time.perf_counter() - began
     sample.client_s = time.process_time() - client
-    sample.server_s = [now - first for now, first in zip(_cpu(stand), before, strict=True)]
+    sample.server_s = [now - first for now, first in zip(stand.cpus_s(), before, strict=True)]
     sample.commands = [sum(stats["calls"] for stats in said.values()) for said in stand.ask_all("INFO", "commandstats")]
-
-
-def _cpu(stand: Stand) -> list[float]:
-    told = stand.ask_all("INFO", "cpu")
-    return [float(said["used_cpu_user"]) + float(said["used_cpu_sys"]) for said in told]
 
 
 def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from bench.cores import Cores
 from bench.loads import FAR_S, spread_tasks
-from bench.nodes.clusters import standing
 from bench.nodes.flow import Flow, Pushes
 from bench.nodes.timeline import Lateness, Step, lateness, series
-from bench.stand import Scale
+from bench.stand import Scale, clustered
 from shardq import Engine
 
 MASTERS = 3
@@ -63,7 +62,7 @@ def expand(binary: Path, *, replicas: int, cores: Cores, scale: Scale, say: Call
     pending = 3_000 if quick else 100_000
     say(f"starting {MASTERS} masters, {replicas} replicas each")
     with (
-        standing(binary, masters=MASTERS, replicas=replicas, cores=cores) as cluster,
+        clustered(binary, masters=MASTERS, replicas=replicas, cores=cores) as cluster,
         Engine(cluster.url, name=NAME, shards=FROM) as engine,
     ):
         engine.start()

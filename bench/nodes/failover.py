@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.cores import Cores
-from bench.nodes.clusters import standing
 from bench.nodes.costs import SHARDS
 from bench.nodes.flow import Flow, Pushes
 from bench.nodes.timeline import Lateness, Step, lateness, series
-from bench.stand import Scale
+from bench.stand import Scale, clustered
 from cluster.cluster import NODE_TIMEOUT_MS, PROMOTION_TIMEOUT_S, Cluster
 from cluster.node import Node
 from shardq import Engine
@@ -74,7 +73,7 @@ def failover(binary: Path, *, cores: Cores, scale: Scale, say: Callable[[str], N
     per_s, before_s, seconds = (200, 1.0, 6.0) if quick else (600, 4.0, 16.0)
     say(f"starting {MASTERS} masters, 1 replica each")
     with (
-        standing(binary, masters=MASTERS, replicas=1, cores=cores, node_timeout_ms=NODE_TIMEOUT_MS) as cluster,
+        clustered(binary, masters=MASTERS, replicas=1, cores=cores, node_timeout_ms=NODE_TIMEOUT_MS) as cluster,
         Engine(cluster.url, name=NAME, shards=SHARDS) as engine,
     ):
         engine.start()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,10 +16,10 @@ from bench.nodes.failover import Failover
 from bench.nodes.flow import Pushes
 from bench.nodes.model import SHARDS, Model
 from bench.nodes.timeline import Lateness
-from bench.table import shown
+from bench.table import of_numbers, output, show_facts, shown
 
 _PLAIN_WIDTH = 150
-"""Of tables that go to a file."""
+"""Sentences stand between the tables: shorter lines read better."""
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ def _text(value: object) -> str:
 
 
 def show(findings: Findings) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    console = output(_PLAIN_WIDTH)
     if findings.measured:
         console.print(_costs(findings.measured))
         idle = ", ".join(f"{one.idle:.2%} with {one.masters}" for one in findings.measured)
@@ -73,22 +71,19 @@ def show(findings: Findings) -> None:
         _failover(console, findings.failover)
     if findings.expand:
         _expand(console, findings.expand)
-    for name, fact in findings.facts.items():
-        console.print(f"{name + ':':<13}{fact}", markup=False)
+    show_facts(console, findings.facts)
 
 
 def _costs(measured: list[Measured]) -> Table:
     first = measured[0]
-    table = Table(
-        box=box.SIMPLE_HEAD,
+    table = of_numbers(
+        "work",
+        (
+            *("masters", "tasks/s", "server µs/task", "client µs/task", "server busy", "client busy"),
+            *(f"{what}: fullest ÷ mean" for what in ("tasks", "commands", "CPU")),
+        ),
         title=f"Measured: {first.shards} shards on more and more masters, which all share the servers' cores",
-        title_justify="left",
     )
-    table.add_column("work")
-    for column in ("masters", "tasks/s", "server µs/task", "client µs/task", "server busy", "client busy"):
-        table.add_column(column, justify="right")
-    for column in ("tasks", "commands", "CPU"):
-        table.add_column(f"{column}: fullest ÷ mean", justify="right")
     for name in first.work:
         for one in measured:
             cost = one.work[name]
@@ -110,16 +105,14 @@ def _costs(measured: list[Measured]) -> Table:
 
 def _model(model: Model) -> Table:
     by = model.calibration
-    table = Table(
-        box=box.SIMPLE_HEAD,
+    figures = ("imbalance", "tasks/s", "client cores for that")
+    table = of_numbers(
+        "masters",
+        (f"{shards} shards: {figure}" for shards in SHARDS for figure in figures),
         title=f"Modelled, not measured: masters with a core each; a task's life costs servers {by.server_us:.1f} µs "
         f"and clients {by.client_us:.1f} µs",
-        title_justify="left",
     )
-    table.add_column("masters", justify="right")
-    for shards in SHARDS:
-        for column in ("imbalance", "tasks/s", "client cores for that"):
-            table.add_column(f"{shards} shards: {column}", justify="right")
+    table.columns[0].justify = "right"
     rows: dict[int, list[str]] = {}
     for point in model.points:
         row = rows.setdefault(point.nodes, [str(point.nodes)])
@@ -173,10 +166,9 @@ def _expand(console: Console, it: Expand) -> None:
 
 
 def _latenesses(title: str, rows: Mapping[str, Lateness | None]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    table.add_column("tasks")
-    for column in ("count", "p50 ms", "p99 ms", "max ms", "later than 100 ms", "longest gap s"):
-        table.add_column(column, justify="right")
+    table = of_numbers(
+        "tasks", ("count", "p50 ms", "p99 ms", "max ms", "later than 100 ms", "longest gap s"), title=title
+    )
     for name, found in rows.items():
         if found is None:
             table.add_row(name, "0")

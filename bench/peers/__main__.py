@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bench import machine
-from bench.arguments import writable
+from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
 from bench.peers import homes, outcome
 from bench.peers.adapter import Adapter
@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {options.json} holds no result of this command: {exc}", file=sys.stderr)
         return 1
     cores = Cores.divided(cluster=False)
-    known.facts = machine.facts(options.server, topology="one server on loopback TCP for each turn", cores=cores)
-    print(f"{known.facts['server']}; {cores}", file=sys.stderr)
+    known.facts = machine.told(options.server, topology="one server on loopback TCP for each turn", cores=cores)
     complete = False
     try:
         _run([each for each in ADAPTERS if not options.only or each.name in options.only], options, cores, known)
@@ -118,20 +117,15 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.peers",
-        description=_ABOUT,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("bench.peers", _ABOUT, _EXAMPLE)
     names = [adapter.name for adapter in ADAPTERS]
     parser.add_argument(
         "--only", nargs="+", action="extend", choices=names, metavar="NAME", help=f"just these: {', '.join(names)}"
     )
     parser.add_argument("--rounds", type=_positive, default=ROUNDS, help="turns of each peer (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="500 tasks: shows that all works, measures little")
-    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write the result there too")
+    add_server(parser)
+    add_json(parser, "write the result there too")
     parser.add_argument("--add", action="store_true", help="to what the FILE holds: further rounds, other peers")
     parser.add_argument("--list", action="store_true", help="show the peers and how each is used, and do nothing")
     return parser

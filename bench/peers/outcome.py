@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from bench.table import shown
-
-_PLAIN_WIDTH = 180
-"""Of a table that goes to a file."""
+from bench.table import of_numbers, output, show_facts, shown
 
 
 class Rows(msgspec.Struct):
@@ -118,12 +111,9 @@ def best(peers: Sequence[Peer]) -> Mapping[str, str]:
 
 def show(outcome: Outcome) -> None:
     """The table, then how each was used, what could not be measured, and on what."""
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    console = output()
     ahead = best(outcome.peers)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("peer", no_wrap=True)
-    for title in COLUMNS.values():
-        table.add_column(title, justify="right", no_wrap=True)
+    table = of_numbers("peer", COLUMNS.values(), no_wrap=True)
     for peer in outcome.peers:
         cells = [_cell(peer.rows.get(column), first=ahead.get(column) == peer.name) for column in COLUMNS]
         table.add_row(peer.name, *cells)
@@ -136,8 +126,7 @@ def show(outcome: Outcome) -> None:
             console.print(f"  {remark}", markup=False)
         if peer.problem:
             console.print(f"  NOT MEASURED: {peer.problem}", markup=False)
-    for name, fact in outcome.facts.items():
-        console.print(f"{name + ':':<13}{fact}", markup=False)
+    show_facts(console, outcome.facts)
 
 
 def _cell(value: float | None, *, first: bool) -> str:

@@ -14,13 +14,10 @@ from typing import Protocol
 import psutil
 
 from bench.cores import Cores
+from bench.stand import settled
 from cluster import servers, warden
 from cluster.ports import HOST, free_port
 from cluster.server import Server
-
-MEMORY_LOOK_S = 0.25
-MEMORY_NOISE = 4096
-"""Bytes. Looking itself changes some."""
 
 START_TIMEOUT_S = 10.0
 
@@ -52,11 +49,7 @@ class Redis:
         self._client.flushall()
 
     def memory(self) -> int:
-        last, used = 0, self._used()
-        while abs(used - last) > MEMORY_NOISE:
-            time.sleep(MEMORY_LOOK_S)
-            last, used = used, self._used()
-        return used
+        return settled(self._used)
 
     def commands(self) -> int:
         told = self._client.info("commandstats")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from bench.arguments import command_parser
 from bench.reporting import inputs, tables
 from bench.reporting.drawing import standalone
 from bench.reporting.page import page, sections
@@ -19,12 +19,9 @@ PAGE, TABLE = "index.html", "table.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 a file is of another form, 2 not understood."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.reporting",
-        description=f"Writes {PAGE}, its plots as SVG, and {TABLE} from {', '.join(inputs.MAKING)}.",
-        epilog="These are made by:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = f"Writes {PAGE}, its plots as SVG, and {TABLE} from {', '.join(inputs.MAKING)}."
+    made = "These are made by:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values())
+    parser = command_parser("bench.reporting", about, made)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where they are and where it goes: %(default)s")
     folder: Path = parser.parse_args(arguments).folder
     try:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
+from bench import figures
+from bench.nodes.costs import Measured
+from bench.nodes.model import Model
+from bench.peers.outcome import Outcome
 
 T = TypeVar("T")
 
@@ -21,18 +27,11 @@ MAKING = {
 """How each is made."""
 
 
-class Figure(msgspec.Struct):
-    """As ``bench.figures`` has it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure(figures.Figure):
+    """A figure and the suite it comes from."""
 
     suite: str
-    name: str
-    value: float
-    unit: str
-    percentiles: dict[str, float] = {}
-    reference: str = ""
-    ratio: float | None = None
-    at: dict[str, float | str] = {}
-    series: dict[str, list[float]] = {}
 
 
 class Results(msgspec.Struct):
@@ -56,56 +55,11 @@ class Results(msgspec.Struct):
         return next((figure for figure in self.of(suite) if figure.name.startswith(begins)), None)
 
 
-class Peer(msgspec.Struct):
-    name: str
-    version: str
-    how: str
-    rows: dict[str, float | None] = {}
-    problem: str | None = None
-
-
-class Peers(msgspec.Struct):
-    """``python -m bench.peers``."""
-
-    facts: dict[str, str]
-    peers: list[Peer]
-
-
-class Work(msgspec.Struct):
-    """One kind of it on one size of cluster."""
-
-    tasks_per_s: float
-    server_us: float
-    client_us: float
-    balance: dict[str, float] = {}
-    """The fullest master ÷ the mean, of tasks, commands and CPU."""
-
-
-class Masters(msgspec.Struct):
-    masters: int
-    replicas: int
-    shards: int
-    work: dict[str, Work]
-
-
-class Point(msgspec.Struct):
-    nodes: int
-    shards: int
-    tasks_per_s: float
-    client_cores: float
-
-
-class Model(msgspec.Struct):
-    formula: str
-    meaning: str
-    points: list[Point]
-
-
 class Nodes(msgspec.Struct):
-    """``python -m bench.nodes``."""
+    """The file of ``python -m bench.nodes``."""
 
     facts: dict[str, str]
-    measured: list[Masters] = []
+    measured: list[Measured] = []
     model: Model | None = None
     failover: dict[str, Any] | None = None
     expand: dict[str, Any] | None = None
@@ -115,7 +69,7 @@ class Inputs(msgspec.Struct):
     results: Results | None
     oldest: Results | None
     """The same on the oldest server that is supported."""
-    peers: Peers | None
+    peers: Outcome | None
     nodes: Nodes | None
 
 
@@ -124,7 +78,7 @@ def read(folder: Path) -> Inputs:
     return Inputs(
         _read(folder / RESULTS, Results),
         _read(folder / OLDEST, Results),
-        _read(folder / PEERS, Peers),
+        _read(folder / PEERS, Outcome),
         _read(folder / NODES, Nodes),
     )
 

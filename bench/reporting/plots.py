@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.peers.outcome import Outcome
 from bench.reporting.drawing import Bar, Line, Range, bars, compact, lines, ranges
-from bench.reporting.inputs import Figure, Nodes, Peers, Results, distinct, steps
+from bench.reporting.inputs import Figure, Nodes, Results, distinct, steps
 
 OURS = "shardq"
 
@@ -55,7 +56,7 @@ def limits(results: Results) -> list[Plot]:
     return [Plot("limits", title, caption, bars(title, rows, written=lambda ratio: f"{ratio:.2f}"))]
 
 
-def peers(found: Peers) -> list[Plot]:
+def peers(found: Outcome) -> list[Plot]:
     plots = []
     for column, (title, better) in PEER_COLUMNS.items():
         rated = [(value, peer.name) for peer in found.peers if (value := peer.rows.get(column)) is not None]

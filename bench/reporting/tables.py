@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from bench.reporting.inputs import Figure, Nodes, Peers, Results, distinct
+from bench.peers.outcome import Outcome, best
+from bench.reporting.inputs import Figure, Nodes, Results, distinct
 from bench.reporting.plots import OURS
 from bench.table import shown
 
@@ -18,8 +19,6 @@ PEER_HEADS = {
     "bytes_per_task": "bytes/task",
     "idle_commands_per_s": "idle cmds/s",
 }
-
-BEST_HIGH = ("schedule_per_s", "drain_per_s")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -81,20 +80,16 @@ def memory(results: Results) -> str:
     return table(("12,500 pending a shard", "bytes/task", "beside the payload"), rows, right=(1, 2)) if rows else ""
 
 
-def peers(found: Peers) -> str:
+def peers(found: Outcome) -> str:
     """The best of each column is marked."""
-    best: dict[str, float] = {}
-    for column in PEER_HEADS:
-        values = [value for peer in found.peers if (value := peer.rows.get(column)) is not None]
-        if values:
-            best[column] = (max if column in BEST_HIGH else min)(values)
+    ahead = best(found.peers)
     rows = []
     for peer in found.peers:
         cells = []
         for column in PEER_HEADS:
             value = peer.rows.get(column)
             text = "–" if value is None else shown(value)
-            cells.append(f"<b>{text}</b>" if value is not None and value == best[column] else text)
+            cells.append(f"<b>{text}</b>" if ahead.get(column) == peer.name else text)
         name = f"<b>{escape(peer.name)}</b>" if peer.name == OURS else escape(peer.name)
         if peer.problem:
             name += f'<br><span class="soft">not measured: {escape(peer.problem)}</span>'
@@ -102,7 +97,7 @@ def peers(found: Peers) -> str:
     return table(("", *PEER_HEADS.values()), rows, right=range(1, 1 + len(PEER_HEADS)))
 
 
-def usage(found: Peers) -> str:
+def usage(found: Outcome) -> str:
     """By which versions and settings."""
     return table(
         ("", "version", "how it was used"),
@@ -119,7 +114,8 @@ def nodes(found: Nodes) -> str:
             shown(work.tasks_per_s),
             shown(work.server_us),
             shown(work.client_us),
-            *(shown(work.balance[of]) if of in work.balance else "–" for of in ("tasks", "cpu")),
+            shown(work.balance.tasks),
+            shown(work.balance.cpu),
         ]
         for one in found.measured
         for name, work in one.work.items()
@@ -161,7 +157,7 @@ def _server(results: Results) -> str:
     return results.facts.get("server", "").partition(",")[0]
 
 
-def markdown(results: Results | None, oldest: Results | None, found: Peers | None) -> str:
+def markdown(results: Results | None, oldest: Results | None, found: Outcome | None) -> str:
     """For README: the figures most people ask for, with what stands beside them."""
     other = f"on {_server(oldest)}" if oldest else "on the oldest server"
     lines = [f"| what | figure | beside it | {other} |", "| --- | --- | --- | --- |"]
@@ -218,19 +214,15 @@ def _beside(figure: Figure) -> str:
     return "; ".join(parts[:1])
 
 
-def _ahead(found: Peers) -> str:
+def _ahead(found: Outcome) -> str:
     ours = next((peer for peer in found.peers if peer.name == OURS), None)
     if ours is None:
         return ""
+    others = {peer.name: peer.rows for peer in found.peers if peer is not ours}
+    ahead = best([peer for peer in found.peers if peer is not ours])
     parts = []
     for column, head in PEER_HEADS.items():
-        mine = ours.rows.get(column)
-        others = [
-            (value, peer.name)
-            for peer in found.peers
-            if peer is not ours and (value := peer.rows.get(column)) is not None
-        ]
-        if mine is not None and others:
-            value, name = (max if column in BEST_HIGH else min)(others)
-            parts.append(f"{head} {shown(mine)} (best other: {name} {shown(value)})")
+        mine, other = ours.rows.get(column), others.get(ahead.get(column, ""), {}).get(column)
+        if mine is not None and other is not None:
+            parts.append(f"{head} {shown(mine)} (best other: {ahead[column]} {shown(other)})")
     return f"Beside {len(found.peers) - 1} others, same work on the same server: {'; '.join(parts)}."

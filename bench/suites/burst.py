@@ -13,7 +13,6 @@ from bench.loads import burst
 from bench.probing import PUSHES
 from bench.stand import SHARDS, Stand
 from bench.suite import Suite
-from shardq import Engine
 
 PER_S = 100
 """Pushes, and as many PINGs: enough to see a pause of 20 ms, little enough not to be the load."""
@@ -30,18 +29,17 @@ def _measure(stand: Stand) -> Iterator[Figure]:
         with Child("bench.probing", PUSHES, stand.url, engine.name, "", str(PER_S), "3600") as probe:
             probe.await_ready()
             probe.begin()
-            due_s: list[float] = []
+            ends: list[float] = []
 
             def over() -> float:
                 # the probe's own tasks stay scheduled
-                due_s.append(
-                    stand.until(lambda: engine.stats().ready >= count, f"{count:,} tasks are ready", look_s=0.02)
-                )
-                return due_s[0]
+                ended = stand.until(lambda: engine.stats().ready >= count, f"{count:,} tasks are ready", look_s=LOOK_S)
+                ends.append(ended)
+                return ended
 
             spent = burst(stand, engine, count, over=over)
             held = stand.script_us()
-            end_s = due_s[0]
+            (end_s,) = ends
             rows = [row for row in probe.end() if end_s - spent.wall_s <= row[0] <= end_s]
         lateness = engine.stats().lateness
     name = f"{count:,} due at once, {SHARDS} shards"
@@ -53,10 +51,6 @@ def _measure(stand: Stand) -> Iterator[Figure]:
     for column, what in ((1, "a push of another process"), (2, "a PING of another process")):
         took = percentiles([row[column] for row in rows])
         yield Figure(f"meanwhile: {what}", took["p50"], "ms", took, f"{len(rows)} of them; aim: p99 ≤ 20")
-
-
-def _until_ready(stand: Stand, engine: Engine, count: int) -> float:
-    return stand.until(lambda: engine.stats().ready >= count, f"{count:,} tasks are ready", look_s=LOOK_S)
 
 
 SUITE = Suite("burst", "a million tasks due at one instant, and what others feel of it", _measure)

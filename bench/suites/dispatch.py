@@ -6,19 +6,16 @@ so that one sees why there are batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from bench import limit
-from bench.figures import Figure, Spent, client_cost, median, middle, rate, server_cost
+from bench.figures import Figure, Spent, client_cost, server_cost
 from bench.loads import burst
 from bench.stand import SHARDS, Stand
 from bench.suite import Suite
 from shardq.calls.dispatch import MAX_BATCH
 from shardq.calls.request import Command
 from shardq.layout.slots import slot_of
-
-ROUNDS = 3
-"""The median counts."""
 
 PUSHED_PER_S = 100_000
 """Time for the pushes before the instant."""
@@ -29,21 +26,21 @@ LIST = "bench-mail"
 
 def _measure(stand: Stand) -> Iterator[Figure]:
     count = stand.pick(5_000, 200_000)
-    ids, most = _in_turns(
+    ids, most = limit.in_turns(
         stand, "dispatch", count, lambda: _ids(stand, count), lambda: limit.dispatch_rate(stand, count)
     )
     name = f"dispatch of {count:,}, {SHARDS} shards"
-    yield _beside(name, count, ids, most, f"{MAX_BATCH} a call")
+    yield limit.beside(name, count, ids, most, f"{MAX_BATCH} a call, 1 shard", aim="≥ 0.8")
     yield client_cost(name, count, ids)
     yield server_cost(name, count, ids)
 
-    forwarded, alone = _in_turns(
+    forwarded, alone = limit.in_turns(
         stand, "forward", count, lambda: _forwarded(stand, count), lambda: limit.forward_rate(stand, count)
     )
     # the C client does one thing at a time: what it needs for a task is the sum
     both = 1 / (1 / most + 1 / alone) if most and alone else None
     name = f"dispatch and forward of {count:,} payloads to a list"
-    yield _beside(name, count, forwarded, both, "both scripts in turn")
+    yield limit.beside(name, count, forwarded, both, "both scripts in turn, 1 shard", aim="≥ 0.8")
     yield client_cost(name, count, forwarded)
     yield server_cost(name, count, forwarded)
 
@@ -59,32 +56,6 @@ def _measure(stand: Stand) -> Iterator[Figure]:
 
 
 SUITE = Suite("dispatch", "due tasks made ready, and forwarded, beside what the server can do", _measure)
-
-
-def _in_turns(
-    stand: Stand, doing: str, count: int, ours: Callable[[], Spent], theirs: Callable[[], float]
-) -> tuple[Spent, float | None]:
-    rounds: list[Spent] = []
-    limits: list[float] = []
-    for number in range(ROUNDS):
-        stand.say(f"{doing} of {count:,} tasks and its limit, round {number + 1} of {ROUNDS}")
-        rounds.append(ours())
-        if limit.program():
-            limits.append(theirs())
-    return middle(rounds), median(limits) if limits else None
-
-
-def _beside(name: str, count: int, spent: Spent, most: float | None, how: str) -> Figure:
-    if most is None:
-        return rate(name, count, spent, reference=limit.MISSING)
-    ratio = count / spent.wall_s / most
-    return rate(
-        name,
-        count,
-        spent,
-        reference=f"{ratio:.2f} of the C client ({most:,.0f}/s, {how}, 1 shard); aim: ≥ 0.8",
-        ratio=ratio,
-    )
 
 
 def _ids(stand: Stand, count: int) -> Spent:

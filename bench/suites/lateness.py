@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from bench.consuming import working
 from bench.figures import Figure, lateness
 from bench.monitor import Monitor
 from bench.stand import Stand
@@ -127,12 +128,7 @@ def _handled(stand: Stand, count: int, register: Callable[[Worker, list[float]],
         engine.start()
         worker = engine.worker()
         register(worker, late_ms)
-        thread = threading.Thread(target=worker.run, name="worker")
-        thread.start()
-        try:
+        with working(worker):
             dues = _push(engine, count)
             _until_late(dues, lambda: len(late_ms) >= count)
-        finally:
-            worker.stop()
-            thread.join()
     return late_ms

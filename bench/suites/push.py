@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Generator, Iterator
 
 from bench import limit
-from bench.figures import Figure, Spent, client_cost, median, middle, rate, server_cost
+from bench.figures import Figure, Spent, client_cost, middle, rate, server_cost
 from bench.loads import PAYLOAD, SPREAD_S, spread_tasks
 from bench.stand import SHARDS, Stand
 from bench.suite import Suite
 from shardq import AsyncEngine, Buffer, Task
 from shardq.model.record import JSON
 
-ROUNDS = 3
-"""The median counts."""
-
 TURN = 500
 """One at a time: so many of ours, then so many of the other."""
+
+BULK = f"{limit.BATCH} a call, 1 shard"
+"""How the C client pushes."""
 
 THREADS = 8
 COROUTINES = 200
@@ -73,44 +73,27 @@ def _many(stand: Stand) -> Generator[Figure, None, float | None]:
     """Returns the limit, if there is a C client."""
     count = stand.pick(5_000, 100_000)
     tasks = spread_tasks(count)
-    rounds: list[Spent] = []
-    limits: list[float] = []
-    for number in range(ROUNDS):
-        stand.say(f"push_many of {count:,} tasks and its limit, round {number + 1} of {ROUNDS}")
+
+    def pushed() -> Spent:
         with stand.engine() as engine:
             engine.push_many(tasks[:SHARDS])
             with stand.metering() as spent:
                 engine.push_many(tasks)
-            rounds.append(spent)
-        if limit.program():
-            limits.append(limit.push_rate(stand, count))
-    spent = middle(rounds)
-    most = median(limits) if limits else None
+        return spent
+
+    spent, most = limit.in_turns(stand, "push_many", count, pushed, lambda: limit.push_rate(stand, count))
     name = f"push_many of {count:,} × 100 B"
-    yield _beside(name, count, spent, most)
+    yield limit.beside(name, count, spent, most, BULK, aim="≥ 1.0")
     yield client_cost(name, count, spent, reference="aim: ≤ 3")
     yield server_cost(name, count, spent)
     return most
 
 
-def _beside(name: str, count: int, spent: Spent, most: float | None) -> Figure:
-    if most is None:
-        return rate(name, count, spent, reference=limit.MISSING)
-    ratio = count / spent.wall_s / most
-    return rate(
-        name,
-        count,
-        spent,
-        reference=f"{ratio:.2f} of the C client ({most:,.0f}/s, {limit.BATCH} a call, 1 shard); aim: ≥ 1.0",
-        ratio=ratio,
-    )
-
-
 def _iter(stand: Stand, most: float | None) -> Iterator[Figure]:
     count = stand.pick(5_000, 100_000, 1_000_000)
     rounds: list[Spent] = []
-    for number in range(ROUNDS):
-        stand.say(f"push_iter of {count:,} tasks, round {number + 1} of {ROUNDS}")
+    for number in range(limit.ROUNDS):
+        stand.say(f"push_iter of {count:,} tasks, round {number + 1} of {limit.ROUNDS}")
         with stand.engine() as engine:
             engine.push_many(spread_tasks(SHARDS))
             with stand.metering() as spent:
@@ -119,7 +102,7 @@ def _iter(stand: Stand, most: float | None) -> Iterator[Figure]:
             rounds.append(spent)
     spent = middle(rounds)
     name = f"push_iter of {count:,} × 100 B, made on the way"
-    yield _beside(name, count, spent, most)
+    yield limit.beside(name, count, spent, most, BULK, aim="≥ 1.0")
     yield client_cost(name, count, spent)
 
 

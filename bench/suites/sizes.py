@@ -30,9 +30,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
             for work, spent in _spent(stand, count, payload, shards):
                 at: dict[str, float | str] = {"curve": f"sizes: {work}", "bytes": size, "shards": shards}
                 if work == "push_many" and most:
-                    ratio = count / spent.wall_s / most
-                    beside = f"{ratio:.2f} of the C client ({most:,.0f}/s, 1 shard)"
-                    yield rate(f"{work}, {about}", count, spent, reference=beside, ratio=ratio, at=at)
+                    yield limit.beside(f"{work}, {about}", count, spent, most, "1 shard", at=at)
                 else:
                     busy = f"server busy {spent.server_s / spent.wall_s:.0%} of the time"
                     yield rate(f"{work}, {about}", count, spent, reference=busy, at=at)

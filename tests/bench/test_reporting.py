@@ -67,6 +67,15 @@ PEERS_FILE = {
     ],
 }
 
+A_COST = {
+    "tasks_per_s": 1e5,
+    "server_us": 3.0,
+    "client_us": 2.0,
+    "server_busy": 0.9,
+    "client_busy": 0.5,
+    "balance": {"tasks": 1.0, "commands": 1.1, "cpu": 1.2},
+}
+
 NODES_FILE = {
     "facts": {"server": "Valkey"},
     "measured": [
@@ -74,14 +83,18 @@ NODES_FILE = {
             "masters": count,
             "replicas": 0,
             "shards": 48,
-            "work": {"push_many": {"tasks_per_s": 1e5, "server_us": 3.0, "client_us": 2.0}},
+            "idle": 0.01,
+            "work": {"push_many": A_COST},
         }
         for count in (1, 3, 6)
     ],
     "model": {
         "formula": "nodes ÷ cost",
         "meaning": "Costs are measured.",
-        "points": [{"nodes": n, "shards": 48, "tasks_per_s": 1e5 * n, "client_cores": n} for n in (1, 8, 64)],
+        "calibration": {"server_us": 9.0, "client_us": 6.0, "idle": 0.01},
+        "points": [
+            {"nodes": n, "shards": 48, "imbalance": 1.0, "tasks_per_s": 1e5 * n, "client_cores": n} for n in (1, 8, 64)
+        ],
     },
     "failover": {
         "promoted_s": 3.0,
