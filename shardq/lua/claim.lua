@@ -15,15 +15,16 @@
 -- ARGV 4 how many at most in all, up to 1,000; 0 only looks
 -- ARGV 5 length of the lease in ms
 -- ARGV 6 token of the lease, never used before
--- ARGV 7 what the wake channels of this shard begin with; a process's name follows
+-- ARGV 7 prefix of the wake channels of this shard; a process's name follows
 -- ARGV 8 the caller's process, to be woken for each list left empty, or '' when it does not wait
 -- ARGV 9.. for each list: its topic, how many of it at most, attempts allowed to a task that brings no limit of its own
 --         ('': the dispatcher says)
 -- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, {id, failures, lapses,
 --         record, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC a task is in the answer and leased, or still in its list
--- COST O(n log M), n the entries met: at most 1,000, and about 1 MiB of records. What is stale or has expired takes nobody's
---         place: it is dropped, and what is behind it looked at. Something dropped and nothing given: call again at once
+-- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
+--         dropped and do not count as given: the entries behind them are looked at. If some were dropped and none
+--         given, call again at once
 local max, token = tonumber(ARGV[4]), ARGV[6]
 local lease_ms, steady_ms = tonumber(ARGV[5]), steady(now_ms, meta[3], meta[4])
 local deadline = steady_ms + lease_ms
@@ -39,7 +40,7 @@ for list = 8, 7 + lists do
   while wanted > 0 and looked < 1000 and bytes < 1048576 do
     if at == #ids then
       if ended then break end
-      -- at first what is wanted; what was dropped of that took nobody's place: on behind it, in steps that grow
+      -- first as many as are wanted; then on behind those, in growing steps, in place of what was dropped
       local count = math.min(1000 - looked, math.max(wanted, 2 * taken))
       ids, at = redis.call('LRANGE', KEYS[list], taken, taken + count - 1), 0
       ended = #ids < count
@@ -92,13 +93,13 @@ for list = 8, 7 + lists do
 end
 local held, known_leases
 if given > 0 then held, known_leases = redis.call('ZCARD', KEYS[3]), redis.call('HLEN', KEYS[4]) end
--- what is not handed out is accounted for before it leaves its list: refused halfway, it is met again
+-- what is dropped is noted in dead and ghost before it leaves its list: if that is refused, the next call meets it again
 if #odd > 0 or next(passed) then
   -- a key of the wrong type fails here, before anything is written
   redis.call('ZCARD', KEYS[6])
   redis.call('HLEN', KEYS[7])
   begin()
-  for list = 8, 7 + lists do redis.call('LTRIM', KEYS[list], 0, -1) end -- may it be done? it changes nothing yet
+  for list = 8, 7 + lists do redis.call('LTRIM', KEYS[list], 0, -1) end -- changes nothing; a user who may not do it fails here
 end
 for i, id in ipairs(odd) do
   redis.call('ZADD', KEYS[6], now_ms, id)
@@ -132,7 +133,7 @@ for i = 1, lists do
   local waiting = KEYS[7 + lists + i]
   lengths[i] = drained[7 + i] and 0 or redis.call('LLEN', KEYS[7 + i])
   if lengths[i] > 0 then
-    -- more than this caller takes: the next one is woken, who will wake the next
+    -- more than this caller takes: the next one is woken, and will wake the next
     if taken_of[7 + i] > 0 then draw(ARGV[6 + i * 3], waiting, 1, ARGV[7]) end
   elseif ARGV[8] ~= '' then
     -- a process that did not come back for an hour is gone: who waits looks again at least every half hour

@@ -1,4 +1,4 @@
--- clear: forgets parcels that were put where they go.
+-- clear: removes parcels that were put at their target.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- KEYS 2 moved HASH

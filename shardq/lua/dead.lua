@@ -1,4 +1,4 @@
--- dead: a page of the dead tasks, those that died first coming first.
+-- dead: returns a page of the dead tasks, the earliest death first.
 -- USES: guard, record
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -7,7 +7,7 @@
 -- KEYS 5 why HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 id of the last one of the page before, or ''
+-- ARGV 3 id of the last task of the page before, or ''
 -- ARGV 4 time of its death in ms, as answered
 -- ARGV 5 how many at most, up to 1,000
 -- RETURNS {'ok', {id, time of death in ms, reason, lease entry or '', record, …}} empty at the end | {'stale', epoch} | {'missing'}

@@ -1,9 +1,9 @@
--- declare: creates the topology, or replaces it if it is still the one the caller saw; rings the news.
+-- declare: creates the topology, or replaces it if it is still the one the caller saw; publishes the news.
 -- KEYS 1 topology HASH
 -- ARGV 1 epoch that must be the present one, 0 when there must be none
 -- ARGV 2 news channel
 -- ARGV 3.. field, value, … of the new one, its epoch among them
--- RETURNS {'ok', field, value, …} it is now this | {'differs', field, value, …} unchanged, and this is the present one
+-- RETURNS {'ok', field, value, …} the new topology | {'differs', field, value, …} the present one, unchanged
 -- ATOMIC
 -- COST O(fields)
 local epoch = redis.call('HGET', KEYS[1], 'epoch')

@@ -1,4 +1,5 @@
--- dispatch: moves what is due to its ready list, takes back leases that ran out, trims seen, says when to come again.
+-- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
+-- says when to call again.
 -- USES: guard, steady, begin, lease, topic, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
@@ -14,13 +15,13 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 how many to move at most, up to 1,000
 -- ARGV 4 attempts allowed to a task that brings no limit of its own
--- ARGV 5 what the wake channels of this shard begin with; a process's name follows
+-- ARGV 5 prefix of the wake channels of this shard; a process's name follows
 -- ARGV 6 bell channel, or '' without routed topics
--- ARGV 7 who asks, by a name that no other connection of it has, or '' without routed topics. Whoever moves something of a
---         routed topic after another has asked rings the bell: that one sleeps, and this one may be about to go
--- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>', and wakes nobody
+-- ARGV 7 the caller, by a name of this connection alone, or '' without routed topics. A caller that moves something of a
+--         routed topic rings the bell when another called last: that one sleeps, and this one may be about to leave
+-- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>': these wake nobody
 -- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
---         now_us, topic lacking or '>' and a routed topic whose list is not empty now, …} | {'stale', epoch} | {'missing'};
+--         now_us, topic whose list was needed and not given, or '>' and a routed topic whose list is not empty now, …} | {'stale', epoch} | {'missing'};
 --         -1 for the latenesses when nothing moved
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
 -- COST O(n + log N + routed topics)
@@ -168,7 +169,7 @@ if routed then
   local came = false
   for _, topic in ipairs(routed) do
     came = came or arrived[topic]
-    -- a list of another type: who serves it is to meet the error
+    -- a list of another type counts as not empty: forward meets the error
     if redis.pcall('LLEN', lists[topic]) ~= 0 then lacking[#lacking + 1] = '>' .. topic end
   end
   if redis.call('HGET', KEYS[1], 'poller') ~= ARGV[7] then

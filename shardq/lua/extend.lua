@@ -1,4 +1,4 @@
--- extend: moves the deadlines of leases; their tokens stay, so that an ack already on its way is good.
+-- extend: moves the deadlines of leases; their tokens stay, so that an ack already on its way is still good.
 -- USES: guard, steady, begin, rouse, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 leased ZSET

@@ -1,4 +1,4 @@
--- forget: dedup windows that moved to another shard, unless they were made longer meanwhile.
+-- forget: removes dedup windows that another shard remembers now, except those that became longer meanwhile.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- KEYS 2 seen ZSET

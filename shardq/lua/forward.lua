@@ -1,4 +1,4 @@
--- forward: takes ids from a ready list and appends their payloads to somebody's list on this server.
+-- forward: takes tasks off a ready list and appends their payloads to somebody's list in the same slot.
 -- USES: guard, begin, record, ghosts
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -14,8 +14,9 @@
 -- ARGV 4 right | left: the end of the destination to push to
 -- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
--- COST O(n), n the entries met: at most 1,000, and about 1 MiB of records. What is stale or has expired takes nobody's
---         place: it is dropped, and what is behind it looked at. Something left: call again at once
+-- COST O(n), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
+--         dropped and do not count as forwarded: the entries behind them are looked at. If some are left, call
+--         again at once
 local wanted = tonumber(ARGV[3])
 local haunted = redis.call('HLEN', KEYS[4]) > 0
 local aged = redis.call('HLEN', KEYS[5]) > 0
@@ -70,7 +71,7 @@ if taken == 0 then return {'ok', 0, 0} end
 -- removals that remove nothing: a user who may not remove must not hand over either, and a server without memory drains
 begin()
 redis.call('LTRIM', KEYS[3], 0, -1)
--- what is not handed over is accounted for before it leaves the list: refused halfway, it is met again
+-- what is dropped is noted in dead and ghost before it leaves the list: if that is refused, the next call meets it again
 for i, id in ipairs(odd) do
   redis.call('ZADD', KEYS[6], now_ms, id)
   redis.call('HSET', KEYS[7], id, reasons[i])

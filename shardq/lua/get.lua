@@ -1,4 +1,4 @@
--- get: one task as it is now.
+-- get: reads one task as it is now.
 -- USES: guard, steady, state
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

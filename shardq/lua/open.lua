@@ -1,8 +1,8 @@
--- open: makes a shard's meta, or brings a newer epoch to it. The only script that creates one.
+-- open: creates a shard's meta, or gives it a newer epoch. No other script creates one.
 -- KEYS 1 meta HASH
 -- ARGV 1 epoch
 -- ARGV 2 the topology of that epoch, as text
--- ARGV 3 '1' for a shard that is to be used from now on: whether it is polled is to be seen anew; else '0'
+-- ARGV 3 '1' for a shard that comes into use: it forgets that it was polled and swept before; else '0'
 -- RETURNS {'ok', 1 when there was no meta, else 0} | {'stale', epoch}
 -- ATOMIC
 -- COST O(1)

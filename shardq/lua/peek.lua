@@ -1,4 +1,4 @@
--- peek: how full a shard is.
+-- peek: counts the tasks of a shard by their state.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
@@ -8,7 +8,7 @@
 -- KEYS 6.. ready LIST, of any topics
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {field, value, … of meta}, {topic, dispatched, …},
+-- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
 --         {length of each list given, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one shard at one instant
 -- COST O(topics)

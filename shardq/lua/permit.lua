@@ -1,4 +1,4 @@
--- permit: lets a claimer take so many tasks of a limited topic, over the whole fleet.
+-- permit: grants a claimer tasks of a limited topic, within what the whole fleet may take.
 -- USES: control, steady
 -- KEYS 1 topology HASH
 -- KEYS 2 bucket HASH
@@ -9,7 +9,7 @@
 -- ARGV 4 rate: tasks a second, or '' without that limit
 -- ARGV 5 concurrency: tasks at once, or '' without that limit
 -- ARGV 6 length of the lease in ms: a permit that is not given back lapses with it
--- ARGV 7 what the names of the permits begin with, never used before; a number from 1 follows
+-- ARGV 7 prefix of the permits' names, never used before; a number from 1 follows
 -- RETURNS {'ok', granted, ms after which to ask again when none was} | {'stale', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)

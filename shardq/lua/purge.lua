@@ -1,4 +1,5 @@
--- purge: removes a topic's tasks, or all, that nobody holds: a part of the ready list, of due and of dead in each call.
+-- purge: removes the tasks of one topic, or of all, that are not leased: in each call a part of the ready list, of due and
+-- of dead.
 -- USES: guard, begin, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -13,7 +14,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 topic of the ready list; of due and dead too, unless ARGV 4 is all
 -- ARGV 4 topic | all
--- ARGV 5 where the look through due goes on: the answer's, '0' to begin, 'end' when it is done
+-- ARGV 5 where the scan of due goes on: the answer's, '0' to begin, 'end' when it is done
 -- ARGV 6 the same for dead
 -- ARGV 7 about how many to look at, up to 1,000
 -- RETURNS {'ok', removed, left in the ready list, where due goes on, where dead goes on} | {'stale', epoch} | {'missing'}
@@ -38,7 +39,7 @@ redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('HLEN', KEYS[8])
 begin()
-redis.call('LTRIM', KEYS[9], 0, -1) -- may it be done? it changes nothing yet
+redis.call('LTRIM', KEYS[9], 0, -1) -- changes nothing; a user who may not do it fails here
 local ids = redis.call('LRANGE', KEYS[9], 0, count - 1)
 if #ids > 0 then
   -- an entry may be the ghost of a task that is held now; such a task is left alone

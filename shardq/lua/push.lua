@@ -1,4 +1,4 @@
--- push: stores new tasks whose ids were made for them and sent once. A lost answer is resent as push_unique.
+-- push: stores new tasks under ids that were made for them and are sent once. After a lost answer push_unique is sent.
 -- USES: guard, instant, rouse, record, dated
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

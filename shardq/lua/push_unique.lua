@@ -14,12 +14,12 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 '1' when an earlier answer was lost: what was stored under the nonce of a record counts as pushed, else '0'
--- ARGV 5 '1' when the id may only be here from earlier, under another number of shards: not here, it is not pushed; '2' when
---         besides it was put where it goes meanwhile: then it is not moving; else '0'
+-- ARGV 5 '1' for a shard that an id may be in from an earlier number of shards only: an id that is not here is not pushed;
+--         '2' likewise, and a parcel of it that is still here was put at its target: the id is not moving; else '0'
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in ms or 0
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
---         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: it is on its way to another
---         shard; elsewhere: it is not here, and is to be pushed where it belongs
+--         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: the id is on its way to another
+--         shard; elsewhere: it is not here, push it to the shard where it belongs
 -- ATOMIC all tasks in one step, each by the conflict table
 -- COST O(n log N)
 local answers, first = {'ok'}, math.huge

@@ -1,5 +1,5 @@
--- put: puts tasks that were taken elsewhere in force here. Again is harmless: the first put used the mark up. One that is
--- here already, because a failover undid a take of it, stays as it is here.
+-- put: stores tasks that were taken out of another shard. A second put changes nothing: the first used the mark up. A task
+-- that is here already, because a failover undid its take, stays as it is.
 -- USES: guard, begin, rouse
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

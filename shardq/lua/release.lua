@@ -1,4 +1,4 @@
--- release: gives permits back: those whose tasks are settled, and those for which there was no task.
+-- release: takes permits back: those whose tasks are settled, and those that were not used.
 -- KEYS 1 bucket HASH
 -- KEYS 2 permits ZSET
 -- ARGV 1 how many were not used, and do not count for the rate

@@ -1,4 +1,4 @@
--- remember: dedup windows that move to this shard. The later end of a window counts.
+-- remember: stores dedup windows that move to this shard. Of two ends of a window the later one counts.
 -- USES: guard, steady
 -- KEYS 1 meta HASH
 -- KEYS 2 seen ZSET

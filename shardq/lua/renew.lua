@@ -1,4 +1,4 @@
--- renew: permits live as long as the leases they were given for.
+-- renew: extends permits together with the leases that they were granted for.
 -- USES: steady
 -- KEYS 1 bucket HASH
 -- KEYS 2 permits ZSET

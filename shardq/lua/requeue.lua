@@ -1,4 +1,4 @@
--- requeue: schedules a dead task again, with all its attempts before it.
+-- requeue: schedules a dead task again, and counts its attempts from 0.
 -- USES: guard, instant, rouse, state
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

@@ -1,5 +1,5 @@
--- seal: writes something, so that a WAIT or WAITAOF that follows on the connection is about all that was written here
--- before.
+-- seal: writes one field, so that a WAIT or WAITAOF that follows on the connection covers every earlier write on this
+-- node.
 -- USES: guard, begin
 -- KEYS 1 meta HASH
 -- ARGV 1 epoch

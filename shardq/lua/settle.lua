@@ -13,7 +13,7 @@
 -- ARGV 4 a: how many acks follow, at most 1,000
 -- ARGV 5.. a times: id, token; then for each other: retry | bury | back, id, token, delay in ms, reason, attempts allowed
 --         to a task that brings no limit of its own
--- RETURNS {'ok', position, answer, …} only the positions (from 1, acks first) with something to say: lost, replaced, dead
+-- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
 --         (a retry that had no attempt left) | {'stale', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
 -- COST O(n log M)

@@ -1,5 +1,5 @@
--- stock: a page of the ids whose records are here. A record is here from its push or its put to its end or its take, in
--- whatever state the task is and through any change of that: what a look through due, ready and leased could miss.
+-- stock: returns a page of the ids whose records are in this shard. A record stays in its place through all changes of
+-- state, so no id is missed; a scan of due, ready and leased could miss a task that changes its state meanwhile.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

@@ -1,4 +1,4 @@
--- swept: notes that nothing is in this shard that belongs elsewhere since the present number of shards came in force.
+-- swept: notes that nothing in this shard belongs elsewhere by the present number of shards.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- ARGV 1 epoch

@@ -1,4 +1,4 @@
--- take: takes tasks out of this shard, all of each at once, and keeps them in moved until they are put where they go.
+-- take: takes tasks out of this shard, and keeps each as a parcel in moved until it is put at its target.
 -- USES: guard, begin
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

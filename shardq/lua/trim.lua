@@ -1,4 +1,4 @@
--- trim: removes dead tasks that are too old or too many, those that died first.
+-- trim: removes dead tasks that are too old or too many, the earliest death first.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

@@ -1,4 +1,4 @@
--- unmark: forgets the marks that are left when all tasks are where they belong: of takes that were never made.
+-- unmark: removes the marks that are left when every task is where it belongs. Their takes were never made.
 -- USES: guard
 -- KEYS 1 meta HASH
 -- KEYS 2 staged HASH

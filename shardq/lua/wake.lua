@@ -1,11 +1,11 @@
--- wake: a wake-up that a process heard and has nobody free for goes to another process that waits.
+-- wake: passes a wake-up on to another waiting process; the caller has no consumer free for it.
 -- USES: guard, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 ready LIST
 -- KEYS 3 waiting ZSET
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 what the wake channels of this shard begin with; a process's name follows
+-- ARGV 3 prefix of the wake channels of this shard; a process's name follows
 -- ARGV 4 topic
 -- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
 -- ATOMIC

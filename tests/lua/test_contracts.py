@@ -1,4 +1,7 @@
-"""The head of each script says what its body does: keys, arguments, parts; the calls give what the heads ask for."""
+"""The head of each script says what its body does: keys, arguments, parts; the calls give what the heads ask for.
+
+The heads of the functions in ``lua/common/`` are compared in ``test_heads_of_common_functions``.
+"""
 
 from __future__ import annotations
 

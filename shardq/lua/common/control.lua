@@ -1,4 +1,5 @@
--- The first lines of scripts in the control slot that depend on the topology, KEYS[1]: as guard does for a shard.
+-- The first lines of scripts on the control slot that depend on the topology, KEYS[1]. They do what guard does for a
+-- shard: they compare the epochs, and set now_us and now_ms.
 local present = redis.call('HGET', KEYS[1], 'epoch')
 if not present then return {'missing'} end
 if tonumber(ARGV[1]) < tonumber(present) then return {'stale', present} end

@@ -1,4 +1,6 @@
--- dated(record): a head that says how long from now its task is good (x below 0) gets the instant in its place.
+-- dated(record): writes an expiry that is relative to the push (x below 0 in the head) as an instant. Uses record and
+-- instant.
+-- RETURNS the record with that head, or as it was
 local function dated(record)
   local first, high, low = string.byte(record, 1, 3)
   if not low or first % 16 < 8 then return record end

@@ -1,7 +1,8 @@
--- Ghosts are entries of a ready list to be passed over: as many of an id as are counted for it, the oldest ones.
--- marked(ids, counts): which of these next entries are such. passed[id]: how many of them were dropped, kept by the body.
--- forget_passed(key): takes the dropped ones off the count. A removal must have come first (begin).
+-- A ghost is an entry of a ready list that is passed over. Of each id as many entries as are counted for it are
+-- ghosts, the oldest ones. The body counts in passed (id -> number) those that it dropped.
 local marks_of, counted, passed = {}, {}, {}
+-- marked(ids, counts): finds the ghosts among the next entries of a list; `counts` has the count of each of these ids.
+-- RETURNS a table: position -> true for a ghost
 local function marked(ids, counts)
   local marks = {}
   for i, id in ipairs(ids) do
@@ -10,6 +11,9 @@ local function marked(ids, counts)
   end
   return marks
 end
+-- forget_passed(key): takes what the body counted in passed off the counts in the HASH `key`. A removal comes before
+-- it (begin), or a server without memory refuses it.
+-- RETURNS nothing
 local function forget_passed(key)
   local gone = {}
   for id, number in pairs(passed) do

@@ -1,7 +1,7 @@
--- The first lines of every script on a shard: who may go on, and what time it is.
--- KEYS[1] is the shard's meta, ARGV[1] the caller's epoch, ARGV[2] an explicit now in µs ('' = the server's clock).
--- A shard without meta was never opened, or was lost by a failover: nothing is written there ('missing').
--- A caller with an old epoch may have the wrong shard: it must refresh and route again ('stale').
+-- The first lines of every script on a shard: they decide if the caller may go on, and set meta, now_us and now_ms.
+-- KEYS[1] is the shard's meta, ARGV[1] the caller's epoch, ARGV[2] an explicit now in µs ('' = the server's clock). A
+-- shard without meta was never opened, or was lost by a failover: nothing is written there ('missing'). A caller with
+-- an old epoch may have the wrong shard: it reads the topology again and chooses the shard anew ('stale').
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'wake_at', 'clock', 'ahead')
 if not meta[1] then return {'missing'} end
 if ARGV[1] ~= meta[1] then

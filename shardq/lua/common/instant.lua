@@ -1,5 +1,8 @@
--- instant(spec): a due time in ms. spec <= 0 is a delay, negated, counted from now and rounded up; > 0 an instant.
+-- Now, rounded up to a whole ms: a delay that starts here is never too short.
 local soon_ms = math.ceil(now_us / 1000)
+-- instant(spec): the due time that a due word stands for. Zero or less is a delay in ms, negated, from now on; above
+-- zero is an instant in ms.
+-- RETURNS the due time in ms
 local function instant(spec)
   local at = tonumber(spec)
   if at > 0 then return at end

@@ -1,11 +1,15 @@
--- An entry of the lease hash: 'failures:lapses:limit:token'. limit is the task's own max_attempts, else what its last
--- claimer allows, or empty; token is empty while nobody holds it, and starts with '~' when the holder's lease was revoked
--- by a replacing push.
+-- An entry of the lease hash is 'failures:lapses:limit:token'. limit is the task's own max_attempts, else what its
+-- last claimer allows, else empty. token is the holder's: empty while nobody holds the task, and with '~' in front
+-- once a replacing push has revoked the lease.
+-- lease_of(entry): reads an entry. A task without one was never leased.
+-- RETURNS failures, lapses, limit, token
 local function lease_of(entry)
   if not entry then return 0, 0, '', '' end
   local failures, lapses, limit, token = string.match(entry, '^(%d+):(%d+):(%d*):(.*)$')
   return tonumber(failures), tonumber(lapses), limit, token
 end
+-- lease_entry(failures, lapses, limit, token): writes an entry.
+-- RETURNS the entry
 local function lease_entry(failures, lapses, limit, token)
   return failures .. ':' .. lapses .. ':' .. limit .. ':' .. token
 end

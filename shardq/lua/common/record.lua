@@ -1,5 +1,7 @@
--- The record: one byte (version * 16 + has_head * 8 + codec); with a head: its length in two bytes, the msgpack head;
--- then the payload. parts_of answers head (or nil) and where the payload begins, or nothing for an unknown version.
+-- A record is one byte (version * 16 + has_head * 8 + codec), with has_head the length of the head in two bytes and
+-- the head in msgpack, and then the payload.
+-- parts_of(record): reads the head, and finds the payload.
+-- RETURNS true, the head or nil, the position where the payload begins; or false when it can't be read
 local function parts_of(record)
   local first = string.byte(record)
   if not first or math.floor(first / 16) ~= 1 then return false end
@@ -19,9 +21,10 @@ local function parts_of(record)
   if not fine or type(head) ~= 'table' then return false end
   return true, head, 4 + length
 end
--- How many records to read next, so that about `left` more bytes are read, given what was read so far: records may be
--- up to 1 MiB each, and a script must not hold the server for long. At most twice as many as before: the first few
--- may have been the small ones.
+-- next_chunk(left, read, bytes): how many records to read next so that they have about `left` bytes, after `read`
+-- records with `bytes` bytes. Records have up to 1 MiB each, and a script must not hold the server for long. At most
+-- twice as many as were read so far: the first few may have been the small ones.
+-- RETURNS a number from 1 to 200
 local function next_chunk(left, read, bytes)
   if read == 0 then return 4 end
   return math.max(1, math.min(200, read * 2, math.floor(left * read / (bytes + 1))))

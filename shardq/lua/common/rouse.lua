@@ -1,9 +1,10 @@
--- rouse(at_ms): something of this shard falls due at at_ms; wakes its poller when that is before the instant the
--- poller sleeps to (wake_at), once a sleep. A wake_at long past means that a bell was lost or nobody polls: ring
--- again, at most once in 50 ms. An instant in the past counts as now. The channel is ARGV[3], in this slot. A user who
--- may not publish still gets the rest: the poller's capped sleep covers it. Call it last: it writes.
 -- A poller steps at least every 20 s: a lease longer than that needs no ring.
 local STEP_MS = 20000
+-- rouse(at_ms): says that something of this shard falls due at at_ms. Rings the bell, channel ARGV[3], if the poller
+-- sleeps past that (wake_at), once a sleep; an instant in the past counts as now. A wake_at that is more than 50 ms
+-- past means that a ring was lost or that nobody polls: then it rings again, at most once in 50 ms. A user who may not
+-- publish still gets the rest, as a poller sleeps for a bounded time. It writes: call it last.
+-- RETURNS nothing
 local function rouse(at_ms)
   if at_ms < now_ms then at_ms = now_ms end
   local wake_at = tonumber(meta[2] or 'never') or math.huge

@@ -1,4 +1,5 @@
--- state_of(id, …): the state of an id and the instant that goes with it (due, deadline, or death).
+-- state_of(id, task, due, leased, dead): the state of an id, by these four keys.
+-- RETURNS scheduled, its due time | leased, its deadline | dead, its time of death | ready | gone
 local function state_of(id, task, due, leased, dead)
   local at = redis.call('ZSCORE', due, id)
   if at then return 'scheduled', at end
