@@ -7,12 +7,9 @@ import inspect
 import pytest
 
 from shardq import AsyncGrowth, Engine, Growth, Task
-from tests.engine.conftest import engines
 from tests.resharding.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.states import FAR_S
-
-__all__ = ["engines"]
 
 
 @pytest.fixture
