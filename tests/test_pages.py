@@ -47,7 +47,7 @@ def test_the_front_page_is_short() -> None:
 
 
 def test_modules_named_in_the_architecture_exist() -> None:
-    """The trees of one push, one due task and one expand name files from shardq/ on, or from the package above them."""
+    """The trees of one push, one due task and one resize name files from shardq/ on, or from the package above them."""
     text = (ROOT / "shardq/README.md").read_text(encoding="utf-8")
     names = set(re.findall(r"^ {4,}(?:[a-z_]+/)?([a-z_]+\.(?:py|lua)) ", text, re.MULTILINE))
     known = {path.name for path in (ROOT / "shardq").rglob("*") if path.suffix in (".py", ".lua")}

@@ -111,8 +111,8 @@ roles:
   worker      claims tasks and says what became of them
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
-  operator    stats, topics, shards, expand, shrink, dead, requeue, purge,
-              pause, resume, limit, forward, get, cancel, reschedule
+  operator    stats, topics, shards, resize, expand, shrink, dead, requeue,
+              purge, pause, resume, limit, forward, get, cancel, reschedule
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

@@ -14,7 +14,7 @@ from shardq.cli.by_id import cancel, get, reschedule
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.forward import forward
-from shardq.cli.grow.command import expand, shrink
+from shardq.cli.grow.command import expand, resize, shrink
 from shardq.cli.options import Given, shared
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
 from shardq.cli.push.command import push
@@ -63,7 +63,7 @@ def app() -> None:
 
 for command in (
     *(demo, run, push, get, cancel, reschedule, forward, stats),
-    *(topics, shards, expand, shrink, dead, requeue, purge, pause, resume, limit, acl),
+    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, acl),
 ):
     app.add_command(command)
 

@@ -1,6 +1,6 @@
 """How far the sweep of each shard is: what an engine without pollers of its own does not know.
 
-Used by ``shards``, ``expand`` and ``shrink``. Plain reads; they change nothing and wake nobody.
+Used by ``shards``, ``resize``, ``expand`` and ``shrink``. Plain reads; they change nothing and wake nobody.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Literal
 
 from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount
 from shardq.layout.topology import Limit, Route, Topology
@@ -38,14 +39,17 @@ def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
     return Limit(rate=rate, concurrency=concurrency)
 
 
-def check_resize(topology: Topology, shards: int, rate: float | None, *, grows: bool) -> None:
+ResizeVerb = Literal["resize", "expand", "shrink"]
+
+
+def check_resize(topology: Topology, shards: int, rate: float | None, verb: ResizeVerb) -> None:
     check_shards(shards)
     check_rate(rate)
     present = topology.shards
-    if topology.pending != shards and (shards < present if grows else shards > present):
-        verb, other = ("expand", "shrink") if grows else ("shrink", "expand")
+    needed: ResizeVerb = "expand" if shards > present else "shrink" if shards < present else verb
+    if topology.pending != shards and verb not in ("resize", needed):
         raise InvalidShardCount(
-            f"there are {present} shards, so {verb}({shards}) is not possible; use {other}({shards})"
+            f"there are {present} shards, so {verb}({shards}) is not possible; use {needed}({shards})"
         )
 
 

@@ -15,7 +15,7 @@ from shardq import recovery
 from shardq.calls.control import living
 from shardq.dispatcher.membership import dispatchers
 from shardq.engine import control
-from shardq.engine.arguments import check_purge, check_resize, limit_of, route_of
+from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
@@ -56,29 +56,34 @@ class AsyncOperatorCommands(EngineBase, ABC):
         driver = await self._open_driver()
         await arun(driver, control.route(self._map(), topic, route))
 
-    async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """More shards, while everything runs. Returns when new tasks go by the new number; dispatchers move the rest.
+    async def resize(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+        """Another number of shards, more or fewer, while everything runs. Returns when new tasks go by the new number;
+        dispatchers move the rest, and shards that fall away are served until they are empty.
 
         ``rate``: tasks a second to move at most. Again, by anybody, goes on with a change that was interrupted, at the
         rate given now; raises ChangeUnderWay when another number was announced before.
         """
-        return await self._resize(shards, rate, grows=True)
+        return await self._resize(shards, rate)
+
+    async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+        """``resize`` to more shards; fewer than there are is refused."""
+        return await self._resize(shards, rate, "expand")
 
     async def shrink(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """Fewer shards, likewise. Those that fall away are served until they are empty."""
-        return await self._resize(shards, rate, grows=False)
+        """``resize`` to fewer shards; more than there are is refused."""
+        return await self._resize(shards, rate, "shrink")
 
-    async def _resize(self, shards: int, rate: float | None, *, grows: bool) -> AsyncGrowth:
+    async def _resize(self, shards: int, rate: float | None, verb: ResizeVerb = "resize") -> AsyncGrowth:
         driver = await self._open_driver()
         cache = self._map()
         await arun(driver, recovery.refresh(cache))
-        check_resize(cache.topology, shards, rate, grows=grows)
+        check_resize(cache.topology, shards, rate, verb)
         members = await driver.call(living(cache.control))
         await arun(driver, resize(cache, shards, rate=rate, members=members))
         return await self.growth()
 
     async def preview(self, shards: int) -> Preview:
-        """Estimates what ``expand(shards)`` or ``shrink(shards)`` would move, by shard and by node. Moves nothing."""
+        """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing."""
         check_shards(shards)
         driver = await self._open_driver()
         return await arun(driver, preview_resize(self._map(), shards, driver.node_of))

@@ -32,6 +32,7 @@ COMMANDS: dict[str, int] = {
     "stats": 0,
     "topics": 0,
     "shards": 0,
+    "resize 4": 0,
     "expand 4": 0,
     "shrink 4 --dry-run": 0,
     "dead": 0,

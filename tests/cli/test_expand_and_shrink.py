@@ -1,4 +1,4 @@
-"""expand, shrink and shards: what they say, and that they do it."""
+"""resize, expand, shrink and shards: what they say, and that they do it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def homes(engine: Engine) -> list[int]:
     return [shard.scheduled for shard in engine.stats().shards]
 
 
-def test_dry_run_moves_nothing(shardq: Shell, full: Engine) -> None:
+@pytest.mark.parametrize("verb", ["resize", "expand"])
+def test_dry_run_moves_nothing(shardq: Shell, full: Engine, verb: str) -> None:
     before = homes(full)
-    told = shardq.run("expand", "8", "--dry-run", "--rate", "100", "--json").object
+    told = shardq.run(verb, "8", "--dry-run", "--rate", "100", "--json").object
     assert (told["present"], told["shards"]) == (SHARDS, 8)
     assert TASKS / 4 < told["tasks"] < 3 * TASKS / 4
     assert told["seconds"] == told["tasks"] / 100
@@ -51,7 +52,7 @@ def test_dry_run_moves_nothing(shardq: Shell, full: Engine) -> None:
         assert sum(node[way] for node in told["nodes"]) == told["tasks"]
         assert sum(node[f"{way}_bytes"] for node in told["nodes"]) == told["bytes"] > 0
     assert 0 <= told["between_nodes"]["tasks"] <= told["tasks"]
-    done = shardq.run("expand", "8", "--dry-run")
+    done = shardq.run(verb, "8", "--dry-run")
     assert (done.code, done.err) == (0, "")
     assert done.lines[0].split() == ["node", "leaving", "bytes", "coming", "bytes"]
     assert f"from {SHARDS} to 8 shards: about {told['tasks']} tasks would move" in done.out
@@ -89,9 +90,10 @@ def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engi
     assert shardq.run("expand", "8").err == NOBODY + "\n"
 
 
-def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
+@pytest.mark.parametrize(("more", "fewer"), [("expand", "shrink"), ("resize", "resize")])
+def test_there_and_back_waiting(shardq: Shell, full: Engine, more: str, fewer: str) -> None:
     full.start()
-    grown = shardq.run("expand", "8", "--wait")
+    grown = shardq.run(more, "8", "--wait")
     assert grown.code == 0
     # those that move stood still for seconds, if anything
     assert set(grown.err.splitlines()) <= {NOBODY}
@@ -99,16 +101,14 @@ def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
     assert grown.lines[-1] == f"8 shards are in force, and every task is where it belongs: {moved} moved"
     assert full.growth().done()
     assert min(homes(full)) > 0
-    back = shardq.run("shrink", "3", "--wait", "--json")
+    back = shardq.run(fewer, "3", "--wait", "--json")
     assert back.code == 0
     assert set(back.err.splitlines()) <= {NOBODY}
     assert {"shards": 3, "in_force": True, "done": True, "swept": 3, "of": 3}.items() <= back.object.items()
     assert back.object["dispatchers"] <= 1
     assert back.object["moved"] > TASKS / 2, "those of shards that are gone count too"
     assert sum(homes(full)) == TASKS
-    assert shardq.run("expand", "3").out.startswith(
-        "3 shards are in force, and every task is where it belongs: 0 moved"
-    )
+    assert shardq.run(more, "3").out.startswith("3 shards are in force, and every task is where it belongs: 0 moved")
 
 
 def test_a_bar_on_a_terminal(shardq: Shell, full: Engine) -> None:
@@ -154,8 +154,8 @@ def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
         ),
         (["expand", "2", "--dry-run"], "so `shardq expand 2` is not possible"),
         (["shrink", "8"], "so `shardq shrink 8` is not possible"),
-        (["expand", "8", "--dry-run", "--wait"], "nothing to --wait for"),
-        (["expand", "0"], "not in the range 1<=x<=1024"),
+        (["resize", "8", "--dry-run", "--wait"], "nothing to --wait for"),
+        (["resize", "0"], "not in the range 1<=x<=1024"),
         (["expand", "8", "--rate", "0"], "--rate"),
     ):
         done = shardq.run(*words)

@@ -190,8 +190,8 @@ def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, word
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
     for words in (
-        *(["shards"], ["expand", "8"], ["shrink", "2"], ["dead"], ["requeue", "x"], ["purge", "--topic", "x", "--yes"]),
-        *(["pause", "x"], ["resume", "x"], ["limit", "x", "--off"]),
+        *(["shards"], ["resize", "8"], ["expand", "8"], ["shrink", "2"], ["dead"], ["requeue", "x"]),
+        *(["purge", "--topic", "x", "--yes"], ["pause", "x"], ["resume", "x"], ["limit", "x", "--off"]),
     ):
         done = shardq.run(*words)
         assert (done.code, done.out) == (1, ""), words

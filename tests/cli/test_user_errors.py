@@ -16,7 +16,7 @@ from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
     *("demo", "run", "push", "get", "cancel", "reschedule", "forward", "stats"),
-    *("topics", "shards", "expand", "shrink", "dead", "requeue", "purge", "pause", "resume", "limit", "acl"),
+    *("topics", "shards", "resize", "expand", "shrink", "dead", "requeue", "purge", "pause", "resume", "limit", "acl"),
 )
 
 

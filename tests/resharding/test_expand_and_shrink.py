@@ -56,7 +56,7 @@ def test_everything_moves_as_it_was(engine: Engine, servers: Servers, name: str,
     engine.push_many([Task(n, delay=FAR_S + n, id=f"own{n}", dedup=7200) for n in range(1500)])
     before = stored(servers, name, SHARDS)
     assert len(before) == 3060
-    growth = engine.expand(shards) if shards > SHARDS else engine.shrink(shards)
+    growth = engine.resize(shards)
     assert growth.wait(30), growth
     after = stored(servers, name, 16)
     assert without_shard(after) == without_shard(before)
@@ -121,6 +121,7 @@ def test_the_same_number_again_is_no_change(engine: Engine) -> None:
     epoch = engine.topology.epoch
     assert engine.expand(SHARDS).done()
     assert engine.shrink(SHARDS).wait(0)
+    assert engine.resize(SHARDS).wait(0)
     assert engine.topology.epoch == epoch
 
 
@@ -131,11 +132,12 @@ def test_numbers_that_are_not_possible(engine: Engine, servers: Servers, name: s
     with pytest.raises(InvalidShardCount, match=r"shrink\(9\) is not possible; use expand\(9\)"):
         engine.shrink(9)
     for shards in (0, 1025, -1):
-        with pytest.raises(InvalidShardCount):
-            engine.expand(shards)
+        for change in (engine.resize, engine.expand, engine.shrink):
+            with pytest.raises(InvalidShardCount):
+                change(shards)
     for rate in (0, -1.0, float("nan")):
         with pytest.raises(InvalidOption, match="rate"):
-            engine.expand(8, rate=rate)
+            engine.resize(8, rate=rate)
     assert servers.held(name) == before
 
 

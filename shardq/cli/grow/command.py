@@ -1,4 +1,4 @@
-"""expand and shrink: the commands."""
+"""resize, expand and shrink: the commands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import connected, opened
-from shardq.engine.arguments import check_resize
+from shardq.engine.arguments import ResizeVerb, check_resize
 from shardq.layout.slots import MAX_SHARDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def resizing(command: F) -> F:
-    """Adds what both commands take."""
+    """Adds what all three commands take."""
     for add in reversed(
         (
             click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS)),
@@ -43,24 +43,38 @@ def resizing(command: F) -> F:
 
 
 @click.command(
-    short_help="More shards, while all runs.",
+    short_help="Another number of shards, while all runs.",
     epilog="""\b
 example:
-  shardq expand 32 --dry-run
-  shardq expand 32 --wait
-  shardq expand 32 --rate 5000""",
+  shardq resize 32 --dry-run
+  shardq resize 32 --wait
+  shardq resize 32 --rate 5000""",
 )
 @resizing
-def expand(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
-    """Use N shards from now on, more than there are; dispatchers move the tasks that belong elsewhere then.
+def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
+    """Use N shards from now on, be it more or fewer than there are; dispatchers move the tasks that belong elsewhere
+    then, and shards that fall away are served until they are empty.
 
     Returns when N shards are in force. The same again goes on with a change that was interrupted.
     """
-    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, grows=True)
+    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="resize")
 
 
 @click.command(
-    short_help="Fewer shards, while all runs.",
+    short_help="More shards, and never fewer.",
+    epilog="""\b
+example:
+  shardq expand 32 --dry-run
+  shardq expand 32 --wait""",
+)
+@resizing
+def expand(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
+    """Use N shards from now on, as `shardq resize N` does. Refused when N is fewer than there are."""
+    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="expand")
+
+
+@click.command(
+    short_help="Fewer shards, and never more.",
     epilog="""\b
 example:
   shardq shrink 8 --dry-run
@@ -68,24 +82,22 @@ example:
 )
 @resizing
 def shrink(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
-    """Use N shards from now on, fewer than there are; those that fall away are served until they are empty.
-
-    Returns when N shards are in force. The same again goes on with a change that was interrupted.
-    """
-    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, grows=False)
+    """Use N shards from now on, as `shardq resize N` does. Refused when N is more than there are."""
+    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="shrink")
 
 
-def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_run: bool, grows: bool) -> None:
+def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_run: bool, verb: ResizeVerb) -> None:
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
     with opened(given) as engine, connected(engine) as driver:
         if dry_run:
-            check_resize(engine.topology, shards, rate, grows=grows)
+            check_resize(engine.topology, shards, rate, verb)
             Forecast.of(engine, driver, shards).show(given, rate=rate)
             return
         looker = ProgressWatcher(engine, driver, shards)
+        change = {"resize": engine.resize, "expand": engine.expand, "shrink": engine.shrink}[verb]
         try:
-            growth = engine.expand(shards, rate=rate) if grows else engine.shrink(shards, rate=rate)
+            growth = change(shards, rate=rate)
             look = watched(given, looker, growth) if wait else looker.look(growth)
         except KeyboardInterrupt:
             complain(
