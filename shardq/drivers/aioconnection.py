@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from hiredis import HiredisError, ProtocolError
 
-from shardq.drivers.aiosockets import connect_async, dial_async
+from shardq.drivers.aiosockets import connect_async, open_transport
 from shardq.drivers.connection import CHUNK, READ_TIMEOUT_S
 from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
 from shardq.drivers.generators import adrive
@@ -174,7 +174,7 @@ async def open_async_connection(
 ) -> AsyncConnection | Fault:
     """Connects and shakes hands within so many seconds, or returns why that failed."""
     deadline = asyncio.get_running_loop().time() + within
-    connection = await dial_async(settings, address, lambda: AsyncConnection(address), deadline=deadline)
+    connection = await open_transport(settings, address, lambda: AsyncConnection(address), deadline=deadline)
     if isinstance(connection, Fault):
         return connection
     steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)

@@ -17,7 +17,7 @@ from shardq.drivers.tls import context_of
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
-async def dial_async(settings: Settings, address: str, factory: Callable[[], P], *, deadline: float) -> P | Fault:
+async def open_transport(settings: Settings, address: str, factory: Callable[[], P], *, deadline: float) -> P | Fault:
     """A protocol on a connected transport, with TLS where the URL says so. ``deadline`` is by the loop's clock.
 
     Raises InvalidUrl for TLS files only.

@@ -41,7 +41,7 @@ DEPTH_BYTES = 1 << 20
 LOOK_AHEAD = 4
 # All pipelines stand still while one connects: a node that hangs in its hand-shake is left after this long, and then
 # left alone for as long again. Enough for TLS over a few hundred milliseconds of round trip.
-DIAL_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S = 1.0
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -189,7 +189,7 @@ class Pipelines(Generic[K, T]):
                 pipeline.node = self._router.node(
                     pipeline.node.address
                 )  # The map may have dropped the node, and named it again.
-                connection = pipeline.node.take(min(retrying.deadline, begun + DIAL_TIMEOUT_S), wait=False)
+                connection = pipeline.node.take(min(retrying.deadline, begun + CONNECT_TIMEOUT_S), wait=False)
                 if isinstance(connection, Fault):
                     alone = time.monotonic() - begun
                     queue, pipeline.queue = pipeline.queue, deque()

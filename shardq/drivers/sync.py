@@ -108,17 +108,16 @@ class Driver(DriverBase):
     def pubsub(self, node: str) -> PubSubConnection:
         """A connection of the caller's own, for a subscriber. Raises a ServerFault when it fails."""
         timeout = self.settings.connect_timeout
-        connection = self._router.connect(node, time.monotonic() + timeout, protocol=2)
-        if isinstance(connection, Fault):
-            raise connection.error(
-                explained(connection, node, "the subscriber could not connect", timeout)
-            ) from connection.cause
-        try:
-            return PubSubConnection(connection)
-        except OSError as exc:
-            connection.close()
-            fault = of_connecting(exc)
-            raise fault.error(explained(fault, node, "the subscriber could not connect", timeout)) from exc
+        connected = self._router.connect(node, time.monotonic() + timeout, protocol=2)
+        if isinstance(connected, Connection):
+            try:
+                return PubSubConnection(connected)
+            except OSError as exc:
+                connected.close()
+                connected = of_connecting(exc)
+        raise connected.error(
+            explained(connected, node, "the subscriber could not connect", timeout)
+        ) from connected.cause
 
     def _confirmed(self, asked: Confirmation) -> str | Fault | None:
         deadline = time.monotonic() + CONVERSATION_S

@@ -70,7 +70,7 @@ def test_one_dials_for_all(carriers: Carriers, cluster: Cluster, name: str) -> N
     assert carrier.call(command(key, "HLEN", key)) == CALLERS
 
 
-def test_who_waits_for_a_dial_goes_on_with_a_new_map(carriers: Carriers, cluster: Cluster, name: str) -> None:
+def test_who_waits_for_a_connection_goes_on_with_a_new_map(carriers: Carriers, cluster: Cluster, name: str) -> None:
     carrier = carriers.opened(cluster.url, connect_timeout=LONG_S, timeout=LONG_S * 2)
     key = key_in(name, range(8000))
     victim = cluster.node_of_slot(slot_of(key))
