@@ -44,7 +44,7 @@ class AsyncNodeRouter(Routing):
         self._closed, self._loop = None, asyncio.get_running_loop()
         begun, tries = time.monotonic(), 0
         try:
-            while (fault := await adrive(self._finding(), self._ask)) is not None:
+            while (fault := await adrive(self._opening(), self._ask)) is not None:
                 tries += 1
                 await asyncio.sleep(self._pause_s(fault, tries, begun))
         except BaseException:

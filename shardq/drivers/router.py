@@ -61,7 +61,7 @@ class NodeRouter(Routing):
         self._closed = None
         begun, tries = time.monotonic(), 0
         try:
-            while (fault := drive(self._finding(), self._ask)) is not None:
+            while (fault := drive(self._opening(), self._ask)) is not None:
                 tries += 1
                 time.sleep(self._pause_s(fault, tries, begun))
         except BaseException:

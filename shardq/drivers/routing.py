@@ -67,8 +67,8 @@ class Routing:
 
     # ---- the slot map
 
-    def _finding(self) -> Generator[Question, Any, Fault | None]:
-        """Learns the slot map, and checks the servers. Returns why that failed."""
+    def _opening(self) -> Generator[Question, Any, Fault | None]:
+        """One try to open: learns the slot map, and checks the servers. Returns why that failed."""
         fault = yield from self._learning()
         if fault is not None:
             return fault
