@@ -138,10 +138,17 @@ def _connected(process: subprocess.Popen[str], port: int) -> bool:
     )
 
 
-def test_until_main_hears_of_ctrl_c_next_to_nothing_is_loaded() -> None:
-    code = "import sys; known = set(sys.modules); import shardq.cli; print(*sorted(set(sys.modules) - known))"
+@pytest.mark.parametrize(
+    ("module", "loaded"),
+    [
+        ("shardq.cli", ["__future__", "shardq", "shardq.cli", "shardq.lazy"]),
+        ("cluster.entry", ["__future__", "cluster", "cluster.entry"]),
+    ],
+)
+def test_until_main_hears_of_ctrl_c_next_to_nothing_is_loaded(module: str, loaded: list[str]) -> None:
+    code = f"import sys; known = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - known))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONGEST_S)
-    assert done.stdout.split() == ["__future__", "shardq", "shardq.cli", "shardq.lazy"]
+    assert done.stdout.split() == loaded
 
 
 @pytest.mark.parametrize(
