@@ -7,27 +7,33 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    page
-    for folder in ("", "shardq", "tests", "bench", "cluster", ".github")
-    for page in ((ROOT / folder).rglob("*.md") if folder else ROOT.glob("*.md"))
-)
-LONGEST_FRONT_PAGE = 150
+import shardq
 
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
+ROOT = Path(__file__).parents[1]
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and (path.name[0] != "." or path.name == ".github")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
+LONGEST_FRONT_PAGE = 150
+WIDEST_CODE = 99
+"""The characters of a line of code that a browser shows beside the list of files, without scrolling."""
+
+_LINK = re.compile(r"""\]\(([^)\s]+)\)|(?:href|src)="([^"]+)\"""")
+_CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+def prose(page: Path) -> str:
+    return _CODE.sub("", page.read_text(encoding="utf-8"))
+
+
 def anchors(page: Path) -> set[str]:
-    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    heads = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_resolve(page: Path) -> None:
     broken = []
-    for link in _LINK.findall(page.read_text(encoding="utf-8")):
+    for link in map("".join, _LINK.findall(prose(page))):
         assert "://" not in link, "pages name no host"
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
@@ -44,6 +50,19 @@ def test_code_is_python(page: Path) -> None:
 
 def test_the_front_page_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= LONGEST_FRONT_PAGE
+
+
+def test_the_code_of_the_front_page_is_seen_without_scrolling() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    fenced = [line for block in _FENCE.findall(text) for line in block.splitlines()]
+    indented = re.findall(r"^    (.+)$", prose(ROOT / "README.md"), re.MULTILINE)
+    assert [line for line in fenced + indented if len(line) > WIDEST_CODE] == []
+
+
+def test_the_newest_version_of_the_changes_is_that_of_the_package() -> None:
+    text = (ROOT / "shardq/CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (\d+\.\d+\.\d+)", text, re.MULTILINE)
+    assert versions[0] == shardq.__version__
 
 
 def test_modules_named_in_the_architecture_exist() -> None:
