@@ -42,11 +42,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class ShardqError(Exception):
-    """The root of all errors of shardq."""
+    """The root of all errors of shardq.
+
+    >>> try:
+    ...     engine.push({"order": 42})
+    ... except shardq.ShardqError as error:
+    ...     print(type(error).__name__, error)
+    """
 
 
 class BadInput(ShardqError, ValueError):
-    """An argument is outside what is allowed. Nothing was written."""
+    """An argument is outside what is allowed. Nothing was written.
+
+    >>> try:
+    ...     engine.push({"order": 42}, delay=-1)
+    ... except shardq.BadInput as error:
+    ...     print(error)                # says what is allowed
+    """
 
 
 class InvalidDelay(BadInput):
@@ -98,7 +110,13 @@ class InvalidUrl(BadInput):
 
 
 class ServerFault(ShardqError):
-    """The server answered with an error, or did not answer."""
+    """The server answered with an error, or did not answer.
+
+    >>> try:
+    ...     engine.push({"order": 42}, id="order-42")
+    ... except shardq.ServerFault as error:
+    ...     print(error.node, error)    # with an id of your own it is safe to push again
+    """
 
     node: str = ""
     """The address of the server that was asked last; empty where it was none in particular."""
@@ -148,6 +166,12 @@ class SettleError(ServerFault):
     ``settled`` are the ids of those that were, ``lost`` of those whose lease was lost before; ``failed`` maps an id to
     its reason, and nothing was changed for it. ``unknown`` means that the answer was lost. Settle the last two again;
     those of them that were done answer as lost.
+
+    >>> try:
+    ...     consumer.ack(deliveries)
+    ... except shardq.SettleError as error:
+    ...     again = {*error.failed, *error.unknown}
+    ...     consumer.ack(each for each in deliveries if each.id in again)
     """
 
     def __init__(
@@ -175,6 +199,13 @@ class PushError(ShardqError):
     ``stored`` and ``unknown`` are ids, ``failed`` maps an id to its reason, ``ids`` are all ids of the call in
     the order of its tasks. ``unknown`` means that the answer was lost: pushing those again under the same ids
     (``id=``) is safe.
+
+    >>> tasks = [shardq.Task(n, id=f"n-{n}") for n in range(1000)]
+    >>> try:
+    ...     engine.push_many(tasks)
+    ... except shardq.PushError as error:
+    ...     again = {*error.failed, *error.unknown}
+    ...     engine.push_many([task for task in tasks if task.id in again])
     """
 
     def __init__(
@@ -213,6 +244,13 @@ class NotReplicated(ShardqError):
 
     ``reached`` is how many did, of the least replicated. They will be dispatched; pushing them again under the same ids
     is safe, and confirms them anew.
+
+    >>> try:
+    ...     engine.push({"order": 42}, id="order-42", durability="replicated")
+    ... except shardq.NotReplicated as error:
+    ...     print(error.reached, "replicas have it")
+    ... except shardq.DurabilityUnavailable:
+    ...     print("nothing is stored: there is no replica")
     """
 
     def __init__(self, ids: Sequence[str], reached: int, wanted: str, refusal: str = "") -> None:
@@ -227,7 +265,13 @@ class NotReplicated(ShardqError):
 
 
 class Conflict(ShardqError):
-    """The id is taken and on_conflict="reject". ``state`` says where the present holder of the id is."""
+    """The id is taken and on_conflict="reject". ``state`` says where the present holder of the id is.
+
+    >>> try:
+    ...     engine.push({"order": 42}, id="order-42", on_conflict="reject")
+    ... except shardq.Conflict as error:
+    ...     print(error.id, "is", error.state)
+    """
 
     def __init__(self, id: str, state: str) -> None:
         self.id = id
@@ -238,7 +282,13 @@ class Conflict(ShardqError):
 
 
 class ChangeUnderWay(ShardqError):
-    """Another number of shards has been announced, or announced first. ``pending`` is that number."""
+    """Another number of shards has been announced, or announced first. ``pending`` is that number.
+
+    >>> try:
+    ...     engine.resize(8)
+    ... except shardq.ChangeUnderWay as error:
+    ...     engine.growth().wait(timeout=600)   # of the change to error.pending
+    """
 
     def __init__(self, pending: int, wanted: int) -> None:
         self.pending = pending
@@ -249,7 +299,13 @@ class ChangeUnderWay(ShardqError):
 
 
 class LeaseLost(ShardqError):
-    """The lease of these deliveries ran out and was given to another; nothing was changed for them."""
+    """The lease of these deliveries ran out and was given to another; nothing was changed for them.
+
+    >>> try:
+    ...     consumer.ack(delivery)
+    ... except shardq.LeaseLost as error:
+    ...     print(error.ids, "are handled by another")
+    """
 
     def __init__(self, ids: Sequence[str]) -> None:
         self.ids = list(ids)
@@ -261,7 +317,13 @@ class LeaseLost(ShardqError):
 
 
 class PayloadNotDecodable(ShardqError):
-    """A stored payload cannot be read by its codec."""
+    """A stored payload cannot be read by its codec.
+
+    >>> try:
+    ...     engine.get(id)
+    ... except shardq.PayloadNotDecodable as error:
+    ...     print(error)                # pushed with another codec=
+    """
 
 
 class EmbeddedFault(ShardqError):
@@ -269,8 +331,19 @@ class EmbeddedFault(ShardqError):
 
     Raised when an engine opens. A server that is lost later is started again; where it can't be, calls end as
     Unavailable.
+
+    >>> try:
+    ...     engine.open()
+    ... except shardq.EmbeddedFault as error:
+    ...     raise SystemExit(f"no server here: {error}")
     """
 
 
 class EngineClosed(ShardqError):
-    """The engine is closed, or open in another event loop; or this was given out by a parent process, before a fork."""
+    """The engine is closed, or open in another event loop; or this was given out by a parent process, before a fork.
+
+    >>> try:
+    ...     engine.push({"order": 42})
+    ... except shardq.EngineClosed:
+    ...     engine.open()
+    """

@@ -23,7 +23,7 @@ class AsyncConsumer(AsyncConsuming):
     """Claims ready tasks of its topics, the first topic first, and settles them. For one task at a time.
 
     >>> for delivery in await consumer.claim(100, wait=1.0):
-    ...     handle(delivery.payload)
+    ...     await handle(delivery.payload)
     ...     await consumer.ack(delivery)
     """
 

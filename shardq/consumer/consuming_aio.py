@@ -65,7 +65,10 @@ class AsyncConsuming(ABC):
     async def _end(self, delivery: Delivery, done: bool) -> None: ...
 
     async def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
-        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them."""
+        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them.
+
+        >>> deliveries = await consumer.claim(100, wait=1.0)
+        """
         check_claim(max, wait)
         if not wait:
             return await self._claimed(max, self._claims.cache.topology.span())
@@ -91,7 +94,10 @@ class AsyncConsuming(ABC):
             wakeups.waiter_left(waiter, self._claims.planner.left(self._claims.cache.topology.span()))
 
     def close(self) -> None:
-        """Ends a claim that waits. May be called from any thread. Later claims do not wait."""
+        """Ends a claim that waits. May be called from any thread. Later claims do not wait.
+
+        >>> consumer.close()
+        """
         self._closed = True
         event = self._event
         if event is not None:
@@ -126,6 +132,8 @@ class AsyncConsuming(ABC):
     async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
         """Removes tasks that are done. Raises LeaseLost for those given to another consumer meanwhile, and SettleError
         when some shards could not be told; the rest are done.
+
+        >>> await consumer.ack(deliveries)
         """
         by_shard: SettlementsByShard = {s: (acks, ()) for s, acks in acks_by_shard(one_or_many(deliveries)).items()}
         check_held(await self._settled(by_shard), replaced_is_fine=True)
@@ -139,17 +147,25 @@ class AsyncConsuming(ABC):
     ) -> None:
         """Schedules tasks again after ``delay``, as failed attempts. A task without attempts left is dead, for
         ``reason``.
+
+        >>> await consumer.retry(delivery, delay=60, reason="the mail server is busy")
         """
         by_shard = retries(one_or_many(deliveries), delay, reason, self._claims.max_attempts)
         check_held(await self._settled(by_shard), replaced_is_fine=False)
 
     async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
-        """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back."""
+        """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back.
+
+        >>> await consumer.bury(delivery, "no such address")
+        """
         by_shard = burials(one_or_many(deliveries), reason)
         check_held(await self._settled(by_shard), replaced_is_fine=False)
 
     async def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
-        """Lets the leases end ``seconds`` from now. Raises LeaseLost for those no longer held."""
+        """Lets the leases end ``seconds`` from now. Raises LeaseLost for those no longer held.
+
+        >>> await consumer.extend(delivery, 60)
+        """
         held = acks_by_shard(one_or_many(deliveries))
         lease_ms = duration_ms(seconds, "seconds")
         check_held(await arun(self._driver, extend(self._claims, held, lease_ms)), replaced_is_fine=False)

@@ -60,7 +60,10 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     # ---- opening and closing
 
     async def open(self) -> Self:
-        """Connects, and creates the name when it is new. Called by every first use; again after close()."""
+        """Connects, and creates the name when it is new. Called by every first use; again after close().
+
+        >>> await engine.open()
+        """
         async with self._here():
             await self._open()
         return self
@@ -115,6 +118,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
 
         Cancelled, it returns at once, and all that is done all the same.
+
+        >>> await engine.close()
         """
         async with self._here():
             self._closed = True
@@ -162,6 +167,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
 
         Each shard takes a connection. Where the limit of open files of this process (``ulimit -n``) or the servers'
         ``maxclients`` would not do for all shards, the log says so, and ``stats().warnings``.
+
+        >>> await engine.start()
         """
         async with self._here():
             driver = await self._open()
@@ -183,7 +190,10 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         return dispatcher
 
     async def stop(self) -> None:
-        """Ends this process's pollers; other processes take their shards over at once."""
+        """Ends this process's pollers; other processes take their shards over at once.
+
+        >>> await engine.stop()
+        """
         async with self._here():
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
@@ -222,6 +232,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
         forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
+
+        >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
         self._check_not_closed()
         if self._driver is None:
@@ -250,6 +262,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
         weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
         the engine has when the worker runs.
+
+        >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
         """
         return AsyncWorker(
             self.push,

@@ -51,6 +51,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         Exactly once to a list on the same server, at least once to one in another slot of a cluster. A rate given with
         ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of ours get nothing of the topic
         meanwhile.
+
+        >>> await engine.forward("emails", to="mail-queue")
         """
         route = route_of(topic, to, side)
         driver = await self._open_driver()
@@ -62,15 +64,25 @@ class AsyncOperatorCommands(EngineBase, ABC):
 
         ``rate``: tasks a second to move at most. Again, by anybody, goes on with a change that was interrupted, at the
         rate given now; raises ChangeUnderWay when another number was announced before.
+
+        >>> growth = await engine.resize(8)
+        >>> await growth.wait(timeout=600)
+        True
         """
         return await self._resize(shards, rate)
 
     async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """``resize`` to more shards; fewer than there are is refused."""
+        """``resize`` to more shards; fewer than there are is refused.
+
+        >>> growth = await engine.expand(8, rate=1000)
+        """
         return await self._resize(shards, rate, "expand")
 
     async def shrink(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """``resize`` to fewer shards; more than there are is refused."""
+        """``resize`` to fewer shards; more than there are is refused.
+
+        >>> growth = await engine.shrink(2)
+        """
         return await self._resize(shards, rate, "shrink")
 
     async def _resize(self, shards: int, rate: float | None, verb: ResizeVerb = "resize") -> AsyncGrowth:
@@ -83,26 +95,41 @@ class AsyncOperatorCommands(EngineBase, ABC):
         return await self.growth()
 
     async def preview(self, shards: int) -> Preview:
-        """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing."""
+        """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing.
+
+        >>> preview = await engine.preview(64)
+        >>> print(preview.tasks, preview.bytes, preview.nodes)
+        """
         check_shards(shards)
         driver = await self._open_driver()
         return await arun(driver, preview_resize(self._map(), shards, driver.node_of))
 
     async def growth(self) -> AsyncGrowth:
-        """The change of the number of shards that is under way, or the last one: to wait for it, or to look."""
+        """The change of the number of shards that is under way, or the last one: to wait for it, or to look.
+
+        >>> growth = await engine.growth()
+        >>> await growth.wait(timeout=600)
+        True
+        """
         driver = await self._open_driver()
         cache = self._map()
         span = len(cache.topology.span())
         return AsyncGrowth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
 
     async def pause(self, topic: str) -> None:
-        """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready."""
+        """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready.
+
+        >>> await engine.pause("mail")
+        """
         check_topic(topic)
         driver = await self._open_driver()
         await arun(driver, control.pause(self._map(), topic, pause=True))
 
     async def resume(self, topic: str) -> None:
-        """Gives the topic out again."""
+        """Gives the topic out again.
+
+        >>> await engine.resume("mail")
+        """
         check_topic(topic)
         driver = await self._open_driver()
         await arun(driver, control.pause(self._map(), topic, pause=False))
@@ -110,6 +137,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
     async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
         fleet; neither ends the limits. Of a forwarded topic the rate only: its tasks leave, and are not counted.
+
+        >>> await engine.limit("invoice", rate=100, concurrency=20)
         """
         limit = limit_of(topic, rate, concurrency)
         driver = await self._open_driver()
@@ -118,6 +147,9 @@ class AsyncOperatorCommands(EngineBase, ABC):
     async def dead(self, topic: str | None = None) -> AsyncIterator[DeadTask]:
         """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page. Also
         while tasks are moved between shards each is met, and once.
+
+        >>> async for task in engine.dead("mail"):
+        ...     print(task.id, task.died, task.reason)
         """
         if topic is not None:
             check_topic(topic)
@@ -129,7 +161,10 @@ class AsyncOperatorCommands(EngineBase, ABC):
                     yield self._dead_task(dead_record)
 
     async def requeue_all(self, topic: str | None = None) -> int:
-        """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many."""
+        """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many.
+
+        >>> print(await engine.requeue_all("mail"), "tasks run again")
+        """
         # all listed before the first is requeued: those that die again meanwhile would be met again, without end
         driver = await self._open_driver()
         ids = [task.id async for task in self.dead(topic)]
@@ -139,6 +174,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
 
         Those that are running finish. What is pushed meanwhile may stay; what is moved to another shard meanwhile goes.
+
+        >>> print(await engine.purge("mail"), "tasks removed")
         """
         check_purge(topic, everything)
         driver = await self._open_driver()
@@ -147,6 +184,9 @@ class AsyncOperatorCommands(EngineBase, ABC):
     async def stats(self) -> Stats:
         """Counts for each shard and in total. No snapshot: shards are seen one after the other, and one that can't be
         seen says why.
+
+        >>> stats = await engine.stats()
+        >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)
         """
         driver = await self._open_driver()
         timeout = min(self.options.timeout, STATS_TIMEOUT_S)

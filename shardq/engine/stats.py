@@ -32,7 +32,11 @@ NAMED = 5
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard."""
+    """One shard.
+
+    >>> for shard in engine.stats().shards:
+    ...     print(shard.shard, shard.node, shard.scheduled, shard.poller, shard.error)
+    """
 
     shard: int
     node: str
@@ -63,7 +67,11 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """All shards. The totals add up what was seen shard by shard, one after the other."""
+    """All shards. The totals add up what was seen shard by shard, one after the other.
+
+    >>> stats = engine.stats()
+    >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)
+    """
 
     name: str
     epoch: int

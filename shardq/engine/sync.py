@@ -51,7 +51,10 @@ class Engine(TaskCommands, OperatorCommands):
     # ---- opening and closing
 
     def open(self) -> Self:
-        """Connects, and creates the name when it is new. Called by every first use; again after close()."""
+        """Connects, and creates the name when it is new. Called by every first use; again after close().
+
+        >>> engine.open()
+        """
         with self._lock:
             self._closed = False
             if self._driver is None:
@@ -69,7 +72,10 @@ class Engine(TaskCommands, OperatorCommands):
         return self
 
     def close(self) -> None:
-        """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay."""
+        """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
+
+        >>> engine.close()
+        """
         with self._lock:
             self.stop()
             self._closed = True
@@ -95,6 +101,8 @@ class Engine(TaskCommands, OperatorCommands):
 
         Each shard takes a connection. Where the limit of open files of this process (``ulimit -n``) or the servers'
         ``maxclients`` would not do for all shards, the log says so, and ``stats().warnings``.
+
+        >>> engine.start()
         """
         with self._lock:
             self.open()
@@ -112,7 +120,10 @@ class Engine(TaskCommands, OperatorCommands):
                 self._dispatcher = dispatcher
 
     def stop(self) -> None:
-        """Ends this process's pollers; other processes take their shards over at once."""
+        """Ends this process's pollers; other processes take their shards over at once.
+
+        >>> engine.stop()
+        """
         with self._lock:
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
@@ -138,6 +149,9 @@ class Engine(TaskCommands, OperatorCommands):
 
         What comes while one sending is under way goes with the next; ``linger``: seconds to wait for more company than
         that. Close it, or use it in a ``with`` block, to send the rest.
+
+        >>> with engine.buffered() as buffer:
+        ...     pending = buffer.push({"order": 42}, delay=60)
         """
         check_seconds(linger, "linger", most=60)
         self._open_driver()
@@ -162,6 +176,8 @@ class Engine(TaskCommands, OperatorCommands):
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
         forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
+
+        >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
         driver = self._open_driver()
         return Consumer(driver, self._claims(names, topics, lease, name), self._open_wakeups)
@@ -187,6 +203,8 @@ class Engine(TaskCommands, OperatorCommands):
         ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
         weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
         the engine has when the worker runs.
+
+        >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
         """
         return Worker(
             self.push,

@@ -56,6 +56,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
         buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
         have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
+
+        >>> await engine.push({"order": 42}, delay=1800)
+        >>> await engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
         """
         entries = self._packer.one(
             Task(
@@ -83,6 +86,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
         All or nothing for each batch of at most ``batch`` tasks of one shard; raises PushError when not all are stored.
+
+        >>> ids = await engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
         entries = self._packed_many(tasks, batch)
         if durability is not None:
@@ -96,6 +101,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
         its window of some thousand tasks is stored and yielded; of that window nothing is sent. A window that is not
         stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
+
+        >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
+        ...     print(len(ids), "more are stored")
         """
         check_batch(batch)
         source = each_task(tasks)
@@ -117,7 +125,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     # ---- by id
 
     async def cancel(self, id: str) -> Outcome:
-        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost."""
+        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost.
+
+        >>> if await engine.cancel(id):
+        ...     print("it will not be delivered")
+        """
         checked_id(id)
         driver = await self._open_driver()
         return await arun(driver, by_id.cancel(self._map(), id))
@@ -127,6 +139,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     ) -> Outcome:
         """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
         lost.
+
+        >>> await engine.reschedule(id, delay=60)
+        <Outcome.MOVED: 'moved'>
         """
         checked_id(id)
         due = moved_due(delay, at)
@@ -138,6 +153,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     ) -> Outcome:
         """Schedules a dead task again, with all its attempts: requeued, what it is instead, or unknown when an answer
         was lost.
+
+        >>> if not (outcome := await engine.requeue(id)):
+        ...     print(f"not dead, but {outcome}")
         """
         checked_id(id)
         due = due_spec(delay, at)
@@ -145,7 +163,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         return await arun(driver, by_id.requeue(self._map(), id, due))
 
     async def get(self, id: str) -> TaskInfo | None:
-        """Returns the state of a task; None when it is gone."""
+        """Returns the state of a task; None when it is gone.
+
+        >>> if info := await engine.get(id):
+        ...     print(info.state, info.due, info.payload)
+        """
         checked_id(id)
         driver = await self._open_driver()
         return await arun(driver, by_id.get(self._map(), id, self.options.codec))

@@ -38,7 +38,14 @@ _OWN = 7
 
 
 class Codec(Protocol):
-    """How payloads become bytes and come back. An object of your own as ``codec=`` is used as it is."""
+    """How payloads become bytes and come back. An object of your own as ``codec=`` is used as it is.
+
+    >>> class Text:
+    ...     name = "text"
+    ...     def encode(self, payload): return payload.encode()
+    ...     def decode(self, data): return data.decode()
+    >>> notes = shardq.Engine(codec=Text())
+    """
 
     @property
     def name(self) -> str:

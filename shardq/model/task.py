@@ -32,6 +32,9 @@ class Task(TaskOptions, frozen=True):
 
     ``delay`` counts from the moment the server takes the task, by the server's clock; ``at`` is an instant: an
     aware datetime or epoch seconds. With neither the task is due now. ``id`` is the part after the topic.
+
+    >>> task = shardq.Task({"order": 42}, delay=1800, topic="invoice", id="invoice-42")
+    >>> ids = engine.push_many([task])
     """
 
     payload: Any
@@ -42,6 +45,10 @@ class Receipt(str):
 
     ``outcome`` is pushed, replaced, kept (the id was taken, and ``state`` says where its task is) or seen (its dedup
     window is open and its task was pushed before).
+
+    >>> receipt = engine.push({"order": 42}, id="order-42")
+    >>> receipt, receipt.outcome
+    ('order-42', 'pushed')
     """
 
     # A dict for each would be half of the work of making receipts, and of throwing them away.
@@ -78,7 +85,7 @@ AsyncReceipt = Coroutine[Any, Any, Receipt]
 class Outcome(enum.StrEnum):
     """The outcome of a command given by id. True only when it did what was asked.
 
-    >>> bool(Outcome.CANCELLED), bool(Outcome.RUNNING)
+    >>> bool(shardq.Outcome.CANCELLED), bool(shardq.Outcome.RUNNING)
     (True, False)
     """
 
@@ -97,7 +104,12 @@ class Outcome(enum.StrEnum):
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one task at one instant."""
+    """The state of one task at one instant.
+
+    >>> info = engine.get(id)
+    >>> info.state, info.attempt, info.payload
+    ('scheduled', 1, {'order': 42})
+    """
 
     id: str
     topic: str
@@ -119,7 +131,11 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead task, as ``engine.dead()`` lists it."""
+    """One dead task, as ``engine.dead()`` lists it.
+
+    >>> for task in engine.dead():
+    ...     print(task.id, task.died, task.reason, task.payload)
+    """
 
     id: str
     topic: str
@@ -134,7 +150,11 @@ class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One task in a consumer's hands, under a lease."""
+    """One task in a consumer's hands, under a lease.
+
+    >>> for delivery in consumer.claim(100, wait=1.0):
+    ...     print(delivery.id, delivery.topic, delivery.payload, delivery.attempt)
+    """
 
     id: str
     topic: str

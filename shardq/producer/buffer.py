@@ -64,7 +64,11 @@ class _Sending:
 
 
 class Pending:
-    """A push in flight. ``id`` is known at once; ``result()`` waits until the task is stored."""
+    """A push in flight. ``id`` is known at once; ``result()`` waits until the task is stored.
+
+    >>> pending = buffer.push({"order": 42})
+    >>> receipt = pending.result(timeout=5)
+    """
 
     __slots__ = ("_position", "_sending", "id")
 
@@ -78,12 +82,18 @@ class Pending:
         return f"<Pending {self.id}: {'done' if self.done() else 'under way'}>"
 
     def done(self) -> bool:
-        """True if ``result`` would not wait."""
+        """True if ``result`` would not wait.
+
+        >>> if pending.done():
+        ...     print(pending.result())
+        """
         return self._sending.done.is_set()
 
     def result(self, timeout: float | None = None) -> Receipt:
         """Returns the receipt once the task is stored. Raises the error if it is not, and TimeoutError if that takes
         longer.
+
+        >>> receipt = pending.result(timeout=5)
         """
         sending = self._sending
         if not sending.done.wait(timeout):
@@ -109,6 +119,9 @@ class Pending:
 class Buffer:
     """The buffer that ``engine.buffered()`` returns. Thread-safe. ``close()``, or leaving its ``with`` block, sends the
     rest.
+
+    >>> with engine.buffered(linger=0.01) as buffer:
+    ...     pending = buffer.push({"order": 42}, delay=60)
     """
 
     def __init__(self, pack: Pack, send: Send, *, linger: float) -> None:
@@ -153,7 +166,10 @@ class Buffer:
         self.close()
 
     def push(self, payload: Any, **options: Any) -> Pending:
-        """Like ``engine.push``, with the same options. Raises at once for wrong arguments."""
+        """Like ``engine.push``, with the same options. Raises at once for wrong arguments.
+
+        >>> pending = buffer.push({"order": 42}, delay=60)
+        """
         packed = self._pack(payload, options)
         with self._lock:
             while len(self._open.entries.ids) >= 2 * WINDOW and not self._closed:
@@ -178,6 +194,8 @@ class Buffer:
     def flush(self) -> None:
         """Returns when everything pushed so far is stored. Raises one PushError for all tasks sent since the last flush
         that are not stored.
+
+        >>> buffer.flush()
         """
         with self._lock:
             told = self._told
@@ -189,7 +207,10 @@ class Buffer:
         self._raise_failures(told)
 
     def close(self) -> None:
-        """Sends the rest and waits for it. Raises like ``flush``."""
+        """Sends the rest and waits for it. Raises like ``flush``.
+
+        >>> buffer.close()
+        """
         with self._lock:
             told = self._told
             self._closed = True

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class AsyncGrowth:
-    """A change of the number of shards: to ``wait`` for its end, or to look at its ``progress``."""
+    """A change of the number of shards: to ``wait`` for its end, or to look at its ``progress``.
+
+    >>> growth = await engine.growth()
+    >>> print((await growth.progress()).fraction)
+    """
 
     def __init__(
         self,
@@ -36,12 +40,20 @@ class AsyncGrowth:
         return f"<{type(self).__name__}: {self._seen or 'progress() has not been asked yet'}>"
 
     async def progress(self) -> Progress:
-        """Asks the servers how far it is."""
+        """Asks the servers how far it is.
+
+        >>> progress = await growth.progress()
+        >>> print(progress.moved, progress.fraction)
+        """
         self._seen = await arun(self._driver, self._progress())
         return self._seen
 
     async def done(self) -> bool:
-        """Asks the servers, too: True when every task is where it belongs."""
+        """Asks the servers, too: True when every task is where it belongs.
+
+        >>> await growth.done()
+        True
+        """
         return (await self.progress()).done
 
     async def wait(self, timeout: float | None = None) -> bool:
@@ -49,6 +61,9 @@ class AsyncGrowth:
 
         The dispatchers move the tasks; a warning is logged when none runs. Ready and leased tasks do not move: they are
         waited for.
+
+        >>> if not await growth.wait(timeout=600):
+        ...     print("tasks are still moved")
         """
         if timeout is not None:
             check_seconds(timeout, "timeout")

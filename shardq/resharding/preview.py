@@ -30,6 +30,12 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
+    """The tasks that another number of shards would move.
+
+    >>> preview = engine.preview(64)
+    >>> print(preview.tasks, preview.bytes, preview.nodes)
+    """
+
     shards: int
     flows: list[Flow]
     nodes: Mapping[str, tuple[int, int]]

@@ -22,7 +22,11 @@ needs to take over from another.
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a change of the number of shards."""
+    """The progress of a change of the number of shards.
+
+    >>> progress = engine.growth().progress()
+    >>> print(f"{progress.fraction:.0%} of {progress.of} shards, {progress.moved} tasks moved")
+    """
 
     shards: int
     in_force: bool

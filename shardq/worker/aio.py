@@ -72,6 +72,8 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
 
         Signals are heard in the main thread. SIGHUP, which a closed terminal sends, ends nothing when it is ignored, as
         under nohup, or has a handler of the program's own.
+
+        >>> await worker.run()
         """
         self._plan()
         loop = asyncio.get_running_loop()
@@ -110,7 +112,10 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         stopping.result()
 
     def stop(self) -> None:
-        """Ends ``run``. Call it from its loop, also before ``run`` begins. Called again, it ends it without grace."""
+        """Ends ``run``. Call it from its loop, also before ``run`` begins. Called again, it ends it without grace.
+
+        >>> worker.stop()
+        """
         if not self._stop.set():
             self._hurry.set()
         if self._ended is not None:

@@ -113,6 +113,10 @@ class WorkerBase(TaskDecorator[T]):
 
         A handler that returns work undone, such as a coroutine, a generator or a future, has failed. Each call has a
         context (``contextvars``) of its own, which is empty at first; a ``threading.local`` is its thread's.
+
+        >>> @worker.on("mail", timeout=60, max_attempts=5)
+        ... def send(delivery):
+        ...     print(delivery.payload, delivery.attempt)
         """
 
         check_on(topic, type)
@@ -153,6 +157,10 @@ class WorkerBase(TaskDecorator[T]):
     def use(self, middleware: object) -> None:
         """Calls the object's before(delivery), after(delivery) and error(delivery, exception), as far as it has
         them.
+
+        >>> class Log:
+        ...     def before(self, delivery): print(delivery.id)
+        >>> worker.use(Log())
         """
         self._hooks.use(middleware)
 

@@ -40,6 +40,10 @@ class NamedTask(Generic[P, R, T]):
     """A function that can be called as before, and pushed to be called by a worker: ``send.push("ann", "hello")``.
 
     With an ``AsyncEngine`` a push is awaited.
+
+    >>> @engine.task(topic="mail")
+    ... def send(to: str, text: str): ...
+    >>> send.push("ann@example.org", "hello")
     """
 
     def __init__(self, push: Callable[..., T], function: Callable[P, R], name: str, topic: str) -> None:
@@ -57,7 +61,10 @@ class NamedTask(Generic[P, R, T]):
         return f"<NamedTask {self.name} on topic {self.topic!r}>"
 
     def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Pushes a call with these arguments, which must be what the codec can encode. Due now; see ``options``."""
+        """Pushes a call with these arguments, which must be what the codec can encode. Due now; see ``options``.
+
+        >>> send.push("ann@example.org", text="hello")
+        """
         return self.options().push(*args, **kwargs)
 
     def options(
@@ -77,6 +84,8 @@ class NamedTask(Generic[P, R, T]):
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
 
         ``topic``: another one than the task's, where a task of the same name is declared, too.
+
+        >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         """
         return Pusher(
             self,
@@ -107,7 +116,11 @@ class NamedTask(Generic[P, R, T]):
 
 
 class Pusher(Generic[P, T]):
-    """A task with the options of its pushes; ``NamedTask.options`` returns it. May push many times."""
+    """A task with the options of its pushes; ``NamedTask.options`` returns it. May push many times.
+
+    >>> later = send.options(delay=60)
+    >>> later.push("ann@example.org", "hello")
+    """
 
     def __init__(self, task: NamedTask[P, Any, T], options: Mapping[str, Any]) -> None:
         self._task = task
@@ -118,7 +131,10 @@ class Pusher(Generic[P, T]):
         return f"<Pusher of {self._task.name}: {given}>"
 
     def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Pushes a call with these arguments, and with the options."""
+        """Pushes a call with these arguments, and with the options.
+
+        >>> send.options(delay=60).push("ann@example.org", text="hello")
+        """
         return self._task._pushed(args, kwargs, self._options)
 
 

@@ -14,6 +14,10 @@ class Retry(Exception):
     """Raised by a handler: try again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt.
 
     ``Retry`` and ``Bury`` count also as the only exception of a group, such as a task group makes.
+
+    >>> @worker.on("mail")
+    ... def send(delivery):
+    ...     raise shardq.Retry(delay=60, reason="the mail server is busy")
     """
 
     # Also of a subclass that does not call our __init__.
@@ -30,7 +34,12 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler: the task is dead at once, for ``reason``."""
+    """Raised by a handler: the task is dead at once, for ``reason``.
+
+    >>> @worker.on("mail")
+    ... def send(delivery):
+    ...     raise shardq.Bury("no such address")
+    """
 
     reason: str = "the handler asked for a burial"
 
@@ -50,6 +59,8 @@ class Backoff:
 
     Full jitter spreads what failed together, so that it does not come back together. A subclass may have a ``delay_s``
     of its own; where that fails, the delay is the one of ``Backoff()``.
+
+    >>> worker = engine.worker(backoff=shardq.Backoff(base=2, cap=600))
     """
 
     base: float = 1.0
@@ -60,7 +71,11 @@ class Backoff:
             raise InvalidOption(f"{self!r} is not possible; give 0 <= base <= cap, in seconds")
 
     def delay_s(self, attempt: int) -> float:
-        """The delay after the attempt of this number, from 1."""
+        """The delay after the attempt of this number, from 1.
+
+        >>> 0 <= shardq.Backoff(base=2, cap=600).delay_s(3) <= 8
+        True
+        """
         # 2 to the 60th is past any cap
         return random.uniform(0.0, min(self.cap, self.base * 2.0 ** min(attempt - 1, 60)))
 

@@ -77,6 +77,8 @@ class Worker(WorkerBase[Receipt]):
         them to stop together, and a second signal to hurry; one that is frozen is killed in the end. A child that gets
         SIGTERM itself ends in this order, too, and is replaced; all do when this process is killed. Where children
         die again and again at their start, the next are started after longer and longer pauses.
+
+        >>> worker.run()
         """
         self._plan()
         try:
@@ -102,6 +104,8 @@ class Worker(WorkerBase[Receipt]):
     def stop(self) -> None:
         """Ends ``run``. May be called from any thread, also before ``run`` begins. Called again, it ends it without
         grace.
+
+        >>> worker.stop()
         """
         if not self._stop.set():
             self._hurry.set()
