@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import random
 import ssl
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from shardq.drivers.faults import ErrorReply, Fault, Reaction, of_reply
 from shardq.drivers.settings import Settings, bracketed
 from shardq.drivers.slots import SlotMap, from_cluster_slots, located
 from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, ServerTooOld, Unavailable
+from shardq.threads import begun
 
 # A node that hangs must not keep a driver from asking the next one.
 ASK_TIMEOUT_S = 1.0
@@ -60,17 +60,7 @@ class Locate:
 
     def begun(self) -> Future[str | Fault]:
         """The answer, from a thread that goes on when the caller gives up waiting."""
-        future: Future[str | Fault] = Future()
-        future.set_running_or_notify_cancel()
-
-        def run() -> None:
-            try:
-                future.set_result(self.answer())
-            except BaseException as exc:  # noqa: BLE001  whoever waits learns of it
-                future.set_exception(exc)
-
-        threading.Thread(target=run, name="shardq-locate", daemon=True).start()
-        return future
+        return begun(self.answer, "shardq-locate")
 
 
 Question: TypeAlias = Query | Probe | Locate

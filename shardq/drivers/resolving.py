@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from concurrent.futures import Future
 from typing import Any
 
 from shardq.drivers.slots import host_of, port_of
+from shardq.threads import begun
 
 Address = tuple[socket.AddressFamily, Any]
 
@@ -22,7 +22,7 @@ def known(address: str) -> list[Address] | None:
         return [(socket.AF_UNIX, address)]
     try:
         return _found(address, socket.AI_NUMERICHOST)
-    except (socket.gaierror, UnicodeError):
+    except OSError:
         return None
 
 
@@ -30,13 +30,8 @@ def look_up(address: str) -> Future[list[Address]]:
     """All addresses of a host, in the order of the system's preference, or the OSError of the look-up."""
     found = _under_way.get(address)
     if found is None:
-        found = _under_way[address] = Future()
-        found.set_running_or_notify_cancel()  # Whoever stops waiting cancels nothing for others.
-        thread = threading.Thread(target=_run, args=(address, found), name=f"shardq-resolver-{address}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is shutting down, or the system has no more threads
-            _run(address, found)
+        found = _under_way[address] = begun(lambda: _found(address), f"shardq-resolver-{address}")
+        found.add_done_callback(lambda _: _under_way.pop(address, None))
     return found
 
 
@@ -45,21 +40,9 @@ _under_way: dict[str, Future[list[Address]]] = {}
 os.register_at_fork(after_in_child=_under_way.clear)
 
 
-def _run(address: str, future: Future[list[Address]]) -> None:
-    addresses: list[Address] | OSError
-    try:
-        addresses = _found(address)
-    except OSError as exc:
-        addresses = exc
-    except UnicodeError as exc:  # a label that is too long
-        addresses = OSError(str(exc))
-    _under_way.pop(address, None)
-    if isinstance(addresses, OSError):
-        future.set_exception(addresses)
-    else:
-        future.set_result(addresses)
-
-
 def _found(address: str, flags: int = 0) -> list[Address]:
-    answers = socket.getaddrinfo(host_of(address), port_of(address), type=socket.SOCK_STREAM, flags=flags)
+    try:
+        answers = socket.getaddrinfo(host_of(address), port_of(address), type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as exc:  # a label that is too long
+        raise OSError(str(exc)) from exc
     return [(family, where) for family, _, _, _, where in answers]
