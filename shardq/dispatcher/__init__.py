@@ -1,9 +1,9 @@
-"""The dispatcher: what moves every task at its due time. One in each process that called ``start()``.
+"""The dispatcher moves every task at its due time. Each process that called ``start()`` has one.
 
-``dispatcher`` puts the parts together: ``membership`` says which processes live, ``shares`` which shards are ours,
-a ``poller`` thread serves each of them, woken by the shard's bell; ``pacing`` decides how much and how long,
-``lateness`` keeps how late the tasks were; ``forwarding`` serves the routes of a poller, ``relay`` those to
-lists on other nodes and those within a rate, ``faults`` knows which of them fail.
+``dispatcher`` puts the parts together: ``membership`` says which processes live, ``shares`` which shards this process
+serves, and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a
+poller moves and how long it sleeps, ``lateness`` records how late they were. ``forwarding`` serves the routes of a
+poller, ``relay`` those to lists on other nodes and those with a rate, ``faults`` knows which of them fail.
 """
 
 from shardq.dispatcher.dispatcher import Dispatcher

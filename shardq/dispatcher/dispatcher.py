@@ -1,4 +1,4 @@
-"""The dispatcher of one process: pollers for its share of the shards, as members come and go."""
+"""Runs pollers for this process's share of the shards, as members come and go. Called by the engines' ``start``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("shardq.dispatcher")
 
 
 class Dispatcher:
-    """Started once, stopped once. ``start`` returns when this process is a member and its pollers run."""
+    """The dispatcher of a process, started once and stopped once."""
 
     def __init__(
         self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
@@ -33,7 +33,7 @@ class Dispatcher:
         self._max_attempts = max_attempts
         self._keep = keep
         self._lock = threading.Lock()
-        """Held while the set of pollers changes; a beat and a stop may come at once."""
+        """Held while the set of pollers changes: a heartbeat and a stop may come at once."""
         self._pollers: dict[int, Poller] = {}
         self._members: tuple[str, ...] = ()
         self._stopped = False
@@ -62,10 +62,11 @@ class Dispatcher:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The dispatcher processes that live, as last heard."""
+        """The living dispatchers, as of the last heartbeat."""
         return self._members
 
     def start(self) -> None:
+        """Returns when this process is a member, and its pollers run."""
         self._subscriber.subscribe(self._cache.control.news, self._cache.control.slot, self._hear_news)
         try:
             self._membership.join()
@@ -76,7 +77,7 @@ class Dispatcher:
             raise
 
     def stop(self) -> None:
-        """Ends every thread; then the others are told, so that they take over at once."""
+        """Ends every thread, then signs off, so that the other dispatchers take over at once."""
         self._unlearn()
         with self._lock:
             self._stopped = True
@@ -124,7 +125,7 @@ class Dispatcher:
                 poller.wakeup.set()
 
     def _rebalance(self, members: tuple[str, ...]) -> None:
-        """After each beat: serves exactly this process's share of the shards."""
+        """Serves exactly this process's share of the shards. Called after each heartbeat."""
         self._members = members
         span = self._cache.topology.span()
         mine = set(shares(members, len(span)).get(self._membership.process, ()))
@@ -134,11 +135,11 @@ class Dispatcher:
             gone = [self._pollers.pop(shard) for shard in self._pollers.keys() - mine]
             self._faults.keep(self._cache.topology, mine)
             for shard in sorted(mine - self._pollers.keys()):
-                # known before it starts: the relay takes no shard of others
+                # listed before it starts: the relay forwards nothing of shards without a poller here
                 self._pollers[shard] = poller = self._new_poller(shard)
                 self._subscriber.subscribe(poller.keys.bell, poller.keys.slot, poller.rung)
                 poller.start()
-        log.info("serving %d of %d shards among %d processes", len(mine), len(span), len(members))
+        log.info("serving %d of %d shards; dispatchers: %d", len(mine), len(span), len(members))
         self._tell_to_end(gone)
         ended(poller.thread for poller in gone)
 

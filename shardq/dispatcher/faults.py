@@ -1,8 +1,9 @@
-"""The routes that can't be served, and why: one ``RouteFaults`` a process, for the forward script and for the relay.
+"""Keeps the routes that this process can't serve, and why. Called by ``forwarding`` and ``relay``; the dispatcher has
+one ``RouteFaults``, and shows it in ``stats()``.
 
-A list is the same for all shards, but a fault may be of one shard alone. So faults are noted by shard, and a route is
-well again when each shard that met one has put something on the list, or has nothing left for it. The log says a cause
-once for a route, whatever changes in the topology meanwhile, and once that it is over.
+All shards share a list, but one shard alone may fail to reach it. So faults are noted by shard. A route works again
+when each shard with a fault has put something on the list, or has nothing left for it. The log names a cause once for a
+route, whatever changes in the topology meanwhile, and says once that the route works again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class RouteFault(msgspec.Struct, frozen=True):
     to: str
     """The list."""
     error: str
-    """Why not."""
+    """The reason."""
     shards: tuple[int, ...]
     """The shards that hold tasks back for it."""
 
@@ -37,11 +38,11 @@ class _Trouble:
     reasons: dict[int, str] = field(default_factory=dict)
     """Shard → the reason of its fault."""
     said: set[type[Exception]] = field(default_factory=set)
-    """Kinds of errors that the log has."""
+    """Kinds of errors that were logged."""
 
 
 class RouteFaults:
-    """Thread-safe."""
+    """The faults of all routes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,9 +50,9 @@ class RouteFaults:
         """Topic and list → the faults of its route."""
 
     def failed(self, topic: str, route: Route, shard: int, exc: Exception, *, said: bool = False) -> None:
-        """Tasks of the topic in this shard can't go to the list. ``said``: the log has it of the whole node."""
+        """Notes that the topic's tasks in this shard can't go to the list. ``said``: its node's outage was logged."""
         reason = f"{type(exc).__name__}: {exc}"
-        # one cause in however many words: each script and each node says it in its own
+        # one cause, though each script and each node words it in its own way
         cause = Unavailable if isinstance(exc, Unanswered) else type(exc)
         with self._lock:
             trouble = self._troubles.setdefault((topic, route.to), _Trouble())
@@ -62,7 +63,7 @@ class RouteFaults:
         log.error("topic %r can't be forwarded to the list %r, trying on: %s", topic, route.to, exc)
 
     def works(self, topic: str, route: Route, shard: int) -> None:
-        """They can, or there are none left."""
+        """Notes that they can, or that none are left."""
         if not self._troubles:
             return
         with self._lock:
@@ -74,7 +75,7 @@ class RouteFaults:
             log.warning("topic %r is forwarded to the list %r again", topic, route.to)
 
     def keep(self, topology: Topology, shards: Iterable[int]) -> None:
-        """Forgets routes that are no more, and shards that other processes serve now."""
+        """Forgets routes that were removed, and shards that other processes serve now."""
         mine = set(shards)
         with self._lock:
             for topic, to in list(self._troubles):
@@ -85,7 +86,7 @@ class RouteFaults:
                     del self._troubles[topic, to]
 
     def shown(self, topology: Topology, shards: Iterable[int]) -> tuple[RouteFault, ...]:
-        """Those of routes that are open now and of shards that are ours, by topic."""
+        """The faults of open routes in the given shards, by topic."""
         routes, mine, found = topology.open_routes, set(shards), list[RouteFault]()
         with self._lock:
             for (topic, to), trouble in sorted(self._troubles.items()):

@@ -1,10 +1,11 @@
-"""One poller's routes: what is ready of a routed topic goes on to its list, by the forward script or by the relay.
+"""Serves the routes of one poller: ready tasks of a routed topic go to its list. Called by ``poller``.
 
-Dispatch says which routed topics have something ready, whoever moved it, and it is asked with all of them, or with as
-many as go into one call in turns. So nothing is kept here of what may be where.
+The forward script does it, or the relay where the script can't. Each dispatch is asked about all routed topics (with
+many of them, about some in turns), and answers which have ready tasks, whoever moved them. So nothing needs to be
+remembered here.
 
-A list that refuses (something else has its name, or an ACL forbids it) holds back its own topic and no other: told by
-``faults``, tried again until it takes.
+A list that refuses payloads, because its name is taken by another type or an ACL forbids it, holds back its own topic
+and no other. ``faults`` shows it, and it is tried again until it works.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Route, Topology
 
 MAX_TOPICS = 64
-"""Ready lists declared to one dispatch. With more topics in use at once the poller takes turns."""
+"""Ready lists declared to one dispatch. With more topics in use, the poller takes turns."""
 
 MAX_ROUTED = MAX_TOPICS // 2
-"""Routed topics among those, given although nothing is known of them: the others need room, too."""
+"""Routed topics among those, which every dispatch is asked about; the others need room, too."""
 
 RETRY_S = 1.0
-"""Before a list that refused is tried again: somebody has to change something first."""
+"""The wait before a list that refused is tried again: somebody has to change something first."""
 
 Relayed = Callable[[int, Sequence[str]], None]
-"""Tells the relay of a shard, and of topics that are ready there."""
+"""Tells the relay which topics have ready tasks in a shard."""
 
 
 class Forwarding:
@@ -56,18 +57,18 @@ class Forwarding:
         self._timeout = timeout
         self._epoch = 0
         self._turn = 0
-        """Where the next turn of routed topics begins, when not all go into one call."""
+        """The routed topic with which the next turn begins, when not all go into one call."""
         self._turns = 0
-        """How many more of them are to be taken at once."""
+        """Turns to take without a sleep in between."""
         self._refused: dict[str, tuple[Route, float]] = {}
-        """Topic → the route that failed, and when to try it again."""
+        """Topic → the route that refused, and when to try it again."""
 
     def rung(self) -> None:
-        """Something may be ready that this poller has not moved: the next steps ask for all routed topics."""
+        """Notes that another process may have made tasks ready: the next steps ask about all routed topics."""
         self._epoch = 0
 
     def given(self, known: Sequence[str], topology: Topology) -> list[str]:
-        """The topics to dispatch: routed ones, and of those ``known`` as many as there is room for."""
+        """The topics to declare to a dispatch: routed ones, and as many of those ``known`` as have room."""
         routed = list(topology.open_routes)
         if topology.epoch != self._epoch:
             self._epoch, self._turns = topology.epoch, -(-len(routed) // MAX_ROUTED)
@@ -78,11 +79,11 @@ class Forwarding:
         return list(dict.fromkeys([*routed, *known]))[:MAX_TOPICS]
 
     def serve(self, ready: Sequence[str], given: Sequence[str], topology: Topology, *, limit: int) -> float:
-        """Forwards one batch of each topic that has something ready, as dispatch has answered; answers in how many
-        seconds to dispatch again.
+        """Forwards one batch of each topic that has ready tasks by the answer of dispatch. Returns in how many seconds
+        to dispatch again.
         """
         for topic in [topic for topic in self._refused if topic in given and topic not in ready]:
-            # taken back, purged, or forwarded by another process
+            # its tasks were cancelled, purged, or forwarded by another process
             self._faults.works(topic, self._refused.pop(topic)[0], self._keys.shard)
         for topic in [topic for topic, (route, _) in self._refused.items() if topology.routes.get(topic) != route]:
             del self._refused[topic]

@@ -1,10 +1,10 @@
-"""How late tasks are dispatched, as a histogram of fixed size. Each poller keeps one; ``stats()`` shows and adds them.
+"""Records how late tasks are dispatched, in a histogram of fixed size. Each poller has one; ``stats()`` adds them up.
 
-A dispatch answers how late the oldest and the newest task of its batch were, by the server's clock. All of a batch
-count as late as its oldest: no quantile is ever better than what happened, and while tasks are moved one by one, as in
-a shard that keeps up, it is exact.
+A dispatch answers how late the oldest and the newest task of its batch were, by the server's clock. All tasks of a
+batch count as late as the oldest. So no quantile is better than the truth, and it is exact while tasks are moved one by
+one, as in a shard that keeps up.
 
-Values up to 15 ms have a bin each; above, eight bins for each doubling: read off with at most an eighth too much.
+Values up to 15 ms have a bin each. Above, each doubling has eight bins, so a value reads at most an eighth too high.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 _EXACT = 16
 _PER_DOUBLING = 8
 _LONGEST_MS = (1 << 36) - 1
-"""Two years; what is later than that counts as this."""
+"""Two years; a longer lateness counts as this."""
 
 
 class Lateness(msgspec.Struct, frozen=True):
-    """How many tasks were how late."""
+    """The lateness of some tasks."""
 
     counts: tuple[int, ...] = ()
     """Tasks in each bin; empty bins at the end may be missing."""
@@ -44,7 +44,7 @@ class Lateness(msgspec.Struct, frozen=True):
         return self.quantile_ms(1.0)
 
     def quantile_ms(self, share: float) -> int | None:
-        """No more than this share of the tasks were later (rounded up within a bin); None without any.
+        """The lateness that this share of the tasks did not exceed, rounded up within its bin; None without tasks.
 
         >>> Lateness(counts=(98, 1, 1)).quantile_ms(0.99)
         1
@@ -59,7 +59,7 @@ class Lateness(msgspec.Struct, frozen=True):
 
     @classmethod
     def total(cls, parts: Iterable[Lateness]) -> Lateness:
-        """The lateness of all of them together."""
+        """The lateness of the tasks of all parts."""
         counts: list[int] = []
         early = 0
         for part in parts:
@@ -71,16 +71,16 @@ class Lateness(msgspec.Struct, frozen=True):
 
 
 class LatenessRecorder:
-    """Records lateness for one poller. One thread notes, any thread takes the ``snapshot``."""
+    """Records the lateness of one poller's tasks. One thread calls ``note``, any thread ``snapshot``."""
 
     def __init__(self) -> None:
         self._counts = [0] * (_bin(_LONGEST_MS) + 1)
         self._last = -1
-        """The highest bin in use: what is above need not be copied."""
+        """The highest bin in use; those above need not be copied."""
         self._early = 0
 
     def note(self, tasks: int, *, oldest_ms: int, newest_ms: int) -> None:
-        """One batch."""
+        """Notes one batch."""
         if newest_ms < 0:
             self._early += tasks
         at = _bin(min(max(oldest_ms, 0), _LONGEST_MS))
@@ -94,7 +94,7 @@ class LatenessRecorder:
 def _bin(ms: int) -> int:
     if ms < _EXACT:
         return ms
-    # its four highest bits: the first says which doubling, the other three which part of it
+    # of its four highest bits, the first says which doubling, the others which eighth of it
     shift = ms.bit_length() - 4
     return _EXACT + (shift - 1) * _PER_DOUBLING + ((ms >> shift) & (_PER_DOUBLING - 1))
 

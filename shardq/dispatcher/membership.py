@@ -1,7 +1,8 @@
-"""Who lives: this process's heartbeat, and the members it hears of. One thread; every beat is one script.
+"""Sends this process's heartbeat, and hears from it which members live. Called by ``dispatcher``. A thread of its own;
+every heartbeat is one script.
 
-While the control slot can't be reached the last members stand; back again, members seen before count as alive for
-one more period, so that a process that was cut off does not take over everything at once.
+While the control slot can't be reached, the members stay as they were. When it is reached again, members seen before
+count as alive for one more period. Otherwise a process that was cut off would take over every shard at once.
 """
 
 from __future__ import annotations
@@ -26,63 +27,63 @@ log = logging.getLogger("shardq.dispatcher")
 
 BEAT_S = 1.0
 PERIOD_S = 3.0
-"""A member silent for this long is dead: three beats, so that one lost to a busy server does not count."""
+"""A member that is silent for this long is dead: three heartbeats, so one that a busy server delays does not count."""
 
 MARGIN_S = 0.02
-"""After a member's expiry, before looking again: its own late beat may be on its way."""
+"""The wait from a member's expiry to the next look: its late heartbeat may be on its way."""
 
 NEWS_GAP_S = 0.02
-"""Between two beats that news asked for: one change can be told by several."""
+"""The least time between two heartbeats because of news: several messages may tell one change."""
 
 CALL_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 0.25
-"""Signing off is a courtesy: a server that says nothing must not hold up the end of a process."""
+"""Short, because a silent server must not hold up the end of a process: without a sign-off, others take over later."""
 
 WHO = "the heartbeat"
-"""The name of the heartbeat among those that an outage hits."""
+"""The heartbeat's name where an outage is logged, beside the numbers of shards."""
 
 Changed = Callable[[tuple[str, ...]], None]
 
 
 class Membership:
-    """Calls ``changed`` from its thread (and once from ``join``) after each beat with the living members, sorted."""
+    """After each heartbeat calls ``changed`` with the living members, sorted: in its thread, and once in ``join``."""
 
     def __init__(self, driver: Driver, cache: TopologyCache, changed: Changed) -> None:
         self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
         self.news = threading.Event()
-        """Set by whoever hears that something changed."""
+        """Set by those that hear of a change of the members or the topology: the next heartbeat is due."""
         self._driver = driver
         self._connection = driver.dedicated(cache.control.slot)
-        """A connection of its own: a beat must not wait for one, and stopping ends it out of a call."""
+        """Its own connection: a heartbeat must not wait for one of the pool, and ``stop`` interrupts a call on it."""
         self._cache = cache
         self._changed = changed
         self._members: dict[str, float] = {}
-        """Name → the monotonic instant until which it counts as alive."""
+        """Member → the monotonic instant until which it counts as alive."""
         self._graced: set[str] = set()
-        """Members that only an outage of ours keeps alive."""
+        """Members that count as alive only because of our own outage."""
         self._outage = False
         self._said = False
-        """The log says that the heartbeat fails, for a reason that is not its node's."""
+        """True if it was logged that the heartbeat fails, for another reason than an outage of its node."""
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="shardq-heartbeat", daemon=True)
 
     def join(self) -> None:
-        """Becomes a member, in the caller's thread, and goes on beating in its own."""
+        """Becomes a member in the caller's thread, and starts the thread of heartbeats."""
         try:
-            self._beat(timeout=None)  # a start has a caller's patience, not a beat's
+            self._beat(timeout=None)  # the engine's timeout, which is longer than a heartbeat's
         except BaseException:
             self._connection.close()
             raise
         self.thread.start()
 
     def stop(self) -> None:
-        """Tells the thread to end, also out of a beat that is under way: no other follows."""
+        """Tells the thread to end, and interrupts a heartbeat under way. No other follows."""
         self._stopping = True
         self.news.set()
         self._connection.interrupt()
 
     def leave(self) -> None:
-        """Tells the others at once. Without an answer they find out after the period."""
+        """Signs off, which tells the others at once. Without an answer they notice after the period."""
         try:
             self._driver.call(
                 control.heartbeat(
@@ -132,7 +133,7 @@ class Membership:
         return wait
 
     def _beat(self, *, timeout: float | None = CALL_TIMEOUT_S) -> float:
-        """One beat; answers how long until the next."""
+        """Sends one heartbeat. Returns how long to wait until the next."""
         cache = self._cache
         roll = self._connection.call(
             control.heartbeat(cache.control, self.process, period_ms=_ms(PERIOD_S), epoch=cache.topology.epoch),
@@ -157,7 +158,7 @@ class Membership:
 
 
 def dispatchers(keys: ControlKeys) -> Operation[list[str]]:
-    """The processes with pollers that were heard of within the period, sorted."""
+    """Returns the dispatchers that were heard of within the period, sorted."""
     now_ms = yield control.clock_ms(keys)
     names: list[str] = yield control.heard_since(keys, now_ms - _ms(PERIOD_S))
     return names

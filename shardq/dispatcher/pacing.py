@@ -1,4 +1,4 @@
-"""How much a poller moves at a time and how long it sleeps. Pure decisions; the poller does the waiting."""
+"""Decides how many tasks a poller moves at a time, and how long it sleeps. Pure; called by ``poller``, which waits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 from shardq.calls.dispatch import MAX_BATCH, Dispatched
 
 FIRST_BATCH = 64
-"""A small first batch: a shard that has just one task due pays nothing for a larger one, a backlog grows it at once."""
+"""The first batch is small; a backlog doubles it with every call."""
 
 SLOW_S = 0.005
-"""A round trip longer than this halves the batch: other callers of that server wait behind it."""
+"""A trip longer than this halves the batch, because other callers of the server wait behind it."""
 
 LONGEST_SLEEP_S = 20.0
-"""While the bell is heard nothing can fall due unnoticed; this covers a ring lost on its way. Part of the contract: a
-lease longer than this rings no bell (``rouse.lua``)."""
+"""The longest sleep while the poller is subscribed to its bell. It only matters when a ring was lost. Part of the
+contract: a lease longer than this rings no bell (``rouse.lua``)."""
 
 UNSUBSCRIBED_SLEEP_S = 0.25
-"""While it is not heard: what a push can be late by."""
+"""The longest sleep without a subscription: a pushed task can be late by this."""
 
 AWAKE_S = 0.002
-"""After a shorter sleep all is still awake, and the lead would be too much."""
+"""A sleep shorter than this gets no lead: neither the process nor the server has gone to sleep."""
 
 LATER_US = 10
 EARLIER_US = 100
@@ -34,13 +34,13 @@ LONGEST_BACKOFF_S = 2.0
 
 @dataclass(slots=True)
 class BatchSizer:
-    """The batch size of one poller, and its patience with errors."""
+    """The batch size of one poller, and its backoff after errors."""
 
     limit: int = FIRST_BATCH
     backoff_s: float = 0.0
 
     def moved(self, done: int, took_s: float) -> None:
-        """After a dispatch that was allowed ``limit``."""
+        """Notes a dispatch that moved ``done`` tasks of at most ``limit``."""
         self.backoff_s = 0.0
         if took_s > SLOW_S:
             self.limit = max(1, self.limit // 2)
@@ -48,37 +48,37 @@ class BatchSizer:
             self.limit = min(MAX_BATCH, self.limit * 2)
 
     def failed(self) -> float:
-        """How long to wait after an error: doubling, with jitter so that pollers do not come back in step."""
+        """Returns how long to wait after an error: it doubles, with jitter so that pollers do not retry in step."""
         self.backoff_s = min(LONGEST_BACKOFF_S, max(FIRST_BACKOFF_S, self.backoff_s * 2))
         return self.backoff_s * random.uniform(0.5, 1.0)
 
 
 @dataclass(slots=True)
 class Lead:
-    """How long before an instant to wake up, so that the call reaches the server's clock just then: what waking,
-    sending and the server's own waking take. One for all pollers of a node.
+    """How long before an instant a poller must wake up, so that its call reaches the server at that instant. All
+    pollers of a node share one.
 
-    It is learnt from how late the calls of timed wakes came: a little more after each late one, ten times as much less
-    after an early one. So one in some ten is early, which costs a second call; what is late now and then, because the
-    machine had something else to do, changes it little.
+    It covers waking up, sending, and the server's own waking up. It is learnt from the calls of timed wakes: it grows a
+    little after a late one, and shrinks ten times as much after an early one. So about one call in ten is early, and
+    needs a second one. A call that is very late, because the machine was busy, changes it no more than any other.
     """
 
     us: float = 200.0
 
     def learn(self, late_us: int) -> None:
-        """After a wake at the instant that ``NextStep.until_us`` named; below 0: the call came early."""
+        """Notes how late the call was after a sleep until ``NextStep.until_us``. Below 0: it was early."""
         self.us = min(MOST_LEAD_US, self.us + LATER_US) if late_us >= 0 else max(0.0, self.us - EARLIER_US)
 
 
 class NextStep(NamedTuple):
     seconds: float
     until_us: int | None
-    """The instant of the server's clock at which its end is aimed; None: at none so exactly."""
+    """The instant of the server's clock at which the sleep should end; None if it need not be exact."""
 
 
 def sleep(result: Dispatched, lead: Lead, *, is_subscribed: bool) -> NextStep:
-    """From the answer until the next instant of interest, exactly, by the server's clock."""
-    # the longest sleep is drawn anew so that the pollers of a process spread out
+    """Returns the sleep from a dispatch's answer until the next instant of interest, by the server's clock."""
+    # random, so that the pollers of a process spread out
     cap = LONGEST_SLEEP_S * random.uniform(0.9, 1.0) if is_subscribed else UNSUBSCRIBED_SLEEP_S
     if result.next_us is None:
         return NextStep(cap, None)

@@ -1,5 +1,5 @@
-"""One poller: moves what is due in one shard, and sleeps exactly until more is. The thread around ``step`` is
-``run``; no error ends it.
+"""One poller: a thread that moves what is due in one shard, and sleeps exactly until more is. ``dispatcher`` starts and
+stops it. ``step`` is one round, ``run`` the loop around it; no error ends the loop.
 """
 
 from __future__ import annotations
@@ -31,45 +31,47 @@ from shardq.topology_cache import TopologyCache
 log = logging.getLogger("shardq.dispatcher")
 
 CALL_TIMEOUT_S = 2.0
-"""Shorter than a producer's: a poller that can't reach its shard should say so in stats(), and it tries for ever."""
+"""Shorter than a producer's: ``stats()`` should soon show a poller that can't reach its shard; it tries for ever."""
 
 HEALTHY_S = LONGEST_SLEEP_S + 2 * CALL_TIMEOUT_S
-"""A poller that has not completed a step for this long is not well."""
+"""A poller that has completed no step for this long is not healthy."""
 
 TRIM_S = 300.0
-"""How often dead tasks are looked through for those to forget."""
+"""The time between two looks for dead tasks to remove."""
 
 PollerState = Literal["starting", "running", "failing", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long dead tasks are kept, and how many in all shards."""
+    """How long dead tasks are kept, and how many of them in all shards together."""
 
     age_ms: int
     count: int
 
     def in_a_shard(self, topology: Topology) -> int:
-        """Its part; while tasks are moved that of the fewest shards: those of many may be in few, coming or going."""
+        """The number that one shard keeps: its part by the fewest shards of the present and earlier counts, because
+        while tasks move, dead tasks of many shards may be in few.
+        """
         return -(-self.count // min((topology.shards, *topology.priors)))
 
 
 @dataclass(frozen=True, slots=True)
 class PollerReport:
-    """One poller as ``stats()`` shows it."""
+    """The state of one poller, for ``stats()``."""
 
     shard: int
     state: PollerState
     error: str | None
     """Why it is failing."""
     dispatched: int
-    """Since it started here."""
+    """Tasks, since the poller started."""
     late_ms: int | None
-    """Lateness of the task moved last."""
+    """Lateness of the last task that it dispatched."""
     lateness: Lateness
     """The lateness of all tasks that it dispatched."""
     idle_s: float
-    """Since its last completed step."""
+    """Seconds since its last completed step."""
 
     @property
     def healthy(self) -> bool:
@@ -77,9 +79,7 @@ class PollerReport:
 
 
 class Poller:
-    """Serves one shard. ``bell`` is set by whoever knows of something due; ``is_subscribed``: whether rings reach
-    us.
-    """
+    """Serves one shard. ``is_subscribed`` says if rings of the shard's bell reach this process."""
 
     def __init__(
         self,
@@ -108,17 +108,17 @@ class Poller:
         self._is_subscribed = is_subscribed
         self._topics: list[str] = []
         self._caller = secrets.token_hex(6)
-        """Another one after each dispatch whose answer may have been lost."""
+        """Names this poller to the script; a new name after each dispatch whose answer may have been lost."""
         self._pace = BatchSizer()
         self._leads = leads
         """Node → its lead; shared by the pollers of a process."""
         self._until_us: int | None = None
-        """The time at which the present sleep ends, unless a wake-up ends it."""
+        """The server's time at which the present sleep ends, if it is exact and no wake-up ends it."""
         self._stopping = False
         self._state: PollerState = "starting"
         self._error: str | None = None
         self._said = False
-        """The log says of this shard that it fails."""
+        """True if it was logged that this shard fails."""
         self._mends = 0
         """Steps in a row that the shard refused: with each, mending takes more time, and more steps."""
         self._dispatched = 0
@@ -134,13 +134,13 @@ class Poller:
         self.thread.start()
 
     def stop(self) -> None:
-        """Tells the thread to end, also out of a call that is under way."""
+        """Tells the thread to end, and interrupts a call under way."""
         self._stopping = True
         self.wakeup.set()
         self._connection.interrupt()
 
     def rung(self, _: str | None) -> None:
-        """Something is due earlier than known, or a ring may have been missed. From any thread."""
+        """Wakes the poller: a task is due earlier than it knows, or a ring may have been lost. From any thread."""
         self.wakeup.set()
 
     def report(self) -> PollerReport:
@@ -157,7 +157,7 @@ class Poller:
     def run(self) -> None:
         try:
             while not self._stopping:
-                # cleared before the step: a ring during it is not lost
+                # cleared before the step, so that a ring during the step is not lost
                 if self.wakeup.is_set():
                     self.wakeup.clear()
                     self._forwarding.rung()
@@ -170,7 +170,7 @@ class Poller:
             self._connection.close()
 
     def _guarded_step(self) -> float:
-        """A step, or how long to wait after its failure. Said once in the log: of the node, or of this shard."""
+        """Takes a step. Returns how long to wait, also after a failure. The log has that once, by node or by shard."""
         try:
             wait = self.step()
         except (Stale, Missing) as fault:
@@ -214,7 +214,7 @@ class Poller:
         return 0.01
 
     def step(self) -> float:
-        """Moves what is due, and answers how long there is nothing to do, in seconds."""
+        """Moves what is due. Returns for how many seconds there is nothing more to do."""
         topology = self._cache.topology
         until_us, self._until_us = self._until_us, None
         routed = topology.open_routes if topology.routes else {}
@@ -246,7 +246,7 @@ class Poller:
         if self._stepped >= self._trim_at:
             trimming = self._trim(topology)
         if result.lacking:
-            # newest first, so that the topics not met for longest fall out
+            # newest first, so that topics that were not met for long fall out
             self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
         wait, self._until_us = sleep(result, lead, is_subscribed=self._is_subscribed())
         if routed:
@@ -255,11 +255,11 @@ class Poller:
                 wait, self._until_us = sooner, None
         if trimming:
             wait, self._until_us = 0.0, None
-        # since the answer: it may have taken a while
+        # counted from the answer: what came after it may have taken a while
         return wait - (time.monotonic() - self._stepped) if wait > 0 else 0.0
 
     def _trim(self, topology: Topology) -> bool:
-        """Removes the oldest dead tasks past what is to be kept; says whether there may be more of them."""
+        """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""
         keep = self._keep.in_a_shard(topology)
         call = clean.trim(self.keys, topology.epoch, age_ms=self._keep.age_ms, keep=keep)
         if self._connection.call(call, timeout=CALL_TIMEOUT_S) == clean.CHUNK:

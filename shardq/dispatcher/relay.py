@@ -1,13 +1,16 @@
-"""Forwarding that takes more than the shard's own slot: to a list in another slot of a cluster, and within a rate.
+"""Forwards tasks where the shard's own slot is not enough: to a list in another slot of a cluster, and within a rate.
+Called by ``dispatcher``; pollers wake it.
 
-No script can reach another slot: claim here, push there, acknowledge here. A crash between the push and the
-acknowledgement repeats the payload when the lease runs out: at least once. A topic with a rate gets permits first, from
-the slot of the whole, for all its shards together, and then goes by the script where that reaches the list.
+No script can reach another slot. So the relay claims tasks, pushes their payloads to the list, and acknowledges the
+tasks. A crash between the last two repeats the payloads when the leases run out: at least once. A topic with a rate
+needs permits first, which the control slot gives out for all shards together; then the forward script does the rest
+where it reaches the list.
 
-One thread for the process, woken by the pollers with what dispatch says is ready, in rounds: at most one batch of each
-topic in each shard. A batch that its list does not take is *held*: tried again now and then, its leases extended, so
-that an outage there uses up nobody's attempts; meanwhile nothing more is claimed for that list, and the others go on.
-When the route changes, when another process takes the shard over, and when the relay stops, what is held goes back.
+One thread serves the process. Pollers wake it with the topics that have ready tasks. In each round it forwards at most
+one batch of each topic in each shard. A batch that its list refuses is *held*: it is tried again, and its leases are
+extended, so that an outage of the list uses up no attempts. Meanwhile nothing more is claimed for that list; the others
+go on. A held batch is given back when the route changes, when another process takes over the shard, and when the relay
+stops.
 """
 
 from __future__ import annotations
@@ -39,16 +42,17 @@ log = logging.getLogger("shardq.relay")
 T = TypeVar("T")
 
 BATCH = 256
-"""Payloads of one trip: some 30 kB of ordinary ones, in well under a millisecond of the destination."""
+"""Payloads of one trip: about 30 kB in all, which the list's server takes in well under a millisecond."""
 
 LEASE_S = 30.0
 RETRY_S = 1.0
 CALL_TIMEOUT_S = 2.0
-"""The time that one silent node can cost the other lists in a round; well below the lease, so that it can be
-extended between two tries."""
+"""One silent node can cost the other lists this much in a round. Well below the lease, which is extended between two
+tries."""
 
 PACE_S = 0.05
-"""Between two askings for permits of a topic. A bucket holds a tenth of a second's worth, so none is lost by it."""
+"""The least time between two requests for permits of a topic. A bucket holds permits of a tenth of a second, so none is
+lost."""
 
 Place = tuple[int, str]
 """One ready list: shard and topic."""
@@ -60,13 +64,13 @@ def reaches(driver: Driver, route: Route, keys: ShardKeys) -> bool:
 
 
 def is_relayed(driver: Driver, topology: Topology, topic: str, keys: ShardKeys) -> bool:
-    """True if a routed topic is the relay's in this shard, not the poller's own."""
+    """True if the relay serves a routed topic in this shard, not the poller itself."""
     return topic in topology.limits or not reaches(driver, topology.routes[topic], keys)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Some payloads of one topic in one shard, under lease."""
+    """Leased tasks of one topic in one shard, with their payloads."""
 
     keys: ShardKeys
     topic: str
@@ -77,7 +81,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A batch that its list did not take."""
+    """A batch that its list refused."""
 
     batch: _Batch
     why: ShardqError
@@ -102,17 +106,17 @@ class Relay:
         self._claims = 0
         self._turn = 0
         self._open: set[Place] = set()
-        """Ready lists that may have something."""
+        """Ready lists that may hold tasks."""
         self._held: dict[str, _Held] = {}
-        """List → the batch that it did not take."""
+        """List → the batch that it refused."""
         self._again: dict[str | int | Place | tuple[str, str], float] = {}
-        """List, shard or place that failed, and ("rate", topic) without permits → when to try again."""
+        """List, shard or place that failed, or ("rate", topic) that has no permits now → when to try again."""
         self._unasked: dict[str, list[int]] = {}
-        """Topic → the shards it fails in because nobody could be asked for permits."""
+        """Topic → the shards in which it fails because the control slot could not be asked for permits."""
         self.thread: threading.Thread | None = None
 
     def rouse(self, shard: int, topics: Sequence[str]) -> None:
-        """Something of these topics is ready there. The first call starts the thread."""
+        """Notes that these topics have ready tasks in the shard. The first call starts the thread."""
         with self._lock:
             self._told.update((shard, topic) for topic in topics)
             if self.thread is None and not self._stopping.is_set():
@@ -137,17 +141,17 @@ class Relay:
             try:
                 wait = 0.0 if self._round() else self._patience()
             except Exception:
-                log.exception("the relay met an error it does not know, trying on")
+                log.exception("the relay met an unexpected error, trying on")
                 wait = RETRY_S
         for held in self._held.values():
             self._give_back(held.batch)
 
     def _patience(self) -> float | None:
-        """The time until something that failed is tried again; None: until a poller names a list."""
+        """The time until a failed list or shard is tried again; None: none has failed, so pollers wake the thread."""
         return max(0.0, min(self._again.values()) - time.monotonic()) if self._again else None
 
     def _round(self) -> bool:
-        """Once over everything; says whether there is more to do at once."""
+        """Serves every list once. Returns True if there is more to do at once."""
         now = time.monotonic()
         self._again = {what: at for what, at in self._again.items() if at > now}
         topology = self._cache.topology
@@ -174,7 +178,7 @@ class Relay:
         return more
 
     def _serve(self, topic: str, topology: Topology) -> bool:
-        """One batch of the topic from each shard that may have some. Says whether there is more to do at once."""
+        """Forwards one batch of the topic from each shard that may have one. Returns True if there is more to do."""
         route, limit = topology.routes[topic], topology.limits.get(topic)
         shards = [
             shard
@@ -194,8 +198,8 @@ class Relay:
         return more
 
     def _serve_limited(self, topic: str, route: Route, rate: float, shards: list[int]) -> bool:
-        """Forwards as many as there are permits for, from the shards in turns. Returns True if there is more to do at
-        once.
+        """Forwards as many tasks as there are permits for, from the shards in turns. Returns True if there is more to
+        do at once.
         """
         ready: dict[int, int] = {}
         for shard in shards:
@@ -210,7 +214,7 @@ class Relay:
         want = min(sum(ready.values()), limits.MAX_PERMITS)
         permits = rest = self._permits(topic, route, rate, want, shards)
         more = sum(ready.values()) > want
-        # a shard that comes first in every round would leave the others nothing
+        # with few permits, a shard that came first in every round would leave the others none
         self._turn += 1
         first = self._turn % len(shards)
         for shard in [*shards[first:], *shards[:first]]:
@@ -223,7 +227,7 @@ class Relay:
         return more and permits == want
 
     def _unused(self, topic: str, permits: int) -> None:
-        """Back with permits that were not used."""
+        """Gives back permits that were not used."""
         if permits:
             try:
                 call = limits.release(self._cache.control, topic, (), unused=permits)
@@ -251,7 +255,7 @@ class Relay:
                 self._again["rate", topic] = time.monotonic() + max(PACE_S, permit.again_ms / 1000)
             return permit.granted
         except (Stale, Missing):
-            # the limits may have changed: none for now, and the next round knows them
+            # the limits may have changed: the next round goes by the new ones
             self._again["rate", topic] = time.monotonic() + PACE_S
             with contextlib.suppress(ShardqError):
                 run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)
@@ -263,7 +267,7 @@ class Relay:
         return 0
 
     def _is_held(self, topic: str, route: Route, shards: Sequence[int]) -> bool:
-        """True while the list does not take what it was given before."""
+        """True while the list refuses a batch; then the topic fails in these shards, too."""
         held = self._held.get(route.to)
         if held is None:
             return False
@@ -272,7 +276,7 @@ class Relay:
         return True
 
     def _forward(self, topic: str, route: Route, shard: int, most: int) -> tuple[int, int]:
-        """At most so many payloads of a shard; answers how many it took, and how many are left to be taken at once."""
+        """Forwards at most so many tasks of a shard. Returns how many it took, and how many are left."""
         keys = self._cache.keys(shard)
         try:
             if reaches(self._driver, route, keys):
@@ -288,7 +292,7 @@ class Relay:
                     self._send(batch)
         except ShardqError as exc:
             self._failed(topic, route, shard, exc)
-            # they may have gone: then their permits are used
+            # they may have been forwarded, and then their permits are used
             return most if isinstance(exc, Unanswered) else 0, 0
         if route.to in self._held or shard in self._again:
             return taken, 0
@@ -299,7 +303,7 @@ class Relay:
         return taken, left
 
     def _done(self, topic: str, route: Route, shard: int) -> None:
-        """Nothing is left there."""
+        """Notes that the shard has nothing left of the topic."""
         self._open.discard((shard, topic))
         self._faults.works(topic, route, shard)
 
@@ -315,12 +319,12 @@ class Relay:
         return _Batch(keys, topic, route, acks, [encoded_payload(task.record) for task in claim.tasks]), claim.left[0]
 
     def _token(self) -> str:
-        """A lease's name, or the beginning of permits' names, never used before."""
+        """A new name for a lease, or a new beginning for the names of permits."""
         self._claims += 1
         return f"{self._process}:relay:{self._claims}"
 
     def _send(self, batch: _Batch) -> None:
-        """To its list and done; or held."""
+        """Pushes the batch to its list and acknowledges it, or holds it."""
         to = batch.route.to
         verb = "LPUSH" if batch.route.side == "left" else "RPUSH"
         command: Command[int] = Command(slot=slot_of(to), words=(verb, to, *batch.payloads), decode=int)
@@ -329,7 +333,7 @@ class Relay:
         except ShardqError as exc:
             self._held[to] = _Held(batch, exc)
             self._again[to] = time.monotonic() + RETRY_S
-            # looked at again when the list takes it, and then found well
+            # so that a round serves the place again, and finds it well, once the list takes the batch
             self._open.add((batch.keys.shard, batch.topic))
             self._faults.failed(batch.topic, batch.route, batch.keys.shard, exc, said=self._is_said(exc))
             self._tell(batch, lambda keys, epoch: consume.extend(keys, epoch, batch.acks, lease_ms=int(LEASE_S * 1000)))
@@ -346,7 +350,7 @@ class Relay:
         self._tell(batch, lambda keys, epoch: consume.settle(keys, epoch, (), backs))
 
     def _tell(self, batch: _Batch, make: Callable[[ShardKeys, int], Call[T]]) -> None:
-        """Tells the shard what became of its batch. If it can't be told the leases run out: at least once."""
+        """Settles or extends the batch in its shard. If that fails, the leases run out, and it is forwarded again."""
         try:
             self._on(batch.keys, make)
         except ShardqError as exc:
@@ -357,12 +361,12 @@ class Relay:
         return run(self._driver, call_shard(self._cache, lambda: keys, make), CALL_TIMEOUT_S)
 
     def _failed(self, topic: str, route: Route, shard: int, exc: ShardqError) -> None:
-        """A node that does not answer holds back all topics of the shard; whatever else it is, this one."""
+        """Notes an error: if the node does not answer, it holds back all topics of the shard, else only this one."""
         of_the_node = isinstance(exc, (Unavailable, Unanswered))
         self._again[shard if of_the_node else (shard, topic)] = time.monotonic() + RETRY_S
         self._faults.failed(topic, route, shard, exc, said=self._is_said(exc))
 
     def _is_said(self, exc: ShardqError) -> bool:
-        """True where the log says of the whole node that it fails, or at the end, when nobody needs to know."""
+        """True if the outage of the whole node was logged, or if the relay stops and nobody needs to know."""
         covered = isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node, exc)
         return covered or self._stopping.is_set()

@@ -1,4 +1,7 @@
-"""Which process serves which shard: a pure function of the members, so that all of them agree without talking."""
+"""Says which process serves which shard. Called by ``dispatcher``, and by the command for ``shardq shards``.
+
+It is a pure function of the members, so all of them agree without talking to each other.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import mmh3
 
 
 def shares(members: Collection[str], shards: int) -> dict[str, list[int]]:
-    """Every shard to exactly one member, none with more than ⌈shards ÷ members⌉.
+    """Member → its shards. Each shard has exactly one member, and no member has more than ⌈shards ÷ members⌉.
 
-    Each shard goes to the member it rates highest (rendezvous hashing) among those that still have room, so that a
-    member that joins or leaves moves few other shards.
+    A shard goes to the member that hashes highest with it (rendezvous hashing) among those with room, so few shards
+    change hands when a member joins or leaves.
     """
     names = sorted(members)
     owned: dict[str, list[int]] = {name: [] for name in names}

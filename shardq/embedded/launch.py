@@ -1,4 +1,4 @@
-"""Starting the server process. Called by ``share``, which holds the server's lock meanwhile."""
+"""Starts the server process. Called by ``share``, which holds the server's lock meanwhile."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shardq.embedded import program
 from shardq.embedded.places import Place
 from shardq.errors import EmbeddedFault
 
-# What servers say of a snapshot in a form that they do not know: of Valkey and Redis 8, of the others.
+# Log lines of servers that can't read a snapshot's version: of Valkey and Redis 8, and of others.
 _UNREADABLE = ("handle RDB format version", "Bad file format reading the append only file")
-# Bytes that need no escape in a configuration: some of the others are lost when it is read.
+# Bytes that are written to a configuration as they are. All others are escaped: the server loses some of them.
 _PLAIN = frozenset((string.ascii_letters + string.digits + "/._-+ ").encode())
-_START_S = 30.0  # until it has gone to the background, before it reads any data
+_START_S = 30.0  # the server detaches itself in this time; it reads its data later
 
 
 def launch(place: Place, *, fsync: str, lock: int) -> None:
-    """Start a server in the background. It keeps ``lock`` for as long as it lives.
+    """Starts a server in the background. The server keeps ``lock`` for as long as it lives.
 
-    One that was killed is started again with the ``fsync`` it had where that is the stricter one: others may still
-    count on it.
+    A server that was killed while it had ``always`` gets ``always`` again, whatever ``fsync`` is: others may rely on
+    it.
 
-    It detaches itself (``daemonize``): it belongs to no terminal and no process, so Ctrl-C does not reach it,
-    and it leaves no zombie in whoever started it.
+    The server detaches itself (``daemonize``). It belongs to no terminal and is nobody's child, so Ctrl-C does not
+    reach it, and it leaves no zombie.
     """
     try:
         place.note_start()
@@ -58,7 +58,7 @@ def launch(place: Place, *, fsync: str, lock: int) -> None:
 
 
 def misfit(place: Place) -> str:
-    """Why a server that ended at its start could not read data that another one wrote; empty: not for that."""
+    """The reason, if the server ended at its start because another version wrote the data; else empty."""
     last, writer = place.last_words(), place.writer()
     if not writer or not any(sign in last for sign in _UNREADABLE):
         return ""
@@ -91,7 +91,7 @@ def _config(place: Place, socket: Path, *, fsync: str) -> bytes:
 
 
 def _quoted(path: Path) -> str:
-    r"""As the server's configuration reads it.
+    r"""The path as the server's configuration takes it.
 
     >>> _quoted(Path('/a "ß"'))
     '"/a \\x22\\xc3\\x9f\\x22"'

@@ -1,10 +1,10 @@
-"""Two file locks, which the kernel drops when their holders die: who uses the server, and whether it lives.
+"""Takes and drops two file locks: the users' lock says who uses the server, the server's lock whether it lives.
 
-A ``flock`` belongs to the *opening* of a file, not to a process. A forked child therefore holds its parent's
-lock until both have closed it, which is what we want of the users' lock; and a server that inherits an
-opening holds its lock for as long as it lives, whatever becomes of the process that started it.
+The kernel drops a lock when its holders die. A ``flock`` belongs to the *opening* of a file, not to a process. So a
+forked child holds its parent's users' lock until both have closed it; and a server that inherits the opening of its
+lock holds the lock for as long as it lives, whatever becomes of the process that started it.
 
-Called by ``share`` and ``launch``.
+Called by ``share``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S = 0.01
 
 
 class _Passing:
-    """The descriptors that a thread is just using: not for children that another thread happens to fork meanwhile."""
+    """The descriptors that a thread is just using. Children that another thread forks meanwhile close them."""
 
     def __init__(self) -> None:
         self._fds: set[int] = set()
@@ -44,9 +44,9 @@ _passing = _Passing()
 
 
 def shared(path: Path, *, deadline: float) -> int | None:
-    """The file, opened and locked together with others; None if somebody held it exclusively all the time.
+    """Opens the file and locks it shared. Returns None if somebody held it exclusively until the deadline.
 
-    To be followed by ``keep`` or ``drop``.
+    The caller goes on with ``keep`` or ``drop``.
     """
     fd = _open(path)
     while not _try(fd, fcntl.LOCK_SH):
@@ -58,18 +58,18 @@ def shared(path: Path, *, deadline: float) -> int | None:
 
 
 def keep(fd: int) -> None:
-    """Somebody has it from now on: children of a fork have it, too."""
+    """Keeps the descriptor open in forked children from now on."""
     _passing.discard(fd)
 
 
 def drop(fd: int) -> None:
-    """Close it, not unlock it: a process that inherited it keeps the lock."""
+    """Closes the descriptor and does not unlock the file: a process that inherited it keeps the lock."""
     _passing.discard(fd)
     os.close(fd)
 
 
 def drop_removed(fd: int) -> bool:
-    """Like ``drop``, for a file that has no path any more. Returns True if nobody else has it. Linux alone can tell."""
+    """Like ``drop``, for a file that was removed. Returns True if nobody else has it open. Works on Linux only."""
     try:
         fresh = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     finally:
@@ -81,7 +81,7 @@ def drop_removed(fd: int) -> bool:
 
 
 def path_of(fd: int, path: Path) -> Path | None:
-    """Where the file is now that was opened by this path: it may have been moved, or its directory. None: removed."""
+    """The present path of a file that was opened by ``path``; it may have been moved. None if it was removed."""
     mine = os.fstat(fd)
     candidates = [path]
     with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def path_of(fd: int, path: Path) -> Path | None:
 
 @contextmanager
 def alone(path: Path, *, deadline: float = 0.0) -> Iterator[int | None]:
-    """Hold the file exclusively: its descriptor, or None if others held it until the deadline."""
+    """Holds the file exclusively. Yields its descriptor, or None if others held it until the deadline."""
     fd = _open(path)
     try:
         while not (held := _try(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:

@@ -1,6 +1,6 @@
-"""Where everything of an embedded server lies. Called by the other modules of this package.
+"""Names the files of an embedded server, and reads what they say. Called by the other modules of this package.
 
-lock         held shared by every process that uses the server: see ``locks``
+lock         held shared by every process that uses the server; see ``locks``
 server.lock  held by the server process itself
 socket       the path of the unix socket, written by whoever starts the server
 server.sock  the unix socket, if its path is short enough for one
@@ -23,20 +23,18 @@ from pathlib import Path
 
 from shardq.errors import EmbeddedFault
 
-# The address of a unix socket holds 108 bytes on Linux and 104 on macOS, its end included.
+# The address of a unix socket has 108 bytes on Linux and 104 on macOS, with the byte that ends it.
 _SOCKET_PATH_BYTES = 100
-# A snapshot says first, in its first some twenty bytes, who wrote it.
+# The first twenty bytes or so of a snapshot name the server that wrote it.
 _HEAD_BYTES = 64
-
-
-# Log lines of servers with less room than this may be missing, too.
+# With less room than this on the disk, log lines may be missing, too.
 _FULL_BYTES = 1 << 20
 
 
 def default_path() -> Path:
     """``$XDG_DATA_HOME/shardq``, or ``~/.local/share/shardq``.
 
-    Raises EmbeddedFault where neither is known: in a container, often, whose user has no name.
+    Raises EmbeddedFault where neither is known, as in a container whose user has no name.
     """
     given = Path(os.environ.get("XDG_DATA_HOME", ""))
     if given.is_absolute():
@@ -56,13 +54,13 @@ def default_path() -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """The files of one server. Equal directories have equal places, however they were written."""
+    """The files of one server. Two paths of one directory make equal places."""
 
     folder: Path
 
     @classmethod
     def at(cls, path: Path) -> Place:
-        """Make the directory, for this user alone, unless it is there."""
+        """The place in this directory, which is made for this user alone unless it exists."""
         try:
             folder = path.expanduser().resolve()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,10 +92,10 @@ class Place:
         return self.folder / "server.pid"
 
     def socket(self) -> Path | None:
-        """The socket of the server that runs, or ran last; None when none is known.
+        """The socket of the server that runs, or ran last; None if none is known.
 
-        It is written down, not computed: the runtime directory of a login differs from that of a cron job. The one
-        that another directory's server wrote, of which this is a copy, is not ours.
+        A file holds its path, because it can't be computed: a login and a cron job have different runtime directories.
+        If this directory is a copy of another, the file names the other's socket, and is ignored.
         """
         try:
             path = Path(os.fsdecode((self.folder / "socket").read_bytes()))
@@ -111,15 +109,15 @@ class Place:
 
     @property
     def _short_name(self) -> str:
-        """The socket's name where the directory's own path is too long."""
+        """The socket's name in the runtime directory, where the path of this directory is too long."""
         return f"{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]}.sock"
 
     def is_socket(self, path: Path) -> bool:
-        """True if the server of this directory, or of the one that it was when it was moved, listens there."""
+        """True if the server of this directory listens there, also if the directory was moved since."""
         return path.name in (self._own_socket.name, self._short_name)
 
     def choose_socket(self) -> Path:
-        """Where the next server shall listen; written down. Only for the holder of the server's lock."""
+        """Chooses the socket of the next server, and writes its path down. For the holder of the server's lock."""
         path = self._own_socket
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
             path = _runtime_folder() / self._short_name
@@ -143,9 +141,9 @@ class Place:
         return ""
 
     def fsync(self) -> str:
-        """How often the server that ran last wrote to the disk, if it was killed; empty after an orderly end.
+        """The ``appendfsync`` of a server that was killed; empty if the last one ended in good order.
 
-        A server removes the file with its process id at its end.
+        In good order, a server removes the file with its process id.
         """
         try:
             self.pid.stat()
@@ -155,18 +153,18 @@ class Place:
         return said[1].decode() if said else ""
 
     def started_s(self) -> float:
-        """How long ago somebody tried last to start a server here, in seconds; see ``note_start``."""
+        """Seconds since somebody last tried to start a server here; see ``note_start``."""
         try:
             return time.time() - self.config.stat().st_mtime
         except FileNotFoundError:
             return float("inf")
 
     def note_start(self) -> None:
-        """Somebody tries it now. Needs no room on the disk where that was done before."""
+        """Notes that somebody tries now. From the second time on it needs no room on the disk."""
         self.config.touch(mode=0o600)
 
     def last_words(self, lines: int = 12) -> str:
-        """The end of the server's log, and that the disk is full where it is: no log tells that."""
+        """The end of the server's log, and a note if the disk is full, which no log says."""
         try:
             text = self.log.read_text(errors="replace")
         except FileNotFoundError:
@@ -178,14 +176,14 @@ class Place:
 
 
 def _runtime_folder() -> Path:
-    """A directory with a short path that is ours alone."""
+    """A directory with a short path, which belongs to this user alone."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if Path(runtime).is_absolute() and Path(runtime).is_dir():
         folder = Path(runtime) / "shardq"
     else:
         folder = Path(tempfile.gettempdir()) / f"shardq-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    # In a directory that all may write to, somebody else could have made it first, to listen in our place.
+    # Where all may write, somebody else could have made the directory first, to listen in the server's place.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise EmbeddedFault(

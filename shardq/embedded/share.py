@@ -1,11 +1,11 @@
-"""Entering and leaving an embedded server: found or started on the way in, shut down by the last one out.
+"""Enters and leaves an embedded server: the first user starts it, the last one shuts it down. Called by the engine.
 
-Every user holds the users' lock shared. Who leaves lets go of it and tries, on a fresh opening, to take it
-alone: if that works nobody else uses the server, and nobody can come in before it has ended. Who enters
-takes the lock first and looks for a server second, so the one found stays.
+Every user holds the users' lock shared. A user that leaves drops it and tries to take it exclusively, on a fresh
+opening of the file. If that works, nobody else uses the server, and nobody can enter before it has ended. A user that
+enters takes the lock first and looks for a server second, so the server it finds stays.
 
-A server that dies meanwhile is started again by the first of its users whose connection fails, and one whose
-socket was removed is replaced: drivers ask ``locate`` where it is now.
+Drivers ask ``locate`` where the server is when a connection fails. The first to ask restarts a server that has died,
+and replaces one whose socket was removed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from shardq.errors import EmbeddedFault, InvalidOption
 Fsync = Literal["everysec", "always"]
 
 _POLL_S = 0.01
-_END_S = 20.0  # flushing the append-only file to a slow disk
-_LOCATE_S = 1.0  # a server listens sooner, before it reads its data; who asks asks again
-# One that ends at each start, for want of memory or disk, is started no more often by those who use it.
+_END_S = 20.0  # for a server that flushes its append-only file to a slow disk
+_LOCATE_S = 1.0  # a server listens sooner, even before it reads its data; drivers ask again
+# The least time between two restarts of a server that ends at each start, as for want of memory or disk.
 _RESTART_S = 3.0
 
 _log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 class Embedded:
     """One use of an embedded server, made by ``enter``. As a context manager it leaves at the end.
 
-    A process that ends without leaving leaves at its exit; one that is killed just stops counting. A forked
-    child counts as a user of its own until it, too, has left or ended.
+    A process that has not left leaves at its exit. One that is killed stops counting as a user. A forked child is a
+    user of its own until it has left or ended, too.
     """
 
     def __init__(self, place: Place, socket: Path, lock: int, *, started: bool, fsync: Fsync) -> None:
@@ -57,15 +57,15 @@ class Embedded:
         self._place = place
         self._fsync = fsync
         self._process = Process.of(place)
-        self._lock = [lock]  # empty once we have left; popped, so that of two threads only one leaves
+        self._lock = [lock]  # empty after leaving; popped, so that only one of two threads leaves
         atexit.register(self.leave)
         self._forked()
         forks.watch(self, Embedded._forked)
 
     def _forked(self) -> None:
         self._changing = threading.RLock()
-        """Held while leaving, and while looking for the server: one that has left starts none. Of a thread, because a
-        signal's handler may leave."""
+        """Held while leaving and while locating: after leaving, no server is started. Reentrant, because the handler of
+        a signal may leave while its own thread locates."""
 
     def __repr__(self) -> str:
         return f"<Embedded {self.path} {'in use' if self._lock else 'left'}>"
@@ -79,10 +79,10 @@ class Embedded:
         self.leave()
 
     def locate(self) -> str:
-        """The socket of the server as it is now. One that has ended is started again, and one whose socket was removed
-        is ended and replaced. Raises EmbeddedFault while there is none.
+        """Returns the present socket of the server. Restarts a server that has ended, and ends and replaces one whose
+        socket was removed. Raises EmbeddedFault while there is none.
 
-        For drivers, at each failure of a connection. Does not wait for a server that is busy, or reading its data.
+        Called by drivers whenever a connection fails. Does not wait for a server that is busy or reading its data.
         """
         with self._changing:
             if not self._lock:
@@ -102,10 +102,10 @@ class Embedded:
         return str(socket)
 
     def leave(self) -> None:
-        """Stop using the server; the last user shuts it down and waits until it has ended. Idempotent.
+        """Stops using the server; the last user shuts it down and waits until it has ended. Idempotent.
 
-        One that can't write to its disk stays up, and a warning says so: it alone has the last writes. Never raises: a
-        server that stays up is found by the next who enters.
+        A server that can't write to its disk stays up, because it alone has the last writes; a warning says so. Never
+        raises: the next user finds a server that stays up.
         """
         with self._changing:
             try:
@@ -119,7 +119,7 @@ class Embedded:
                     locks.drop(lock)
                     _shut_down_if_last(Place(at.parent))
                 elif locks.drop_removed(lock) and self._process is not None:
-                    # nobody will find the server any more, nor its data
+                    # the directory is gone, so nobody can find the server or its data any more
                     self._process.end_if(lambda: True, wait_s=_END_S)
             except OSError as exc:
                 _log.warning("the embedded server in %s may still run: %s", self.path, exc)
@@ -133,9 +133,9 @@ def _shut_down_if_last(place: Place) -> None:
         socket = place.socket()
         if socket is not None and (why := unsaved(socket, deadline=deadline)):
             _log.warning(
-                "the embedded server in %s stays up, because its last writes are in its memory only: %s; make room if "
-                "its disk is full, and it writes them by itself; then open the engine and close it again, to end it: "
-                "its process id is in %s",
+                "the embedded server in %s stays up, because its last writes are only in its memory: %s; if its disk "
+                "is full, make room, and it writes them by itself; then open and close the engine again to end it; its "
+                "process id is in %s",
                 place.folder,
                 why,
                 place.pid,
@@ -156,11 +156,11 @@ def _shut_down_if_last(place: Place) -> None:
 
 
 def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float = 30.0) -> Embedded:
-    """Use the server of a directory, ``default_path()`` unless given; start it if nobody has.
+    """Uses the server of a directory, by default ``default_path()``; starts it if it does not run.
 
-    ``fsync`` is how often it writes to the disk: ``everysec`` may lose the last second or two when the power
-    fails (or the server is killed, if the disk is very slow), ``always`` loses nothing and is slower. It counts for
-    the one who starts the server; who finds it running takes it as it is, and one that was killed keeps ``always``.
+    ``fsync`` is how often the server writes to the disk. ``everysec`` may lose the last second or two when the power
+    fails, or when the server is killed and the disk is very slow; ``always`` loses nothing and is slower. A server that
+    runs keeps the ``fsync`` it was started with, and one that was killed with ``always`` is restarted with it.
     """
     if fsync not in get_args(Fsync):
         raise InvalidOption(f"fsync is {fsync!r}; it can be {' or '.join(map(repr, get_args(Fsync)))}")
@@ -202,13 +202,13 @@ def _answers(socket: Path) -> bool:
 def _serving(
     place: Place, *, fsync: str, deadline: float, found: Callable[[Path], bool], every_s: float = 0.0
 ) -> tuple[Path, bool]:
-    """The socket of a server that is found there, and whether we started it, which nobody did for ``every_s``.
+    """Returns the socket of the server, and True if this call started it. The caller holds the users' lock.
 
-    We hold the users' lock.
+    ``found`` says if a server is on a socket. One that was started less than ``every_s`` ago is not started again.
     """
     started = False
     while True:
-        # Of many who enter at once, one gets this lock and starts the server; the server then holds it.
+        # When many enter at once, one gets this lock and starts the server, which holds the lock from then on.
         with locks.alone(place.server_lock) as free:
             if free is not None:
                 ago_s = place.started_s()
