@@ -29,13 +29,25 @@ class AsyncConsumer(AsyncConsuming):
 
     def __init__(
         self,
-        driver: AsyncDriver,
-        claims: Claims,
+        open: Callable[[], Awaitable[tuple[AsyncDriver, Claims, BackgroundTasks]]],
         wakeups: Callable[[], Awaitable[Wakeups]],
-        background: BackgroundTasks,
+        topics: Sequence[str],
     ) -> None:
-        super().__init__(driver, claims, wakeups)
-        self._background = background
+        super().__init__(wakeups)
+        self._open = open
+        self._topics = topics
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"<AsyncConsumer {self._claims.name if self._is_open else 'not used yet'} of {list(self._topics)}>"
+
+    async def _opened(self) -> None:
+        if not self._is_open:
+            driver, claims, background = await self._open()
+            # Another command may have been first.
+            if not self._is_open:
+                self._driver, self._claims, self._background = driver, claims, background
+                self._is_open = True
 
     def _new_event(self) -> LoopEvent:
         return LoopEvent()
@@ -52,10 +64,12 @@ class AsyncConsumer(AsyncConsuming):
             self._background.add(asyncio.create_task(arun(self._driver, give_back(self._claims, notes))))
             raise
 
-    async def _settled(self, by_shard: SettlementsByShard) -> dict[str, SettleStatus]:
+    async def _settled(
+        self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
+    ) -> dict[str, SettleStatus]:
         """Settles. Where permits go back with it, that is finished even if the caller is cancelled."""
-        steps = arun(self._driver, settle(self._claims, by_shard))
-        return await (self._background.finish(steps) if self._claims.limiter.any_held else steps)
+        steps = arun(self._driver, settle(self._claims, by_shard), timeout)
+        return await (self._background.finish(steps) if surely or self._claims.limiter.any_held else steps)
 
     async def _end(self, delivery: Delivery, done: bool) -> None:
         """Settles the delivery, even if the loop over its consumer is cancelled in it, or left as the engine closes."""

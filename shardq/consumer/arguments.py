@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable
 
-from shardq.calls.consume import OtherSettlement, SettleBury, SettleRetry
-from shardq.consumer.settling import SettlementsByShard
+from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
+from shardq.consumer import policy
+from shardq.consumer.policy import Bury, Retry, reason_of
+from shardq.consumer.settling import SettlementsByShard, acks_by_shard
 from shardq.errors import InvalidOption
 from shardq.model.checks import check_seconds, due_spec, reason_text
 from shardq.model.task import Delivery
@@ -21,19 +24,41 @@ def check_claim(max: int, wait: float) -> None:
 
 
 def retries(
-    deliveries: list[Delivery], delay: float | dt.timedelta, reason: str, max_attempts: int
+    deliveries: Iterable[Delivery], delay_ms: Callable[[Delivery], int], reason: str, max_attempts: int
 ) -> SettlementsByShard:
-    delay_ms = -due_spec(delay, None)
-    by_shard: dict[int, tuple[tuple[()], list[OtherSettlement]]] = {}
-    for d in deliveries:
-        by_shard.setdefault(d.shard, ((), []))[1].append(
-            SettleRetry(d.id, d.token, delay_ms, reason_text(reason), max_attempts)
-        )
-    return by_shard
+    text = reason_text(reason)
+    return _others((d, SettleRetry(d.id, d.token, delay_ms(d), text, max_attempts)) for d in deliveries)
 
 
-def burials(deliveries: list[Delivery], reason: str) -> SettlementsByShard:
+def burials(deliveries: Iterable[Delivery], reason: str) -> SettlementsByShard:
+    text = reason_text(reason)
+    return _others((d, SettleBury(d.id, d.token, text)) for d in deliveries)
+
+
+def settlements_after(
+    deliveries: list[Delivery], failure: BaseException | None, delay: float | dt.timedelta | None, max_attempts: int
+) -> SettlementsByShard:
+    """The settlements after a block that raised ``failure``, or None. ``delay``: None is by the default backoff."""
+    match failure:
+        case None:
+            return {shard: (acks, ()) for shard, acks in acks_by_shard(deliveries).items()}
+        case Bury():
+            return burials(deliveries, failure.reason)
+        case Retry():
+            given, reason = delay if failure.delay is None else failure.delay, failure.reason
+        case Exception():
+            given, reason = delay, reason_of(failure)
+        case _:
+            return _others((d, SettleGiveBack(d.id, d.token)) for d in deliveries)
+
+    def delay_ms(delivery: Delivery) -> int:
+        return policy.delay_ms(policy.DEFAULT, delivery.attempt) if given is None else -due_spec(given, None)
+
+    return retries(deliveries, delay_ms, reason, max_attempts)
+
+
+def _others(settlements: Iterable[tuple[Delivery, OtherSettlement]]) -> SettlementsByShard:
     by_shard: dict[int, tuple[tuple[()], list[OtherSettlement]]] = {}
-    for d in deliveries:
-        by_shard.setdefault(d.shard, ((), []))[1].append(SettleBury(d.id, d.token, reason_text(reason)))
+    for delivery, settlement in settlements:
+        by_shard.setdefault(delivery.shard, ((), []))[1].append(settlement)
     return by_shard

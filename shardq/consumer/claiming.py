@@ -42,6 +42,9 @@ ROUNDS = 3
 misses, the next claim gets.
 """
 
+GIVE_BACK_S = 1.0
+"""The bound of each trip that gives back what an interrupted caller holds: whoever pressed Ctrl-C waits."""
+
 
 def claim(
     claims: Claims, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None = None

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from shardq.calls.consume import SettleStatus
-from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries
-from shardq.consumer.claiming import ask_lengths
+from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries, settlements_after
+from shardq.consumer.claiming import GIVE_BACK_S, ask_lengths
 from shardq.consumer.claims import Claims
+from shardq.consumer.policy import Bury, Retry, alone
 from shardq.consumer.settling import SettlementsByShard, acks_by_shard, check_held, extend, one_or_many
 from shardq.consumer.waiting.registry import Waiter
 from shardq.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
 from shardq.consumer.waiting.wakeups import Wakeups
-from shardq.errors import LeaseLost
-from shardq.model.checks import duration_ms
+from shardq.errors import LeaseLost, ShardqError
+from shardq.model.checks import due_spec, duration_ms
 from shardq.model.task import Delivery
 from shardq.operation import run
 
@@ -39,18 +40,33 @@ class Event(Protocol):
     def wait(self, seconds: float, /) -> object: ...
 
 
+class SettlingBlock:
+    """The block of ``consumer.settling``."""
+
+    def __init__(self, end: Callable[[BaseException | None], bool]) -> None:
+        self._end = end
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> bool:
+        return self._end(exc)
+
+
 class Consuming(ABC):
     """The commands of ``Consumer``."""
 
-    def __init__(self, driver: Driver, claims: Claims, wakeups: Callable[[], Wakeups]) -> None:
-        self._driver = driver
-        self._claims = claims
+    _driver: Driver
+    _claims: Claims
+
+    def __init__(self, wakeups: Callable[[], Wakeups]) -> None:
         self._wakeups = wakeups
         self._closed = False
         self._event: Event | None = None
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._claims.name} of {self._claims.topics}>"
+    @abstractmethod
+    def _opened(self) -> None:
+        """Sees to it that there are a driver and claims. Every command begins with it."""
 
     @abstractmethod
     def _new_event(self) -> Event: ...
@@ -59,7 +75,10 @@ class Consuming(ABC):
     def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]: ...
 
     @abstractmethod
-    def _settled(self, by_shard: SettlementsByShard) -> dict[str, SettleStatus]: ...
+    def _settled(
+        self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
+    ) -> dict[str, SettleStatus]:
+        """``surely``: also if the caller is cancelled meanwhile. ``timeout`` bounds each trip."""
 
     @abstractmethod
     def _end(self, delivery: Delivery, done: bool) -> None: ...
@@ -70,6 +89,7 @@ class Consuming(ABC):
         >>> deliveries = consumer.claim(100, wait=1.0)
         """
         check_claim(max, wait)
+        self._opened()
         if not wait:
             return self._claimed(max, self._claims.cache.topology.span())
         self._driver.check_open()
@@ -136,6 +156,7 @@ class Consuming(ABC):
         >>> consumer.ack(deliveries)
         """
         by_shard: SettlementsByShard = {s: (acks, ()) for s, acks in acks_by_shard(one_or_many(deliveries)).items()}
+        self._opened()
         check_held(self._settled(by_shard), replaced_is_fine=True)
 
     def retry(
@@ -150,7 +171,9 @@ class Consuming(ABC):
 
         >>> consumer.retry(delivery, delay=60, reason="the mail server is busy")
         """
-        by_shard = retries(one_or_many(deliveries), delay, reason, self._claims.max_attempts)
+        held, delay_ms = one_or_many(deliveries), -due_spec(delay, None)
+        self._opened()
+        by_shard = retries(held, lambda _: delay_ms, reason, self._claims.max_attempts)
         check_held(self._settled(by_shard), replaced_is_fine=False)
 
     def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
@@ -159,7 +182,46 @@ class Consuming(ABC):
         >>> consumer.bury(delivery, "no such address")
         """
         by_shard = burials(one_or_many(deliveries), reason)
+        self._opened()
         check_held(self._settled(by_shard), replaced_is_fine=False)
+
+    def settling(
+        self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta | None = None
+    ) -> SettlingBlock:
+        """A block that settles one delivery, or many together, when it ends: acks them, or retries them if it raises.
+
+        >>> with consumer.settling(delivery):
+        ...     handle(delivery.payload)
+
+        They are retried after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
+        caller. ``Retry`` and ``Bury`` decide as in a worker's handlers, and end the block without an exception. What is
+        no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries back: that counts
+        no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile, or settled in the
+        block; where an exception goes on, that is a note on it, and in the log.
+        """
+        held = one_or_many(deliveries)
+        if delay is not None:
+            due_spec(delay, None)
+        return SettlingBlock(lambda exc: self._end_block(held, delay, exc))
+
+    def _end_block(
+        self, deliveries: list[Delivery], delay: float | dt.timedelta | None, exc: BaseException | None
+    ) -> bool:
+        """Settles the deliveries of a block. Returns True if its exception is a decision, which ends there."""
+        failure = None if exc is None else alone(exc)
+        leaving = failure is not None and not isinstance(failure, Exception)
+        decided = isinstance(failure, Retry | Bury)
+        try:
+            self._opened()
+            by_shard = settlements_after(deliveries, failure, delay, self._claims.max_attempts)
+            statuses = self._settled(by_shard, surely=True, timeout=GIVE_BACK_S if leaving else None)
+            check_held(statuses, replaced_is_fine=failure is None)
+        except ShardqError as fault:
+            if exc is None or decided:
+                raise
+            log.warning("%d deliveries could not be settled after %r: %s", len(deliveries), exc, fault)
+            exc.add_note(f"its deliveries could not be settled: {fault}")
+        return decided
 
     def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
         """Lets the leases end ``seconds`` from now. Raises LeaseLost for those no longer held.
@@ -168,4 +230,5 @@ class Consuming(ABC):
         """
         held = acks_by_shard(one_or_many(deliveries))
         lease_ms = duration_ms(seconds, "seconds")
+        self._opened()
         check_held(run(self._driver, extend(self._claims, held, lease_ms)), replaced_is_fine=False)

@@ -13,6 +13,7 @@ from typing import Self
 from shardq import operation, recovery
 from shardq.consumer import AsyncConsumer, Consumer
 from shardq.consumer.background import BackgroundTasks
+from shardq.consumer.claims import Claims
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.dispatcher import Dispatcher
 from shardq.drivers.aio import AsyncDriver
@@ -231,16 +232,19 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         """Claims tasks of these topics, in this order of priority; of the default topic when none is given.
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
-        forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
+        forwarded or paused nothing is given out until that ends; the log says so of a forwarded one. The first use of
+        the consumer opens the engine, if it is not open.
 
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
+        make_claims = self._claims(names, topics, lease, name)
         self._check_not_closed()
-        if self._driver is None:
-            raise EngineClosed("the engine is not open: await engine.open(), or use it in an async with block")
-        return AsyncConsumer(
-            self._driver, self._claims(names, topics, lease, name), self._open_wakeups, self._background
-        )
+
+        async def opened() -> tuple[AsyncDriver, Claims, BackgroundTasks]:
+            driver = await self._open_driver()
+            return driver, make_claims(), self._background
+
+        return AsyncConsumer(opened, self._open_wakeups, tuple(topics or names or ("",)))
 
     def worker(
         self,
@@ -285,7 +289,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         async with self._here():
             driver = (await self._open_threads()).driver
         names = () if plan.weights else tuple(plan.handlers)
-        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
+        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)()
         consumer = Consumer(driver, claims, lambda: wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
 

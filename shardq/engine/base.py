@@ -6,7 +6,7 @@ import datetime as dt
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -204,7 +204,8 @@ class EngineBase:
         name: str | None,
         types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
-    ) -> Claims:
+    ) -> Callable[[], Claims]:
+        """Checks the arguments of a consumer. Returns what makes its claims, for when the engine is open."""
         if weights is not None and not isinstance(weights, Mapping):
             raise InvalidOption(f"topics={weights!r} is not possible; give {{name: weight, …}}, or names one by one")
         if weights is not None and (names or not weights):
@@ -219,22 +220,27 @@ class EngineBase:
             raise InvalidOption(f"topics={topics!r} name one twice; the order is the priority: name each once")
         if name is not None:
             check_name(name, of="consumer")
-        claims = Claims(
-            self._map(),
-            topics or ("",),
-            # its leases must never be taken for another's, whatever name the caller gives
-            name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
-            lease_ms=lease_ms(lease),
-            codec=self.options.codec,
-            max_attempts=self.options.max_attempts,
-            ready_counts=self._ready_counts,
-            forwarded=self._forwarded,
-            weights=weights,
-            types=types,
-            topic_attempts=topic_attempts,
-        )
-        claims.log_if_all_forwarded()
-        return claims
+        own_lease_ms = lease_ms(lease)
+
+        def make() -> Claims:
+            claims = Claims(
+                self._map(),
+                topics or ("",),
+                # its leases must never be taken for another's, whatever name the caller gives
+                name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
+                lease_ms=own_lease_ms,
+                codec=self.options.codec,
+                max_attempts=self.options.max_attempts,
+                ready_counts=self._ready_counts,
+                forwarded=self._forwarded,
+                weights=weights,
+                types=types,
+                topic_attempts=topic_attempts,
+            )
+            claims.log_if_all_forwarded()
+            return claims
+
+        return make
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

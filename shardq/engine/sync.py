@@ -179,8 +179,9 @@ class Engine(TaskCommands, OperatorCommands):
 
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
+        make_claims = self._claims(names, topics, lease, name)
         driver = self._open_driver()
-        return Consumer(driver, self._claims(names, topics, lease, name), self._open_wakeups)
+        return Consumer(driver, make_claims(), self._open_wakeups)
 
     def worker(
         self,
@@ -229,7 +230,7 @@ class Engine(TaskCommands, OperatorCommands):
         self.open()
         driver = self._open_driver()
         names = () if plan.weights else tuple(plan.handlers)
-        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)
+        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)()
         consumer = Consumer(driver, claims, self._open_wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=None))
 

@@ -10,9 +10,9 @@ workers that engines return.
 
 from typing import TYPE_CHECKING
 
+from shardq.consumer.policy import Backoff, Bury, Retry
 from shardq.lazy import lazily
 from shardq.worker.named import NamedTask, Pusher
-from shardq.worker.policy import Backoff, Bury, Retry
 from shardq.worker.sync import Worker
 
 if TYPE_CHECKING:

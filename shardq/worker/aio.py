@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from shardq.consumer.policy import Backoff
 from shardq.model.task import AsyncReceipt
 from shardq.worker.base import Plan, WorkerBase
 from shardq.worker.handlers import Registry
-from shardq.worker.policy import Backoff
 from shardq.worker.processor import Processor
 from shardq.worker.signal_event import ending_signals
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shardq.consumer.policy import Backoff, is_seconds
 from shardq.errors import InvalidOption
 from shardq.model.checks import check_name, check_topic, duration_ms
 from shardq.model.task import Delivery
@@ -13,7 +14,6 @@ from shardq.worker.decorator import TaskDecorator
 from shardq.worker.handlers import Attempts, Handler, Registry, TaskFunction, TopicFunction, check_on
 from shardq.worker.hooks import Hooks
 from shardq.worker.kinds import check_function
-from shardq.worker.policy import Backoff, is_seconds
 from shardq.worker.signal_event import SignalSafeEvent
 
 if TYPE_CHECKING:

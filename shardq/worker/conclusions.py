@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 
+from shardq.consumer.policy import Bury, Retry, alone, reason_of
 from shardq.worker.hooks import Hooks
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement
 from shardq.worker.logs import tell
-from shardq.worker.policy import Bury, Retry, reason_of
 
 
 def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
@@ -34,7 +34,7 @@ def settlement_of(job: Job, exc: BaseException) -> Settlement:
 
 
 def _settlement(job: Job, exc: BaseException) -> Settlement:
-    match _alone(exc):
+    match alone(exc):
         case Retry() as decided:
             settlement: Settlement = job.retry(decided.delay, decided.reason)
             tell(logging.INFO, "task %s is tried again: %s", job.delivery.id, decided.reason)
@@ -45,12 +45,3 @@ def _settlement(job: Job, exc: BaseException) -> Settlement:
             settlement = job.retry(None, reason_of(exc))
             tell(logging.ERROR, "task %s failed in attempt %d", job.delivery.id, job.delivery.attempt, exc=exc)
     return settlement
-
-
-def _alone(exc: BaseException) -> BaseException:
-    """The only exception in a group, if there is one: asyncio.TaskGroup makes a group of whatever one of its tasks
-    raises.
-    """
-    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-        exc = exc.exceptions[0]
-    return exc

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from shardq.consumer.policy import Backoff
 from shardq.model.checks import check_topic
 from shardq.worker.handlers import Attempts, TaskFunction
 from shardq.worker.kinds import check_function
 from shardq.worker.named import NamedTask, task_name
-from shardq.worker.policy import Backoff
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
+from shardq.consumer import policy
+from shardq.consumer.policy import Backoff
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
 from shardq.model.task import Delivery
-from shardq.worker import policy
 from shardq.worker.kinds import is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
 from shardq.worker.named import NamedTasks
-from shardq.worker.policy import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

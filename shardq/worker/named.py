@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from shardq.consumer.policy import Retry
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.task import Delivery, OnConflict
 from shardq.producer.durable import Durability
 from shardq.worker.kinds import is_coroutine_function
 from shardq.worker.logs import Once, tell
-from shardq.worker.policy import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")

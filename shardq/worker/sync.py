@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from shardq.consumer.policy import Backoff
 from shardq.model.task import Receipt
 from shardq.worker.base import Plan, WorkerBase
 from shardq.worker.handlers import Registry
-from shardq.worker.policy import Backoff
 from shardq.worker.signal_event import ending_signals
 from shardq.worker.supervisor import ProcessSupervisor
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from shardq import Engine, EngineClosed
+from shardq import AsyncEngine, BadInput, Engine, EngineClosed, InvalidTopic, Task
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until
@@ -40,6 +42,61 @@ def test_the_first_use_opens(engines: Engines, url: str, name: str) -> None:
     id = engine.push("x", delay=FAR_S)
     assert state_of(engine, id) == "scheduled"
     assert f"{SHARDS} shards" in repr(engine)
+
+
+def test_the_first_use_of_a_consumer_opens(engines: Engines, url: str, name: str) -> None:
+    producer = engines.opened(url, name=name, shards=SHARDS)
+    producer.start()
+    id = producer.push("x", topic="mail")
+    engine = engines.make(url, name=name)
+    consumer = engine.consumer("mail", name="ann")
+    assert "'mail'" in repr(consumer)
+    (delivery,) = consumer.claim(1, wait=30.0)
+    assert delivery.id == id
+    assert " ann-" in repr(consumer)
+    # that of another consumer, by one that has claimed nothing
+    engine.consumer("mail").ack(delivery)
+    assert engine.get(id) is None
+    engine.close()
+    with pytest.raises(EngineClosed):
+        consumer.claim(1)
+    with pytest.raises(EngineClosed):
+        engine.consumer()
+
+
+def test_a_consumer_that_was_never_used_of_an_engine_that_is_closed(engines: Engines, url: str, name: str) -> None:
+    engine = engines.make(url, name=name, shards=SHARDS)
+    consumer = engine.consumer()
+    engine.close()
+    with pytest.raises(EngineClosed):
+        consumer.claim(1)
+
+
+def test_a_consumer_that_can_not_be_is_refused_before_anything_is_opened(engines: Engines) -> None:
+    engine = engines.make("redis://127.0.0.1:1", timeout=0.1)
+    with pytest.raises(InvalidTopic):
+        engine.consumer("a b")
+    with pytest.raises(BadInput):
+        engine.consumer(lease=0)
+
+
+def test_the_first_uses_of_a_consumer_at_once(url: str, name: str) -> None:
+    async def main() -> None:
+        engine = AsyncEngine(url, name=name, shards=SHARDS)
+        await engine.push_many([Task(n) for n in range(10)])
+        await engine.close()
+        await engine.open()
+        await engine.start()
+        consumer = engine.consumer()
+        await asyncio.gather(*(consumer.ack([]) for _ in range(5)))
+        shown = repr(consumer)
+        held = [delivery for _ in range(10) for delivery in await consumer.claim(1, wait=30.0)]
+        await asyncio.gather(*(consumer.ack(delivery) for delivery in held))
+        assert repr(consumer) == shown
+        assert (await engine.stats()).leased == 0
+        await engine.close()
+
+    asyncio.run(main())
 
 
 def test_two_names_do_not_meet(engines: Engines, url: str, name: str) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 from shardq import AsyncConsumer, AsyncEngine, Engine
+from shardq.consumer.consuming_aio import AsyncSettlingBlock
 
 T = TypeVar("T")
 
@@ -138,9 +139,22 @@ class _Blocking:
                 return self
             if isinstance(result, AsyncConsumer):
                 return _Blocking(result, self._loop)
+            if isinstance(result, AsyncSettlingBlock):
+                return self._entered(result)
             return self._iterated(result) if inspect.isasyncgen(result) else result
 
         return call
+
+    @contextmanager
+    def _entered(self, block: AsyncSettlingBlock) -> Iterator[None]:
+        self._loop.run(block.__aenter__())
+        try:
+            yield
+        except BaseException as exc:
+            if not self._loop.run(block.__aexit__(type(exc), exc, exc.__traceback__)):
+                raise
+        else:
+            self._loop.run(block.__aexit__(None, None, None))
 
     def _iterated(self, items: Any) -> Iterator[Any]:
         async def following() -> list[Any]:

@@ -8,12 +8,12 @@ import pytest
 
 from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry
 from shardq.calls import consume
+from shardq.consumer.policy import reason_of
 from shardq.model.checks import MAX_REASON
 from shardq.model.task import Delivery
 from shardq.worker.conclusions import settlement_of
 from shardq.worker.handlers import Handler
 from shardq.worker.job import Job
-from shardq.worker.policy import reason_of
 
 
 @pytest.mark.parametrize(("attempt", "most"), [(1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 50.0), (1_000_000, 50.0)])

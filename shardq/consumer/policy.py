@@ -11,7 +11,8 @@ from shardq.model.checks import due_spec, reason_text
 
 
 class Retry(Exception):
-    """Raised by a handler: try again after ``delay`` seconds (None: by the backoff). Counts as a failed attempt.
+    """Raised by a handler, or in a ``settling`` block: try again after ``delay`` seconds (None: by the backoff). Counts
+    as a failed attempt.
 
     ``Retry`` and ``Bury`` count also as the only exception of a group, such as a task group makes.
 
@@ -34,7 +35,7 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler: the task is dead at once, for ``reason``.
+    """Raised by a handler, or in a ``settling`` block: the task is dead at once, for ``reason``.
 
     >>> @worker.on("mail")
     ... def send(delivery):
@@ -95,6 +96,15 @@ def delay_ms(backoff: Backoff, attempt: int) -> int:
     if seconds is None:
         raise InvalidDelay("a delay can't be None; return seconds as a number, or a timedelta")
     return -due_spec(seconds, None)
+
+
+def alone(exc: BaseException) -> BaseException:
+    """The only exception in a group, if there is one: asyncio.TaskGroup makes a group of whatever one of its tasks
+    raises.
+    """
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc
 
 
 def reason_of(exc: BaseException) -> str:
