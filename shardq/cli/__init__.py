@@ -1,10 +1,11 @@
 """The ``shardq`` command. ``main`` is the console script; it is all that works without click and rich.
 
-Reading order: ``app`` (the commands, and what becomes of their errors), ``options`` (what every command takes),
+Reading order: ``app`` (the commands, and what becomes of their errors), ``options`` (the options of every command),
 ``session`` (from options to an open engine), then the commands: ``push``, ``by_id``, ``forward``, ``stats``, ``run``,
-``demo``; to operate the whole: ``shards``, ``grow``, ``dead``, ``topics``, ``acl``. ``output`` and ``shard_table``
-show, ``words`` puts the engine's errors in the command's words, ``durations`` and ``numbers`` read options, ``signals``
-ends a command, ``fleet`` reads how far the sweeps are.
+``demo``; to operate the engine: ``shards``, ``resize`` and ``forecast``, ``dead``, ``topics``, ``acl``. They share
+``output`` and ``table`` (what is printed), ``shard_view`` (the table of shards, once or live), ``fleet`` (one look at
+an engine from outside), ``words`` (the engine's errors in the words of the command line), ``durations`` and
+``numbers`` (values of options) and ``signals`` (Ctrl-C).
 """
 
 from __future__ import annotations

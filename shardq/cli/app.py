@@ -1,4 +1,4 @@
-"""The commands together, and what the user sees of an error: one line, and an exit code. Called by ``main``."""
+"""The group of all commands; it turns an error into one line and an exit code. Called by ``main``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shardq.cli.by_id import cancel, get, reschedule
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.forward import forward
-from shardq.cli.grow.command import expand, resize, shrink
 from shardq.cli.options import Given, shared
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
 from shardq.cli.push.command import push
+from shardq.cli.resize import expand, resize, shrink
 from shardq.cli.run import run
 from shardq.cli.shards import shards
 from shardq.cli.stats import stats
@@ -29,7 +29,7 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 class _InOrder(click.Group):
-    """Its help lists the commands in the order in which they are met, not by the alphabet."""
+    """A group whose help lists the commands in the order in which they were added, not by the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -41,10 +41,10 @@ class _InOrder(click.Group):
     epilog="""\b
 example:
   shardq demo                                   see it at work
-  export SHARDQ_URL=redis://127.0.0.1:6379/0    the server that is yours
-  shardq run --quiet &                          moves what is due
+  export SHARDQ_URL=redis://127.0.0.1:6379/0    your server
+  shardq run --quiet &                          moves tasks when they are due
   shardq push '{"order": 42}' --delay 30m       prints the id of the task
-  shardq stats                                  what is where
+  shardq stats                                  counts the tasks in each state
 \b
 exit codes:
   0  done
@@ -55,7 +55,7 @@ exit codes:
 @shared
 @click.version_option(__version__, prog_name="shardq", message="%(prog)s %(version)s")
 def app() -> None:
-    """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the whole.
+    """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the engine.
 
     `shardq COMMAND --help` explains a command, with examples.
     """
@@ -69,7 +69,7 @@ for command in (
 
 
 def invoke() -> int:
-    """Runs the command line; the exit code."""
+    """Runs the command line and returns the exit code."""
     prepare()
     given = Given()
     try:
@@ -81,9 +81,9 @@ def invoke() -> int:
         except OSError:
             give_up(STDERR)
         return exc.exit_code
-    except click.Abort:  # what click makes of an interrupt
+    except click.Abort:  # click raises it for an interrupt
         return INTERRUPTED
-    except BrokenPipeError:  # who read our output has gone
+    except BrokenPipeError:  # the reader of our output has gone
         give_up(STDOUT, STDERR)
         return FAILED
     except (ShardqError, OSError) as exc:
@@ -95,7 +95,7 @@ def invoke() -> int:
 
 
 def _of_system(exc: OSError) -> str:
-    """The words for what is wrong with a file, or with our own output."""
+    """Says what is wrong with a file, or with our own output."""
     why = exc.strerror or str(exc)
     if exc.filename is not None:
         return f"{os.fsdecode(exc.filename)}: {why}"

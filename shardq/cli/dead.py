@@ -1,4 +1,4 @@
-"""dead and requeue: tasks that ran out of attempts, or were buried."""
+"""dead and requeue: commands on dead tasks, which ran out of attempts or were buried."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
 from shardq.cli.session import opened
+from shardq.cli.table import Column, Table
 from shardq.model.task import DeadTask
 
 TABLE = 100
-"""Rows, where no limit is given: a table is for reading. JSON is for programs, which get all."""
+"""Rows of the table without --limit: people read it. With --json, for programs, there is no such bound."""
 
 REASON = 120
-"""Characters: it is some program's message, of any length."""
+"""Characters of a reason that are shown: it is a program's message, of any length."""
 
 
 @click.command(
@@ -35,7 +36,7 @@ example:
 @shared
 @pass_given
 def dead(given: Given, topic: str | None, limit: int | None) -> None:
-    """List the dead tasks and why they died: shard by shard, those that died first coming first."""
+    """List the dead tasks and the reason of each, shard by shard; in a shard, those that died first come first."""
     with opened(given) as engine:
         found = engine.dead(topic)
         if given.json:
@@ -47,15 +48,12 @@ def dead(given: Given, topic: str | None, limit: int | None) -> None:
     if not tasks:
         say("none")
         return
-    from shardq.cli import shard_table
-
-    shard_table.print_rows(
-        ("id", "died (UTC)", " attempts", "reason"),
-        [
-            (task.id, f"{task.died:%m-%d %H:%M:%S}", str(task.failures + task.lapses), _last_line(task.reason))
-            for task in tasks[:limit]
-        ],
-    )
+    Table(
+        Column[DeadTask]("id", lambda task: task.id, text=True),
+        Column("died (UTC)", lambda task: f"{task.died:%m-%d %H:%M:%S}", rank=1, text=True),
+        Column("attempts", lambda task: str(task.failures + task.lapses), rank=2),
+        Column("reason", lambda task: _last_line(task.reason), text=True),
+    ).print(tasks[:limit])
     if len(tasks) > limit:
         sys.stdout.flush()
         complain(f"there are more than these {limit:,}: --limit N shows more, --json all of them")
@@ -81,12 +79,12 @@ example:
   shardq requeue --all --topic email""",
 )
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All that are dead now.")
+@click.option("--all", "every", is_flag=True, help="Schedule all that are dead now.")
 @click.option("--topic", metavar="TOPIC", help="With --all: only of this topic; '' is the default topic.")
 @shared
 @pass_given
 def requeue(given: Given, ids: tuple[str, ...], every: bool, topic: str | None) -> int:
-    """Schedule dead tasks again, now and with all their attempts; exit 1 unless all the IDs were."""
+    """Schedule dead tasks again, due now and with all their attempts; exit 1 unless all the IDs were scheduled."""
     if every == bool(ids):
         raise click.UsageError("give the ids of dead tasks, or --all for all of them")
     if topic is not None and not every:

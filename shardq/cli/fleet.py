@@ -1,38 +1,82 @@
-"""How far the sweep of each shard is: what an engine without pollers of its own does not know.
+"""One look at an engine from outside: its counts, its dispatchers, and how far each shard's sweep is.
 
-Used by ``shards``, ``resize``, ``expand`` and ``shrink``. Plain reads; they change nothing and wake nobody.
+Called by ``shards``, ``resize``, ``expand`` and ``shrink``. Plain reads; they change nothing and wake nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardq.calls.request import Command
 from shardq.calls.resharding import meta_fields
+from shardq.cli.shard_view import ShardColumn, of_shard
+from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.sync import Driver
+from shardq.engine import Engine, Stats
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import ShardqError
-from shardq.layout.keys import ShardKeys
+from shardq.layout.keys import ShardKeys, control_keys, shard_keys
+from shardq.layout.topology import Topology
+from shardq.operation import run
 
 NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One shard, as a change of the number of shards sees it."""
+    """The sweep of one shard."""
 
     swept: int
-    """The epoch of the change after which nothing was here that belongs elsewhere; 0: of none."""
+    """The epoch of the last resharding whose sweep of this shard is complete; 0: of none."""
     moved: int
-    """Tasks that have left it for other shards, ever."""
+    """Tasks that have ever left the shard for others."""
     on_the_way: int
-    """Tasks that have left it and are not yet where they go."""
+    """Tasks that have left the shard, and are not yet where they go."""
 
 
-def sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
-    """Shard that answers → how far its sweep is; also of those that were never opened."""
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The engine as it was seen."""
+
+    stats: Stats
+    topology: Topology
+    sweeps: Mapping[int, Sweep]
+    """Shard that answered → its sweep."""
+    dispatchers: list[str]
+    """The names of the processes with pollers."""
+
+    @classmethod
+    def look(cls, engine: Engine, driver: Driver, *, shards: int = 0) -> Fleet:
+        """Reads it. ``shards``: sweeps are read of so many shards, if the engine has fewer now."""
+        stats = engine.stats()
+        keys = [shard_keys(engine.name, shard) for shard in range(max(shards, len(stats.shards)))]
+        members = run(driver, dispatchers(control_keys(engine.name)))
+        return cls(stats, engine.topology, _sweeps(driver, keys), members)
+
+    def resharding(self, shard: int) -> str:
+        """The part of the shard in a resharding."""
+        topology, sweep = self.topology, self.sweeps.get(shard)
+        if sweep is None:
+            return "?"
+        if sweep.on_the_way:
+            return f"{sweep.on_the_way:,} on the way"
+        if shard >= max((topology.shards, *topology.priors)):
+            return "announced"
+        if not topology.priors:
+            return "-"
+        if sweep.swept == topology.since:
+            return "swept"
+        return "to be swept" if shard < topology.shards else "to be emptied"
+
+
+def resharding_column(newest: Callable[[], Fleet]) -> ShardColumn:
+    return ShardColumn("resharding", of_shard(lambda shard: newest().resharding(shard.shard)), rank=3)
+
+
+def _sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
+    """Shard that answers → its sweep; also for shards that were never opened."""
     commands: dict[tuple[int, str], Command[Any]] = {}
     for keys in shards:
         commands[keys.shard, "meta"] = meta_fields(keys, "swept", "moved")

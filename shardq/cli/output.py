@@ -1,4 +1,4 @@
-"""Speaking: data on stdout, everything else on stderr. Used by all commands."""
+"""Prints data on stdout, everything else on stderr. Called by all commands."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STDOUT, STDERR = 1, 2
 
 
 def prepare() -> None:
-    """Makes the standard streams such that nothing said can fail for want of one, or of a character."""
+    """Prepares the standard streams: a command may run with one closed, or with an encoding that lacks characters."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            # a socket would get its number, and then what is said elsewhere
+            # or a socket would get the number, and what is printed
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  for as long as the process
@@ -35,12 +35,12 @@ def prepare() -> None:
 
 
 def say(text: str) -> None:
-    """A line for people, on stdout."""
+    """Prints a line for people on stdout."""
     click.echo(text, file=sys.stdout)
 
 
 def complain(text: str) -> None:
-    """A line on stderr. That nobody can be told is no reason to fail."""
+    """Prints a line on stderr. The command goes on if nobody can read it."""
     try:
         click.echo(text, file=sys.stderr)
     except OSError:
@@ -48,18 +48,18 @@ def complain(text: str) -> None:
 
 
 def give_up(*descriptors: int) -> None:
-    """Nothing more is written there, not even at exit: who read it has gone, or its disk is full."""
+    """Discards what is written there from now on, also at exit: the reader has gone, or the disk is full."""
     for descriptor in descriptors:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def tell(value: Any) -> None:
-    """One JSON object, on one line of stdout."""
+    """Prints a JSON object on one line of stdout."""
     click.echo(msgspec.json.encode(value))  # bytes: JSON is UTF-8, whatever the terminal is
 
 
 def payload_shown(payload: Any) -> dict[str, Any]:
-    """A payload as a part of a JSON object: bytes as text where they are text."""
+    """A payload as a field of a JSON object: bytes as text if they are UTF-8, else in base64."""
     if not isinstance(payload, bytes):
         return {"payload": payload}
     try:
@@ -77,8 +77,16 @@ def lateness_shown(lateness: Lateness) -> dict[str, int | None]:
     }
 
 
+def counted(count: int, what: str) -> str:
+    """
+    >>> counted(0, "shard"), counted(1, "shard"), counted(1200, "shard")
+    ('no shards', '1 shard', '1,200 shards')
+    """
+    return f"{f'{count:,}' if count else 'no'} {what}{'' if count == 1 else 's'}"
+
+
 def milliseconds(ms: int | None) -> str:
-    """Latenesses are whole ms, rounded down.
+    """A lateness in whole ms, rounded down.
 
     >>> milliseconds(None), milliseconds(0), milliseconds(1234)
     ('-', '<1', '1,234')
@@ -89,17 +97,17 @@ def milliseconds(ms: int | None) -> str:
 
 
 def set_up_logging(*, verbose: bool) -> None:
-    """The engine's log goes to stderr: warnings, with ``verbose`` all that it says."""
+    """Sends the engine's log to stderr: warnings and errors, with ``verbose`` also what it does."""
     log = logging.getLogger("shardq")
     log.setLevel(logging.INFO if verbose else logging.WARNING)
-    # `shardq stats` tells it, and a script that pushes each minute need not hear it each minute
+    # `shardq stats` prints advice; a script that pushes every minute would print it every minute
     logging.getLogger("shardq.advice").setLevel(logging.INFO if verbose else logging.ERROR)
     log.addHandler(_Stderr())
     log.propagate = False
 
 
 class _Stderr(logging.Handler):
-    """To whatever stderr is at the moment: a live table takes it over, to print above itself."""
+    """Writes to the present ``sys.stderr``: a live table replaces it, to print above itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(f"{record.levelname.lower()}: {self.format(record)}")

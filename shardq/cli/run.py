@@ -1,10 +1,9 @@
-"""run: pollers in the foreground, until SIGINT or SIGTERM."""
+"""run: the command that runs pollers in the foreground, until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
@@ -12,8 +11,9 @@ import click
 
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, lateness_shown, say, tell
+from shardq.cli.output import complain, counted, lateness_shown, say, tell
 from shardq.cli.session import opened
+from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, POLLER, ShardView
 from shardq.cli.signals import Ending
 from shardq.drivers import descriptors
 from shardq.engine import Engine, Stats
@@ -21,10 +21,10 @@ from shardq.errors import ShardqError
 from shardq.layout.slots import MAX_SHARDS
 
 LIVE_S = 1.0
-"""Between two pictures on a terminal; each asks every shard once."""
+"""Between two looks on a terminal; each asks every shard once."""
 
 PLAIN_S = 10.0
-"""Between two status lines elsewhere: they end up in a log."""
+"""Between two looks elsewhere: their lines end up in a log."""
 
 
 @click.command(
@@ -35,7 +35,7 @@ example:
   shardq run --name orders --shards 32     (a new name; else the stored number counts)
   shardq run --quiet &""",
 )
-@click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="Of a new name. Default: 16.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="The shards of a new name. Default: 16.")
 @click.option("--quiet", is_flag=True, help="Print nothing but warnings.")
 @shared
 @pass_given
@@ -61,58 +61,26 @@ def run(given: Given, shards: int | None, quiet: bool) -> None:
 
 
 Report = Callable[[Stats | None, str], None]
-"""Shows the newest numbers, or what kept them from being had."""
+"""Shows the newest stats, or the error that kept them away."""
 
 
 def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, float]:
     if given.json:
-
-        def as_json(seen: Stats | None, trouble: str) -> None:
-            tell(_shown(seen) if seen else {"error": trouble})
-
-        return as_json, PLAIN_S
-    topology = engine.topology
-    with suppress(OSError):  # as in the looker
-        say(f"serving {engine.name!r}: {topology.shards} shards at {_where(engine)}; Ctrl-C ends it")
-    from shardq.cli import shard_table
-
-    if sys.stdout.isatty():
-        shards = shard_table.ShardTable(
-            *shard_table.COUNTS, shard_table.DISPATCHED, *shard_table.LATENESS, shard_table.POLLER
-        )
-        live = stack.enter_context(shard_table.LiveShardTable(shards))
-
-        def drawn(seen: Stats | None, trouble: str) -> None:
-            if seen is not None:
-                shards.look(seen, time.monotonic())
-            live.show(seen, below=trouble or _said(seen))
-
-        return drawn, LIVE_S
-    line = shard_table.ShardTable()
-
-    def plain(seen: Stats | None, trouble: str) -> None:
-        if seen is None:
-            complain(trouble)
-            return
-        line.look(seen, time.monotonic())
-        say(f"{line.line(seen)}  {_said(seen)}")
-        sys.stdout.flush()
-
-    return plain, PLAIN_S
-
-
-def _where(engine: Engine) -> str:
-    return engine.options.safe_url
+        return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
+    with suppress(OSError):  # the pollers run, even if nobody can read it
+        say(f"serving {engine.name!r}: {engine.topology.shards} shards at {engine.options.safe_url}; Ctrl-C ends it")
+    view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *LATENESS, POLLER))
+    return lambda seen, trouble: view.show(seen, trouble or _said(seen)), LIVE_S if sys.stdout.isatty() else PLAIN_S
 
 
 def _said(seen: Stats | None) -> str:
-    """A line that says what is wrong, else who polls."""
+    """The problems, or how many shards this process serves if there are none."""
     if seen is None:
         return ""
-    if seen.problems:
-        return "; ".join(seen.problems)
     ours = sum(shard.poller != "elsewhere" for shard in seen.shards)
-    return f"polling {ours} of {len(seen.shards)} shards, {len(seen.dispatchers)} processes"
+    return "; ".join(seen.problems) or (
+        f"polling {ours} of {len(seen.shards)} shards, {counted(len(seen.dispatchers), 'dispatcher')} in all"
+    )
 
 
 def _shown(seen: Stats) -> dict[str, object]:
@@ -121,7 +89,7 @@ def _shown(seen: Stats) -> dict[str, object]:
         "shards": len(seen.shards),
         "polling": [shard.shard for shard in seen.shards if shard.poller != "elsewhere"],
         "failing": [shard.shard for shard in seen.shards if shard.poller == "failing"],
-        "processes": len(seen.dispatchers),
+        "dispatchers": len(seen.dispatchers),
         "healthy": seen.healthy,
         "problems": seen.problems,
         "scheduled": seen.scheduled,
@@ -134,7 +102,7 @@ def _shown(seen: Stats) -> dict[str, object]:
 
 
 class _Looker:
-    """Asks for the numbers in a thread of its own: the main one stays free for signals."""
+    """Asks for stats in a thread of its own: the main one stays free for signals."""
 
     def __init__(self, engine: Engine, report: Report, every_s: float) -> None:
         self._engine = engine
@@ -147,7 +115,7 @@ class _Looker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Closes the engine: a look that waits for a server which is away ends with that."""
+        """Ends the thread. Closes the engine first, which ends a look that waits for a silent server."""
         self._ending.set()
         self._engine.close()
         self._thread.join()
@@ -163,8 +131,8 @@ class _Looker:
             try:
                 self._report(seen, trouble)
             except BrokenPipeError:
-                return  # nobody reads it any more: the pollers go on
+                return  # the reader has gone; the pollers go on
             except OSError:
-                pass  # a disk that is full may be so for a while
+                pass  # the disk may be full for a while
             if self._ending.wait(self._every_s):
                 return

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from shardq.cli.fleet import Sweep, sweeps
+from shardq.cli.fleet import Fleet, resharding_column
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, say, tell
+from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.session import connected, opened
-from shardq.dispatcher.membership import dispatchers
+from shardq.cli.shard_view import COUNTS, DEAD, NODE, ShardColumn, has_counts, of_shard, print_shards
+from shardq.cli.table import Column, Table
 from shardq.dispatcher.shares import shares
 from shardq.engine import ShardStats, Stats
-from shardq.layout.keys import ShardKeys, control_keys, shard_keys
-from shardq.layout.topology import Topology
-from shardq.operation import run
+from shardq.layout.keys import shard_keys
 
 
 @click.command(
@@ -31,20 +29,16 @@ example:
 @shared
 @pass_given
 def shards(given: Given) -> None:
-    """Show each shard's tag, node, tasks and poller, and the spread of all over the nodes.
+    """Show each shard's tag, node, tasks and dispatcher, and the spread of all over the nodes.
 
     All keys of a shard begin with shardq:{TAG}: and share a slot.
     """
     with opened(given) as engine, connected(engine) as driver:
-        seen = engine.stats()
-        keys = [shard_keys(engine.name, shard.shard) for shard in seen.shards]
-        members = run(driver, dispatchers(control_keys(engine.name)))
-        whole = ClusterTable(seen, engine.topology, keys, sweeps(driver, keys), members)
-        nodes = whole.nodes(driver.nodes())
+        spread = Spread(Fleet.look(engine, driver), driver.nodes())
     if given.json:
-        tell(whole.shown(nodes))
+        tell(spread.shown())
     else:
-        _print(whole, nodes)
+        spread.print()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,98 +49,55 @@ class NodeRow:
     share: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterTable:
-    """All that was read."""
+class Spread:
+    """The shards and their tasks, over the nodes and the dispatchers."""
 
-    seen: Stats
-    topology: Topology
-    keys: list[ShardKeys]
-    sweeps: Mapping[int, Sweep]
-    """Shard that answered → how far its sweep is."""
-    dispatchers: list[str]
+    def __init__(self, fleet: Fleet, masters: list[str]) -> None:
+        self._fleet = fleet
+        self._stats = fleet.stats
+        self._keys = [shard_keys(fleet.stats.name, shard.shard) for shard in fleet.stats.shards]
+        self._dispatchers = {
+            shard: process for process, owned in shares(fleet.dispatchers, len(self._keys)).items() for shard in owned
+        }
+        """Shard → the process that serves it, as all dispatchers work it out for themselves."""
+        counts, tasks = Counter[str](), Counter[str]()
+        for shard in self._stats.shards:
+            counts[shard.node] += 1
+            tasks[shard.node] += held(shard)
+        self._nodes = [
+            NodeRow(node, counts[node], tasks[node], self._share(tasks[node])) for node in sorted({*masters, *counts})
+        ]
+        """Nodes without a shard count in the mean, too."""
 
-    @property
-    def changing(self) -> bool:
-        return bool(self.topology.priors or self.topology.pending)
-
-    @property
-    def on_the_way(self) -> int:
-        return sum(sweep.on_the_way for sweep in self.sweeps.values())
-
-    def on_the_way_from(self, shard: int) -> int | None:
-        sweep = self.sweeps.get(shard)
-        return sweep.on_the_way if sweep else None
-
-    def tag(self, shard: int) -> str:
-        return self.keys[shard].prefix.partition("{")[2].partition("}")[0]
-
-    def share(self, tasks: int) -> float | None:
+    def _share(self, tasks: int) -> float | None:
         """The share of all tasks; None when there are none."""
-        every = held(self.seen)
+        every = held(self._stats)
         return tasks / every if every else None
 
-    def pollers(self) -> dict[int, str]:
-        """Shard → the process that serves it, as all dispatchers work it out for themselves."""
+    def _tag(self, shard: int) -> str:
+        return self._keys[shard].prefix.partition("{")[2].partition("}")[0]
+
+    @property
+    def _fullest(self) -> dict[str, float | None]:
         return {
-            shard: process
-            for process, owned in shares(self.dispatchers, len(self.seen.shards)).items()
-            for shard in owned
+            "shards": fullest([node.shards for node in self._nodes]),
+            "tasks": fullest([node.tasks for node in self._nodes]),
         }
 
-    def motion(self, shard: int) -> str:
-        """The part of a shard in a change of the number of shards."""
-        topology, sweep = self.topology, self.sweeps.get(shard)
-        if sweep is None:
-            return "?"
-        if sweep.on_the_way:
-            return f"{sweep.on_the_way:,} on the way"
-        if shard >= max((topology.shards, *topology.priors)):
-            return "announced"
-        if not topology.priors:
-            return "-"
-        if sweep.swept == topology.since:
-            return "swept"
-        return "to be swept" if shard < topology.shards else "to be emptied"
-
-    def nodes(self, masters: list[str]) -> list[NodeRow]:
-        """Those without a shard, too: they count in the mean."""
-        shards, tasks = Counter[str](), Counter[str]()
-        for shard in self.seen.shards:
-            shards[shard.node] += 1
-            tasks[shard.node] += held(shard)
-        return [
-            NodeRow(node, shards[node], tasks[node], self.share(tasks[node])) for node in sorted({*masters, *shards})
-        ]
-
-    def change(self) -> str:
-        """A sentence on the change that is under way; empty without one."""
-        topology = self.topology
-        parts = []
-        if topology.priors:
-            swept = sum(sweep.swept == topology.since for sweep in self.sweeps.values())
-            earlier = ", ".join(map(str, topology.priors))
-            parts.append(
-                f"tasks move from {earlier} to {topology.shards} shards: {swept} of {len(self.keys)} shards swept, "
-                f"{self.on_the_way:,} tasks on the way"
-            )
-        if topology.pending:
-            parts.append(f"a change from {topology.shards} to {topology.pending} shards is announced")
-        return "; ".join(parts)
-
-    def shown(self, nodes: list[NodeRow]) -> dict[str, Any]:
-        topology, pollers = self.topology, self.pollers()
+    def shown(self) -> dict[str, Any]:
+        topology = self._fleet.topology
+        changing = topology.priors or topology.pending
         return {
-            "name": self.seen.name,
+            "name": self._stats.name,
             "epoch": topology.epoch,
             "count": topology.shards,
             "priors": topology.priors,
-            "pending": topology.pending,
-            "dispatchers": self.dispatchers,
+            "announced": topology.pending,
+            "dispatchers": self._fleet.dispatchers,
             "shards": [
                 {
                     "shard": shard.shard,
-                    "tag": self.tag(shard.shard),
+                    "tag": self._tag(shard.shard),
                     "prefix": keys.prefix,
                     "slot": keys.slot,
                     "node": shard.node,
@@ -154,20 +105,61 @@ class ClusterTable:
                     "ready": shard.ready,
                     "leased": shard.leased,
                     "dead": shard.dead,
-                    "share": self.share(held(shard)),
-                    "poller": pollers.get(shard.shard),
-                    "on_the_way": self.on_the_way_from(shard.shard),
+                    "share": self._share(held(shard)),
+                    "dispatcher": self._dispatchers.get(shard.shard),
+                    "on_the_way": sweep.on_the_way if (sweep := self._fleet.sweeps.get(shard.shard)) else None,
                     "error": shard.error,
-                    "motion": self.motion(shard.shard) if self.changing else None,
+                    "resharding": self._fleet.resharding(shard.shard) if changing else None,
                 }
-                for shard, keys in zip(self.seen.shards, self.keys, strict=True)
+                for shard, keys in zip(self._stats.shards, self._keys, strict=True)
             ],
-            "nodes": nodes,
-            "fullest_to_mean": {
-                "shards": fullest([node.shards for node in nodes]),
-                "tasks": fullest([node.tasks for node in nodes]),
-            },
+            "nodes": self._nodes,
+            "fullest_to_mean": self._fullest,
         }
+
+    def print(self) -> None:
+        change = self._change()
+        print_shards(
+            self._stats,
+            ShardColumn("tag", of_shard(lambda shard: self._tag(shard.shard)), rank=11),
+            ShardColumn("slot", of_shard(lambda shard: str(self._keys[shard.shard].slot)), rank=12),
+            *COUNTS,
+            DEAD,
+            ShardColumn("share", lambda row: _percent(self._share(held(row))) if has_counts(row) else "?", rank=10),
+            *([resharding_column(lambda: self._fleet)] if change else []),
+            NODE,
+            ShardColumn("dispatcher", of_shard(lambda shard: self._dispatchers.get(shard.shard, "nobody")), rank=8),
+        )
+        say("")
+        Table(
+            Column[NodeRow]("node", lambda node: node.node, text=True),
+            Column("shards", lambda node: str(node.shards), rank=1),
+            Column("tasks", lambda node: f"{node.tasks:,}", rank=2),
+            Column("share", lambda node: _percent(node.share), rank=3),
+        ).print(self._nodes, totals=("fullest / mean", *map(_ratio, self._fullest.values()), ""))
+        dispatchers = (
+            counted(len(self._fleet.dispatchers), "dispatcher") if self._fleet.dispatchers else "no dispatchers"
+        )
+        say(f"{self._stats.name}: {counted(self._fleet.topology.shards, 'shard')}, {dispatchers}")
+        if change:
+            say(change)
+        for problem in self._stats.problems:
+            complain(problem)
+
+    def _change(self) -> str:
+        """A sentence on the resharding that is under way; empty without one."""
+        topology, sweeps = self._fleet.topology, self._fleet.sweeps.values()
+        parts = []
+        if topology.priors:
+            swept = sum(sweep.swept == topology.since for sweep in sweeps)
+            on_the_way = sum(sweep.on_the_way for sweep in sweeps)
+            parts.append(
+                f"tasks move from {', '.join(map(str, topology.priors))} to {topology.shards} shards: "
+                f"{swept} of {len(self._keys)} shards swept, {on_the_way:,} tasks on the way"
+            )
+        if topology.pending:
+            parts.append(f"a change from {topology.shards} to {topology.pending} shards is announced")
+        return "; ".join(parts)
 
 
 def held(row: ShardStats | Stats) -> int:
@@ -184,44 +176,7 @@ def fullest(counts: list[int]) -> float | None:
     return max(counts) * len(counts) / sum(counts) if any(counts) else None
 
 
-def _print(whole: ClusterTable, nodes: list[NodeRow]) -> None:
-    from shardq.cli import shard_table
-
-    pollers = whole.pollers()
-    motion = (shard_table.Column("change", shard_table.of_shard(lambda shard: whole.motion(shard.shard)), rank=3),)
-    table = shard_table.ShardTable(
-        shard_table.Column("tag", shard_table.of_shard(lambda shard: whole.tag(shard.shard)), rank=11),
-        shard_table.Column("slot", shard_table.of_shard(lambda shard: str(whole.keys[shard.shard].slot)), rank=12),
-        *shard_table.COUNTS,
-        shard_table.DEAD,
-        shard_table.Column(
-            "share", lambda row: _percent(whole.share(held(row))) if shard_table.seen(row) else "?", rank=10
-        ),
-        *(motion if whole.changing else ()),
-        shard_table.NODE,
-        shard_table.Column("poller", shard_table.of_shard(lambda shard: pollers.get(shard.shard, "nobody")), rank=8),
-        rates=False,
-    )
-    shard_table.print_table(table, whole.seen)
-    say("")
-    shard_table.print_rows(
-        ("node", " shards", " tasks", " share"),
-        [(node.node, str(node.shards), f"{node.tasks:,}", _percent(node.share)) for node in nodes],
-        totals=("fullest / mean", *(_ratio([getattr(node, field) for node in nodes]) for field in _SPREAD), ""),
-    )
-    count = len(whole.dispatchers)
-    say(f"{whole.seen.name}: {whole.topology.shards} shards, {count or 'no'} dispatcher{'' if count == 1 else 's'}")
-    if change := whole.change():
-        say(change)
-    for problem in whole.seen.problems:
-        complain(problem)
-
-
-_SPREAD = ("shards", "tasks")
-
-
-def _ratio(counts: list[int]) -> str:
-    ratio = fullest(counts)
+def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 

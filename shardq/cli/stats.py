@@ -1,9 +1,11 @@
-"""stats: what is where."""
+"""stats: the command that shows how many tasks are in which state, and whether all is well."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -13,12 +15,14 @@ from shardq.cli.durations import read_by, seconds
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
+from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
+from shardq.cli.words import in_options
 from shardq.engine import Stats
 from shardq.engine.stats import OVERDUE_S
 
 
 @click.command(
-    short_help="How many tasks are where, and if all is well.",
+    short_help="How many tasks are in which state, and if all is well.",
     epilog="""\b
 example:
   shardq stats
@@ -28,10 +32,9 @@ example:
 \b
 exit codes:
   0  all is well
-  1  not: a shard could not be seen, or has tasks that nobody has moved
-     for OVERDUE s since they were due (those of paused, limited and
-     forwarded topics are moved, too, and held after that), or a
-     server evicts keys (maxmemory-policy)""".replace("OVERDUE", f"{OVERDUE_S:g}"),
+  1  something is wrong: a shard could not be seen, or has scheduled tasks
+     that are overdue by more than OVERDUE s, or a server evicts keys
+     (maxmemory-policy); ready tasks, as of paused topics, do not count""".replace("OVERDUE", f"{OVERDUE_S:g}"),
 )
 @click.option("--watch", metavar="TIME", callback=read_by(seconds), help="Look again every so often, until Ctrl-C.")
 @shared
@@ -40,33 +43,33 @@ def stats(given: Given, watch: float | None) -> int:
     """Show how many tasks each shard has in each state, and in total; exit 1 when something is wrong."""
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
-    with opened(given) as engine:
-        if watch is None:
-            seen = engine.stats()
-            _show(given, seen)
-            return 0 if seen.healthy else 1
-        if given.json or not sys.stdout.isatty():
-            while True:
-                _show(given, engine.stats())
-                time.sleep(watch)
-        from shardq.cli import shard_table
-
+    with opened(given) as engine, ExitStack() as stack:
         seen = engine.stats()
-        shards = shard_table.ShardTable(*_columns(seen))
-        with shard_table.LiveShardTable(shards) as live:
-            while True:
-                shards.look(seen, time.monotonic())
-                live.show(seen, below=f"{time.strftime('%X')}  {'; '.join(seen.problems) or _where(seen)}")
-                time.sleep(watch)
-                seen = engine.stats()
+        show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty())
+        while True:
+            show(seen)
+            if watch is None:
+                return 0 if seen.healthy else 1
+            time.sleep(watch)
+            seen = engine.stats()
 
 
-def _columns(seen: Stats) -> tuple[Any, ...]:
-    from shardq.cli import shard_table
+def _shower(given: Given, first: Stats, stack: ExitStack, *, live: bool) -> Callable[[Stats], None]:
+    if given.json:
+        return lambda seen: tell(shown(seen))
+    nodes = {shard.node for shard in first.shards}
+    columns = (*COUNTS, DEAD, DISPATCHED, FIRST_DUE, *((NODE,) if len(nodes) > 1 else ()))
+    if live:
+        view = stack.enter_context(ShardView(*columns))
+        return lambda seen: view.show(seen, f"{time.strftime('%X')}  {'; '.join(seen.problems) or _where(seen)}")
 
-    nodes = {shard.node for shard in seen.shards}
-    columns = (*shard_table.COUNTS, shard_table.DEAD, shard_table.DISPATCHED, shard_table.HEAD)
-    return (*columns, shard_table.NODE) if len(nodes) > 1 else columns
+    def once(seen: Stats) -> None:
+        print_shards(seen, *columns)
+        say(_where(seen) + _unconfirmed(seen))
+        for said in (*seen.warnings, *seen.problems):
+            complain(in_options(said))
+
+    return once
 
 
 def _where(seen: Stats) -> str:
@@ -74,26 +77,14 @@ def _where(seen: Stats) -> str:
     return f"{seen.name}: {len(seen.shards)} shards on {', '.join(nodes)}, {seen.server}"
 
 
-def _show(given: Given, seen: Stats) -> None:
-    if given.json:
-        tell(shown(seen))
-        return
-    from shardq.cli import shard_table
-
-    shard_table.print_table(shard_table.ShardTable(*_columns(seen), rates=False), seen)
-    say(_where(seen) + _unconfirmed(seen))
-    for said in (*seen.warnings, *seen.problems):
-        complain(said)
-
-
 def _unconfirmed(seen: Stats) -> str:
-    """The writes that a failover could lose now; nothing where there are no replicas."""
+    """The writes that a failover could lose now; empty without replicas."""
     behind = [each.unconfirmed for each in seen.replication.values() if each.unconfirmed is not None]
     return f", {sum(behind):,} bytes not confirmed by a replica" if behind else ""
 
 
 def shown(seen: Stats) -> dict[str, Any]:
-    """The statistics as JSON, without what only pollers know: this process has none."""
+    """The stats as JSON, without the fields that only a process with pollers can fill: this one has none."""
     fields: dict[str, Any] = msgspec.to_builtins(seen)
     for own in ("lateness", "dispatchers", "connections", "failing_routes"):
         del fields[own]

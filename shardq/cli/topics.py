@@ -1,4 +1,4 @@
-"""topics, pause, resume, limit and purge: a topic as a whole."""
+"""topics, pause, resume, limit and purge: commands on whole topics."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
+from shardq.cli.table import Column, Table
 from shardq.engine import Engine, Stats
 from shardq.engine.arguments import check_purge
 from shardq.layout.topology import Limit
@@ -26,8 +27,8 @@ example:
 @shared
 @pass_given
 def topics(given: Given) -> None:
-    """Show each topic that has had a task: how many are ready, and were made ready since its shards were opened; and
-    what was set for it with pause, limit and forward.
+    """Show each topic that has had a task: how many are ready, how many were dispatched since its shards were opened,
+    and what was set for it with pause, limit and forward.
     """
     with opened(given) as engine:
         seen = engine.stats()
@@ -36,12 +37,12 @@ def topics(given: Given) -> None:
         for row in rows:
             tell(row)
     elif rows:
-        from shardq.cli import shard_table
-
-        shard_table.print_rows(
-            ("topic", " ready", " dispatched", "set"),
-            [(row["topic"] or "''", f"{row['ready']:,}", f"{row['dispatched']:,}", _settings(row)) for row in rows],
-        )
+        Table(
+            Column[dict[str, Any]]("topic", lambda row: row["topic"] or "''", text=True),
+            Column("ready", lambda row: f"{row['ready']:,}", rank=1),
+            Column("dispatched", lambda row: f"{row['dispatched']:,}", rank=2),
+            Column("set", _settings, text=True),
+        ).print(rows)
     else:
         say("none")
     for problem in seen.problems:
@@ -87,8 +88,8 @@ example:
 @shared
 @pass_given
 def pause(given: Given, topic: str) -> None:
-    """Give no more tasks of TOPIC to workers, or to the list it is forwarded to, over the whole fleet. What runs goes
-    on, and tasks still become ready. `shardq topics` shows what is paused.
+    """Give no more tasks of TOPIC to workers, or to the list it is forwarded to, over the whole fleet. Tasks that run
+    go on, and others still become ready. `shardq topics` shows what is paused.
     """
     with opened(given) as engine:
         engine.pause(topic)
@@ -114,7 +115,7 @@ def resume(given: Given, topic: str) -> None:
     if given.json:
         tell({"topic": topic, "paused": False})
     else:
-        say(f"topic {topic!r} is given out")
+        say(f"topic {topic!r} is no longer paused")
 
 
 @click.command(
@@ -127,13 +128,13 @@ example:
 )
 @click.argument("topic")
 @click.option("--rate", type=Decimal(0, min_open=True), metavar="R", help="Tasks a second, at most.")
-@click.option("--concurrency", type=Whole(1), metavar="N", help="Tasks at once, at most.")
-@click.option("--off", is_flag=True, help="No longer.")
+@click.option("--concurrency", type=Whole(1), metavar="N", help="Tasks leased at once, at most.")
+@click.option("--off", is_flag=True, help="End the limits.")
 @shared
 @pass_given
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
-    """Limit TOPIC over all shards and workers of the fleet, in place of the limits it had. A rate holds for a forwarded
-    topic, too, but --concurrency is refused there: its tasks leave, and are then not counted.
+    """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced. A rate holds for a
+    forwarded topic, too; --concurrency is refused there, because a task that has left for the list can't be counted.
     """
     if off == (rate is not None or concurrency is not None):
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
@@ -156,18 +157,18 @@ example:
   shardq purge --topic email
   shardq purge --everything --yes""",
 )
-@click.option("--topic", metavar="TOPIC", help="Of this topic; '' is the default topic.")
-@click.option("--everything", is_flag=True, help="Of all topics.")
+@click.option("--topic", metavar="TOPIC", help="Remove the tasks of this topic; '' is the default topic.")
+@click.option("--everything", is_flag=True, help="Remove the tasks of all topics.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
 @pass_given
 def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
-    """Remove the tasks that nobody holds: scheduled, ready and dead. Those that are running finish."""
+    """Remove the tasks that are scheduled, ready or dead. Leased ones finish."""
     if everything == (topic is not None):
         raise click.UsageError("give --topic TOPIC, or --everything for all topics")
     check_purge(topic, everything)
     if not yes and not (sys.stdin and sys.stdin.isatty()):
-        raise click.UsageError("there is no terminal to ask on, whether that is meant: add --yes")
+        raise click.UsageError("there is no terminal to ask for confirmation on: add --yes")
     with opened(given) as engine:
         if not yes and not click.confirm(_question(engine, topic), err=True):
             say("nothing removed")

@@ -41,8 +41,8 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     done = shell.run("demo", *SMALL)
     assert (done.code, done.own_err) == (0, "")
     books = dict(re.findall(r"^(\w+) +([\d,.]+)", done.out, re.MULTILINE))
-    assert {name: books[name] for name in ("pushed", "dispatched", "taken")} == dict.fromkeys(
-        ("pushed", "dispatched", "taken"), "500"
+    assert {name: books[name] for name in ("pushed", "dispatched", "claimed")} == dict.fromkeys(
+        ("pushed", "dispatched", "claimed"), "500"
     )
     assert (books["early"], books["lost"], books["duplicates"]) == ("0", "0", "0")
     assert "4 shards, shardq 0." in done.out
@@ -56,10 +56,10 @@ def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> N
         done = shell.run("demo", *SMALL, "--json", "--url", url)
         books = done.object
         assert done.code == 0
-        assert {name: books[name] for name in ("pushed", "dispatched", "taken", "early", "lost", "duplicates")} == {
+        assert {name: books[name] for name in ("pushed", "dispatched", "claimed", "early", "lost", "duplicates")} == {
             "pushed": 500,
             "dispatched": 500,
-            "taken": 500,
+            "claimed": 500,
             "early": 0,
             "lost": 0,
             "duplicates": 0,
@@ -76,7 +76,7 @@ def test_a_table_that_fits_its_terminal(shell: Shell, columns: int, rows: int) -
     done = shell.on_terminal("demo", "--tasks", "300", "--seconds", "1", columns=columns, rows=rows)
     assert done.code == 0
     assert max(map(len, own(done.out).splitlines())) <= columns
-    assert re.search(r"shard +pending +ready +leased +dispatched +per s +p50 ms +p99 ms", done.out)
+    assert re.search(r"shard +scheduled +ready +leased +dispatched +per s +p50 ms +p99 ms", done.out)
     assert re.search(r"all +0 +0 +0 +300 ", done.out)
     assert "…" not in own(done.out), "nothing is cut off"
     assert ("+13" in done.out.split()) == (rows < 24), "shards without room are counted"
@@ -152,7 +152,7 @@ def test_tasks_that_somebody_takes_away_are_lost(shell: Shell, url: str) -> None
     assert process.returncode == 1
     assert stolen
     assert re.search(rf"^lost +{stolen} ", out, re.MULTILINE)
-    assert own(err) == "error: the books do not balance\n"
+    assert own(err) == "error: not every task was dispatched and claimed once, and none of them early\n"
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_tasks_that_somebody_takes_away_are_lost(shell: Shell, url: str) -> None
     [
         ({}, True),
         ({"early": 1}, False),
-        ({"lost": 1, "taken": 9}, False),
+        ({"lost": 1, "claimed": 9}, False),
         ({"duplicates": 1}, False),
         ({"dispatched": 11}, False),
     ],
 )
 def test_verdict(books: dict[str, int], good: bool) -> None:
-    balanced = {"pushed": 10, "dispatched": 10, "taken": 10, "early": 0, "lost": 0, "duplicates": 0}
+    balanced = {"pushed": 10, "dispatched": 10, "claimed": 10, "early": 0, "lost": 0, "duplicates": 0}
     assert TrialResult(**(balanced | books)).good is good
 
 

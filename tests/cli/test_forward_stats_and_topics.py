@@ -38,7 +38,7 @@ def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("stats")
     assert (done.code, done.err) == (0, "")
     head, _, *rows, total, where = [line for line in done.lines if line.strip()]
-    assert head.split()[:5] == ["shard", "pending", "ready", "leased", "dead"]
+    assert head.split()[:5] == ["shard", "scheduled", "ready", "leased", "dead"]
     assert [row.split()[0] for row in rows] == [str(shard) for shard in range(SHARDS)]
     assert sum(int(row.split()[1]) for row in rows) == 3
     assert total.split()[:2] == ["all", "3"]

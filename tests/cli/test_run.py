@@ -36,7 +36,7 @@ def test_it_dispatches_until_it_is_told_to_end(shardq: Shell, engine: Engine, nu
     process = shardq.start("run")
     told = lines(process)
     assert next(told).startswith(f"serving '{engine.name}': {SHARDS} shards at redis")
-    assert any(f"polling {SHARDS} of {SHARDS} shards, 1 processes" in line for line in told)
+    assert any(f"polling {SHARDS} of {SHARDS} shards, 1 dispatcher in all" in line for line in told)
     id = engine.push("x", delay=0.2)
     wait_until(lambda: state_of(engine, id) == "ready", "the task is dispatched")
     (delivery,) = claim(engine.consumer(), 1)
@@ -56,7 +56,7 @@ def test_as_json(shardq: Shell, engine: Engine) -> None:
         "shards": SHARDS,
         "failing": [],
         "healthy": True,
-        "processes": 1,
+        "dispatchers": 1,
     }.items() <= seen.items()
     assert seen["polling"] == list(range(SHARDS))
     assert seen["lateness"].keys() == {"tasks", "p50_ms", "p99_ms", "max_ms"}

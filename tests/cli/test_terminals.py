@@ -31,7 +31,7 @@ def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
         # what is said below the table may take more than one line
         assert max(len(line) for line in own(done.out).splitlines() if line.startswith(" ")) <= columns
         lines = done.out.splitlines()
-        end = next(line.index("pending") for line in lines if "pending" in line) + len("pending")
+        end = next(line.index("scheduled") for line in lines if "scheduled" in line) + len("scheduled")
         shown = dict(re.findall(r"^ +(\d+|all) .*?([\d,]+)$", "\n".join(line[:end] for line in lines), re.MULTILINE))
         assert shown == {str(n): count for n, count in enumerate(counts)} | {"all": "12,345"}
         assert "\N{HORIZONTAL ELLIPSIS}" not in done.out

@@ -1,5 +1,5 @@
-"""demo: many tasks through the engine, live, with every one of them accounted for.
+"""demo: many tasks go through the engine, live, and every one of them is accounted for.
 
-``command`` is the command and what it shows, ``trial`` the work and its ledger, ``clock`` an independent clock,
-``watchdog`` who clears up when it was killed.
+``command`` is the command and what it shows, ``trial`` the work and its counts, ``server`` the demo's own server and
+the watchdog that clears up after a demo that was killed.
 """

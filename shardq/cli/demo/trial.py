@@ -1,62 +1,96 @@
-"""The trial that ``demo`` shows: one run of many tasks through an engine, with a ledger that accounts for each of them.
+"""The trial that ``demo`` shows: many tasks go through an engine, and each of them is accounted for.
 
-A producer pushes numbered tasks, each with the instant at which it is due; the engine's pollers move them; takers
-claim and acknowledge them. Nothing here prints.
+A producer pushes numbered tasks, each with its due instant; the engine's pollers move them; consumers claim and
+acknowledge them. Nothing here prints.
 
-Early is judged twice. The dispatch scripts say how late they were, by their server's clock. And the trial does not
-take their word: it chooses each due instant itself, puts it into the payload as well, and compares it with the server's
-clock when it has the task in its hands.
+Tasks that are early are counted twice. The dispatch scripts say how late they were, by their server's clock. The trial
+does not rely on that: it chooses each due instant itself, puts it into the payload, and compares it with the server's
+clock when it has claimed the task.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
-from shardq.cli.demo.clock import Clock
+from shardq.calls.request import Command
+from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Stats
 from shardq.model.task import Delivery, Task
 
-TAKERS = 2
-"""While one works on what it took, the other's claim is under way."""
+CONSUMERS = 2
+"""While one notes what it claimed, the other's claim is under way."""
 
 CLAIM = 500
 WAIT_S = 0.25
-"""Also how soon a taker notices that it is to stop."""
+"""A consumer waits so long for tasks; it also notices so soon that it is to stop."""
 
 FIRST_DUE_S = 0.5
-"""The shortest delay: a task should have reached the server when it is due, else its way there would be measured."""
+"""The shortest delay. A task should have reached the server when it is due, or its way there would be measured."""
 
 STALLED_S = 45.0
-"""Without any progress for so long after the last task was due, the rest counts as lost. Longer than a lease: what a
-claim gave out whose answer did not arrive comes back then.
+"""The rest counts as lost when nothing has moved for so long after the last task was due. Longer than a lease: tasks
+come back then whose claim was not answered.
 """
 
 COUNTED_S = 1.0
-"""After the last was taken: for a poller whose answer was under way to note how late its tasks were."""
+"""After the last claim, a poller whose answer is under way has so long to note how late its tasks were."""
+
+CLOCK_TRIPS = 5
+"""The quickest of a few trips bounds a server's clock best; on one machine that is to some ten microseconds."""
+
+
+class Clock:
+    """The clock of the master that serves a slot, read without the engine."""
+
+    def __init__(self, driver: Driver, slot: int) -> None:
+        self._driver = driver
+        self._slot = slot
+        self._lead_s = 0.0
+        self.compare()
+
+    def compare(self) -> None:
+        """Compares it with ours. Called again when somebody may have set it."""
+        # the server read its clock after we sent the question: its lead over ours is this or less
+        lead_s = math.inf
+        for _ in range(CLOCK_TRIPS):
+            sent = time.monotonic()
+            lead_s = min(lead_s, self._driver.call(Command(self._slot, ("TIME",), _seconds)) - sent)
+        self._lead_s = lead_s
+
+    def latest_ms(self, now_s: float) -> float:
+        """The server's clock at an instant of ``time.monotonic()``, or a little more; never less."""
+        return (now_s + self._lead_s) * 1000
+
+
+def _seconds(answer: list[Any]) -> float:
+    seconds, micros = answer
+    return int(seconds) + int(micros) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The books at the end."""
+    """The number of tasks of each kind at the end."""
 
     pushed: int
     dispatched: int
-    taken: int
+    claimed: int
     early: int
     lost: int
     duplicates: int
 
     @property
     def good(self) -> bool:
-        return self.pushed == self.dispatched == self.taken and not (self.early or self.lost or self.duplicates)
+        return self.pushed == self.dispatched == self.claimed and not (self.early or self.lost or self.duplicates)
 
 
 class Trial:
-    """Started once, stopped once. ``clocks`` are the clocks of the masters, by shard."""
+    """A trial, which runs in threads within its ``with`` block. ``clocks`` are the clocks of the masters, by shard."""
 
     def __init__(self, engine: Engine, clocks: Mapping[int, Clock], *, tasks: int, seconds: float) -> None:
         self.tasks = tasks
@@ -66,29 +100,30 @@ class Trial:
         self._engine = engine
         self._clocks = clocks
         self._seconds = seconds
-        self._taken = bytearray(tasks)
-        """How often each number came; 255 stands for more."""
+        self._claims = bytearray(tasks)
+        """How often each number was claimed; 255 stands for more."""
         self._early = 0
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._producer = self._thread("producer", self._produce)
-        self._takers = [self._thread(f"taker-{n}", self._take) for n in range(TAKERS)]
+        self._threads = [*(self._thread(f"consumer-{n}", self._consume) for n in range(CONSUMERS)), self._producer]
         self._progress = (0, 0)
         self._last_due = time.monotonic()
         self._progressed = self._last_due
 
-    def start(self) -> None:
-        for thread in (*self._takers, self._producer):
+    def __enter__(self) -> Self:
+        for thread in self._threads:
             thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._ending.set()
-        for thread in (self._producer, *self._takers):
+        for thread in self._threads:
             thread.join()
 
     @property
-    def taken(self) -> int:
-        return self.tasks - self._taken.count(0)
+    def claimed(self) -> int:
+        return self.tasks - self._claims.count(0)
 
     @property
     def pushing(self) -> bool:
@@ -97,10 +132,10 @@ class Trial:
     def over(self, stats: Stats, *, pushing: bool) -> bool:
         """True if nothing can come any more: every shard is empty, or nothing has moved for long.
 
-        ``pushing`` is to be asked for before ``stats``: what is pushed in between is in neither.
+        ``pushing`` must be read before ``stats``: neither shows what is pushed in between.
         """
         now = time.monotonic()
-        progress = (self.pushed, self.taken)
+        progress = (self.pushed, self.claimed)
         if progress != self._progress:
             self._progress, self._progressed = progress, now
         if self.failure is not None:
@@ -114,22 +149,22 @@ class Trial:
         counted = stats.lateness.count >= stats.dispatched or now - self._progressed > COUNTED_S
         return stalled or (empty and counted)
 
-    def verdict(self, stats: Stats) -> TrialResult:
-        taken = self.taken
+    def result(self, stats: Stats) -> TrialResult:
+        claimed = self.claimed
         return TrialResult(
             pushed=self.pushed,
             dispatched=stats.dispatched,
-            taken=taken,
+            claimed=claimed,
             early=max(self._early, stats.lateness.early),
-            lost=self.pushed - taken,
-            duplicates=sum(self._taken) - taken,
+            lost=self.pushed - claimed,
+            duplicates=sum(self._claims) - claimed,
         )
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
             try:
                 work()
-            except Exception as exc:  # noqa: BLE001  kept, and told by whoever looks whether it is over
+            except Exception as exc:  # noqa: BLE001  kept, and raised by the command
                 self.failure = self.failure or exc
                 self._ending.set()
 
@@ -147,7 +182,7 @@ class Trial:
             due_ms = int(clock.latest_ms(time.monotonic()) + 1000 * random.uniform(FIRST_DUE_S, self._seconds)) + 1
             yield Task({"n": number, "due": due_ms}, at=due_ms / 1000)
 
-    def _take(self) -> None:
+    def _consume(self) -> None:
         consumer = self._engine.consumer()
         while not self._ending.is_set():
             deliveries = consumer.claim(CLAIM, wait=WAIT_S)
@@ -159,8 +194,8 @@ class Trial:
         with self._lock:
             for delivery in deliveries:
                 number, due_ms = delivery.payload["n"], delivery.payload["due"]
-                self._taken[number] = min(255, self._taken[number] + 1)
+                self._claims[number] = min(255, self._claims[number] + 1)
                 clock = self._clocks[delivery.shard]
                 if clock.latest_ms(now_s) < due_ms:
-                    clock.look()
+                    clock.compare()
                     self._early += clock.latest_ms(now_s) < due_ms

@@ -1,5 +1,6 @@
-"""Shows what another number of shards would move, node by node: the numbers of ``Engine.preview``, which are
-estimates.
+"""Shows how many tasks another number of shards would move, node by node: the estimates of ``Engine.preview``.
+
+Called by ``resize`` for --dry-run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from shardq.cli.options import Given
 from shardq.cli.output import say, tell
+from shardq.cli.table import Column, Table
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
 from shardq.layout.keys import shard_keys
@@ -17,7 +19,7 @@ from shardq.resharding import Preview
 
 @dataclass(frozen=True, slots=True)
 class NodeFlow:
-    """Those that stay within the node are among both."""
+    """Tasks that would leave a node's shards, and come to them. Those that stay within the node count in both."""
 
     node: str
     leaving: int
@@ -32,7 +34,7 @@ class Forecast:
     preview: Preview
     nodes: list[NodeFlow]
     between: tuple[int, int]
-    """Tasks and bytes that would go from one node to another."""
+    """Tasks and bytes that would go to another node."""
 
     @classmethod
     def of(cls, engine: Engine, driver: Driver, shards: int) -> Forecast:
@@ -72,25 +74,16 @@ class Forecast:
             return
         from rich.filesize import decimal
 
-        from shardq.cli import shard_table
-
         tasks, size = self.preview.tasks, decimal(self.preview.bytes)
-        shard_table.print_rows(
-            ("node", " leaving", " bytes", " coming", " bytes"),
-            [
-                (
-                    node.node,
-                    f"{node.leaving:,}",
-                    decimal(node.leaving_bytes),
-                    f"{node.coming:,}",
-                    decimal(node.coming_bytes),
-                )
-                for node in self.nodes
-            ],
-            totals=("all", f"{tasks:,}", size, f"{tasks:,}", size),
-        )
+        Table(
+            Column[NodeFlow]("node", lambda node: node.node, text=True),
+            Column("leaving", lambda node: f"{node.leaving:,}", rank=1),
+            Column("bytes", lambda node: decimal(node.leaving_bytes), rank=3),
+            Column("coming", lambda node: f"{node.coming:,}", rank=2),
+            Column("bytes", lambda node: decimal(node.coming_bytes), rank=4),
+        ).print(self.nodes, totals=("all", f"{tasks:,}", size, f"{tasks:,}", size))
         say(
             f"from {self.present} to {self.preview.shards} shards: about {tasks:,} tasks would move, of {size}, "
             f"{self.between[0]:,} of them to another node" + (f", in {seconds:,.0f} s" if seconds is not None else "")
         )
-        say("nothing was moved; tasks that are ready or running would stay where they are until they are done")
+        say("nothing was moved; tasks that are ready or leased would stay where they are until they are done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from typing import Any
 
@@ -78,8 +79,8 @@ def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Eng
     shown = shardq.run("shards")
     assert shown.lines[-1] == f"tasks move from {SHARDS} to 8 shards: 0 of 8 shards swept, 0 tasks on the way"
     told = shardq.run("shards", "--json").object
-    assert (told["count"], told["priors"], told["pending"]) == (8, [SHARDS], None)
-    assert {shard["motion"] for shard in told["shards"]} == {"to be swept"}
+    assert (told["count"], told["priors"], told["announced"]) == (8, [SHARDS], None)
+    assert {shard["resharding"] for shard in told["shards"]} == {"to be swept"}
 
 
 def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engine) -> None:
@@ -111,11 +112,12 @@ def test_there_and_back_waiting(shardq: Shell, full: Engine, more: str, fewer: s
     assert shardq.run(more, "3").out.startswith("3 shards are in force, and every task is where it belongs: 0 moved")
 
 
-def test_a_bar_on_a_terminal(shardq: Shell, full: Engine) -> None:
+def test_a_table_on_a_terminal(shardq: Shell, full: Engine) -> None:
     full.start()
     done = shardq.on_terminal("expand", "8", "--wait", columns=100, rows=30)
     assert done.code == 0
     assert "shards swept" in done.out
+    assert re.search(r"^ shard +scheduled +ready +leased +resharding *$", done.out, re.MULTILINE)
     assert "8 shards are in force, and every task is where it belongs" in done.out
 
 
@@ -138,7 +140,7 @@ def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None
     wait_until(lambda: full.stats().ready == 50, "they are ready")
     process = shardq.start("expand", "8", "--wait")
     assert process.stdout is not None
-    assert "; 50 ready or running, not moved" in process.stdout.readline()
+    assert "; 50 ready or leased, not moved" in process.stdout.readline()
     full.purge("now")
     out, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0
@@ -169,13 +171,13 @@ def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
     done = served(shardq)
     assert (done.code, done.err) == (0, "")
     head, _, *rows = [line for line in done.lines if line.strip()]
-    assert head.split()[:8] == ["shard", "tag", "slot", "pending", "ready", "leased", "dead", "share"]
-    assert head.split()[8:] == ["node", "poller"]
+    assert head.split()[:8] == ["shard", "tag", "slot", "scheduled", "ready", "leased", "dead", "share"]
+    assert head.split()[8:] == ["node", "dispatcher"]
     for shard, row in enumerate(rows[:SHARDS]):
         keys = shard_keys(full.name, shard)
-        number, tag, slot, pending, *_ = row.split()
+        number, tag, slot, scheduled, *_ = row.split()
         assert (int(number), f"shardq:{{{tag}}}:", int(slot)) == (shard, keys.prefix, keys.slot)
-        assert int(pending) == homes(full)[shard]
+        assert int(scheduled) == homes(full)[shard]
     assert any(line.startswith(" fullest / mean") for line in rows)
     assert done.lines[-1] == f"{full.name}: {SHARDS} shards, 1 dispatcher"
 
@@ -184,8 +186,8 @@ def test_shards_as_json(shardq: Shell, full: Engine) -> None:
     full.start()
     told = served(shardq, "--json").object
     (process,) = told["dispatchers"]
-    assert (told["name"], told["count"], told["priors"], told["pending"]) == (full.name, SHARDS, [], None)
-    assert {shard["poller"] for shard in told["shards"]} == {process}
+    assert (told["name"], told["count"], told["priors"], told["announced"]) == (full.name, SHARDS, [], None)
+    assert {shard["dispatcher"] for shard in told["shards"]} == {process}
     assert [shard["scheduled"] for shard in told["shards"]] == homes(full)
     assert sum(shard["share"] for shard in told["shards"]) == pytest.approx(1)
     nodes: list[dict[str, Any]] = told["nodes"]
@@ -199,7 +201,7 @@ def test_shards_as_json(shardq: Shell, full: Engine) -> None:
 def test_shards_of_an_empty_engine_and_without_pollers(shardq: Shell, engine: Engine) -> None:
     told = json.loads(shardq.run("shards", "--json").out)
     assert told["dispatchers"] == []
-    assert {(shard["share"], shard["poller"]) for shard in told["shards"]} == {(None, None)}
+    assert {(shard["share"], shard["dispatcher"]) for shard in told["shards"]} == {(None, None)}
     assert told["fullest_to_mean"]["tasks"] is None
     done = shardq.run("shards")
     assert "nobody" in done.out

@@ -1,0 +1,190 @@
+"""resize, expand and shrink: another number of shards, while everything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+
+from shardq.cli.fleet import NOBODY, Fleet, resharding_column
+from shardq.cli.forecast import Forecast
+from shardq.cli.numbers import Decimal, Whole
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.output import complain, say, tell
+from shardq.cli.session import connected, opened
+from shardq.cli.shard_view import COUNTS, ShardView
+from shardq.drivers.sync import Driver
+from shardq.engine import Engine
+from shardq.engine.arguments import ResizeVerb, check_resize
+from shardq.layout.slots import MAX_SHARDS
+from shardq.resharding import Growth
+
+LOOK_S = 0.5
+"""Between two looks of --wait; each asks every shard for a few counts."""
+
+PLAIN_S = 2.0
+"""Between two lines where no table can be drawn."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def resizing(command: F) -> F:
+    """Adds the arguments that all three commands take."""
+    for add in reversed(
+        (
+            click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS)),
+            click.option(
+                "--rate",
+                type=Decimal(0, min_open=True),
+                metavar="R",
+                help="Move at most so many tasks a second. Default: as many as possible.",
+            ),
+            click.option("--wait", is_flag=True, help="Wait until every task is where it belongs."),
+            click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to."),
+            shared,
+            pass_given,
+        )
+    ):
+        command = add(command)
+    return command
+
+
+@click.command(
+    short_help="Use another number of shards, while all runs.",
+    epilog="""\b
+example:
+  shardq resize 32 --dry-run
+  shardq resize 32 --wait
+  shardq resize 32 --rate 5000""",
+)
+@resizing
+def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
+    """Use N shards from now on, more or fewer than there are. The dispatchers move tasks to where they belong then;
+    shards that fall away are served until they are empty.
+
+    Returns when N shards are in force. Given again, it goes on with a change that was interrupted.
+    """
+    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="resize")
+
+
+@click.command(
+    short_help="Use more shards, and never fewer.",
+    epilog="""\b
+example:
+  shardq expand 32 --dry-run
+  shardq expand 32 --wait""",
+)
+@resizing
+def expand(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
+    """Use N shards from now on, as `shardq resize N` does. Refused when N is fewer than there are."""
+    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="expand")
+
+
+@click.command(
+    short_help="Use fewer shards, and never more.",
+    epilog="""\b
+example:
+  shardq shrink 8 --dry-run
+  shardq shrink 8 --wait""",
+)
+@resizing
+def shrink(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
+    """Use N shards from now on, as `shardq resize N` does. Refused when N is more than there are."""
+    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="shrink")
+
+
+def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_run: bool, verb: ResizeVerb) -> None:
+    if dry_run and wait:
+        raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
+    with opened(given) as engine, connected(engine) as driver:
+        if dry_run:
+            check_resize(engine.topology, shards, rate, verb)
+            Forecast.of(engine, driver, shards).show(given, rate=rate)
+            return
+        watcher = _Watcher(engine, driver, shards)
+        change = {"resize": engine.resize, "expand": engine.expand, "shrink": engine.shrink}[verb]
+        try:
+            growth = change(shards, rate=rate)
+            watcher.look(growth)
+            if wait:
+                _wait(given, watcher, growth)
+        except KeyboardInterrupt:
+            complain(
+                f"\nthe change to {shards} shards goes on without this command: `shardq shards` shows how far it is, "
+                "the same command with --wait waits for it again"
+            )
+            raise
+    progress, moved, dispatchers = watcher.progress, watcher.moved, len(watcher.fleet.dispatchers)
+    if given.json:
+        tell(asdict(progress) | {"moved": moved, "dispatchers": dispatchers})
+    elif progress.done:
+        say(f"{progress.shards} shards are in force, and every task is where it belongs: {moved:,} moved")
+    else:
+        say(f"{progress.shards} shards are in force; `shardq shards` shows how far the moving of tasks is")
+    if not progress.done and not dispatchers:
+        complain(NOBODY)
+
+
+class _Watcher:
+    """Looks at a change of the number of shards. Made before the change, because it counts from there."""
+
+    def __init__(self, engine: Engine, driver: Driver, shards: int) -> None:
+        self._engine = engine
+        self._driver = driver
+        # shards that fall away count even when the engine has forgotten them
+        self._count = max(shards, len(engine.topology.span()))
+        self._before: dict[int, int] = {}
+        """Shard → tasks that had ever left it at the first look."""
+        self._now: dict[int, int] = {}
+        """The same at the last look that the shard answered."""
+        self._expected = engine.preview(shards).tasks
+        """The estimate of the tasks that will move; 0 if the change was under way before."""
+        self.look(engine.growth())
+
+    def look(self, growth: Growth) -> None:
+        """Reads ``progress`` and ``fleet`` anew."""
+        self.progress = growth.progress()
+        self.fleet = Fleet.look(self._engine, self._driver, shards=self._count)
+        for shard, sweep in self.fleet.sweeps.items():
+            self._before.setdefault(shard, sweep.moved)
+            self._now[shard] = sweep.moved
+
+    @property
+    def moved(self) -> int:
+        """Tasks moved since the first look."""
+        return sum(self._now.values()) - sum(self._before.values())
+
+    @property
+    def is_alone(self) -> bool:
+        """True if tasks are left to move, and no dispatcher runs."""
+        return not self.progress.done and not self.fleet.dispatchers
+
+    def __str__(self) -> str:
+        expected = f" of about {self._expected:,}" if self._expected else ""
+        busy = self.fleet.stats.ready + self.fleet.stats.leased
+        # some of them may belong elsewhere, and hold up the end
+        draining = f"; {busy:,} ready or leased, not moved" if busy else ""
+        swept = f"{self.progress.swept} of {self.progress.of} shards swept"
+        return f"{self.moved:,}{expected} tasks moved, {swept}{draining}"
+
+
+def _wait(given: Given, watcher: _Watcher, growth: Growth) -> None:
+    """Shows the change until it is done."""
+    warned = False
+    with ExitStack() as stack:
+        columns = (*COUNTS, resharding_column(lambda: watcher.fleet))
+        view = None if given.json else stack.enter_context(ShardView(*columns, plain_s=PLAIN_S))
+        while True:
+            if watcher.is_alone and not warned:
+                complain(NOBODY)
+            warned = watcher.is_alone
+            if view is not None:
+                view.show(watcher.fleet.stats, str(watcher))
+            if watcher.progress.done:
+                return
+            time.sleep(LOOK_S)
+            watcher.look(growth)
