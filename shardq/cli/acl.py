@@ -1,6 +1,6 @@
-"""acl: the least that a user of the server needs, by role. The table here is what the tests create users from.
+"""acl: the command that prints the least rules a user of the server needs, by role. The tests create users by them.
 
-The commands inside a script are read from its text: a server checks each of them, too.
+The server checks the commands inside a script, too; they are read from the script's text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from shardq.scripts import script
 @dataclass(frozen=True, slots=True)
 class Role:
     scripts: frozenset[str]
-    """Those it runs."""
+    """The scripts that it runs."""
     commands: frozenset[str]
-    """Those it sends besides, as an ACL names them."""
+    """The commands that it sends besides, as an ACL names them."""
 
     def __or__(self, other: Role) -> Role:
         return Role(self.scripts | other.scripts, self.commands | other.commands)
@@ -43,10 +43,10 @@ def _role(scripts: str, commands: str) -> Role:
 
 
 _CONNECTING = _role("", "client|setname select info cluster|slots asking role")
-"""One line does for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS, ASKING)."""
+"""The same for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS, ASKING)."""
 
-# Whoever meets a change of the number of shards may have to complete it, and brings tasks that are on their way to
-# where they go: so even a producer runs put and clear, and asks the replicas.
+# Every role may meet a resharding and have to complete it: it puts tasks that are on their way where they go. So even
+# a producer runs put and clear, and asks the replicas.
 _EVERYBODY = _CONNECTING | _role(
     "declare open put clear seal", "eval evalsha hgetall hget hlen hscan spublish wait info"
 )
@@ -66,7 +66,7 @@ ROLES = {
     | _BY_ID
     | _role("peek dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
 }  # fmt: skip
-"""Name → role. ``all`` is all of them."""
+"""Name → role."""
 
 ALL = "all"
 
@@ -75,19 +75,19 @@ _GLOB = re.compile(r"([*?\[\]\\])")
 
 
 FSYNCED = _role("", "waitaof")
-"""Apart from the roles: Redis 7.0 takes no rule about a command that it does not know."""
+"""Not in a role: Redis 7.0 refuses a rule about a command that it does not know."""
 
 
 def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced: bool = False) -> list[str]:
     """The words of ACL SETUSER after the user's name. They leave its passwords as they are.
 
-    ``lists``: those that topics are forwarded to; ``fsynced``: with what durability="fsynced" asks.
+    ``lists``: the lists that topics are forwarded to. ``fsynced``: True adds what durability="fsynced" needs.
     """
     role = FSYNCED if fsynced else _role("", "")
     for each in ROLES if ALL in roles else roles:
         role |= ROLES[each]
     names = patterns(name)
-    # a rule can't have a blank: there any character may stand
+    # a rule can't have a blank; ? matches any character in its place
     escaped = [_NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", each)) for each in lists]
     return [
         "on",
@@ -108,7 +108,7 @@ example:
 \b
 roles:
   producer    pushes; looks for, cancels and reschedules tasks by id
-  worker      claims tasks and says what became of them
+  worker      claims and settles tasks
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
   operator    stats, topics, shards, resize, expand, shrink, dead, requeue,
@@ -120,7 +120,7 @@ roles:
 @click.option(
     "--to", "lists", metavar="LIST", multiple=True, help="A list that topics are forwarded to; may be repeated."
 )
-@click.option("--fsynced", is_flag=True, help="With pushes of durability fsynced: for Redis 7.2 or newer, or Valkey.")
+@click.option("--fsynced", is_flag=True, help="Allow --durability fsynced; for Redis 7.2 or newer, or Valkey.")
 @shared
 @pass_given
 def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str, ...], fsynced: bool) -> None:
@@ -136,9 +136,9 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
     if _NOT_IN_RULES.search(user):
         raise click.UsageError(f"--user {user!r}: the name of a user has no blanks")
     if lists and not {"dispatcher", ALL} & set(roles):
-        raise click.UsageError("--to goes with the dispatcher, who puts tasks on that list")
+        raise click.UsageError("--to goes with the role dispatcher, which puts tasks on that list")
     if fsynced and not {"producer", ALL} & set(roles):
-        raise click.UsageError("--fsynced goes with the producer, who pushes")
+        raise click.UsageError("--fsynced goes with the role producer, which pushes")
     words = rules(roles, name=name, lists=lists, fsynced=fsynced)
     if given.json:
         tell({"user": user, "rules": words})

@@ -1,4 +1,4 @@
-"""get, cancel and reschedule: one task, or a few, by id."""
+"""get, cancel and reschedule: commands on tasks by id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ example:
 @shared
 @pass_given
 def get(given: Given, id: str) -> int:
-    """Show the task ID: where it is, when it is due, and its payload; exit 1 when it is gone."""
+    """Show the task ID: its state, its due time and its payload; exit 1 when it is gone."""
     with opened(given) as engine:
         task = engine.get(id)
     if task is None:
@@ -53,7 +53,7 @@ def _shown(task: TaskInfo) -> dict[str, Any]:
 
 
 @click.command(
-    short_help="Remove tasks that nobody holds.",
+    short_help="Remove tasks that are not leased.",
     epilog="""\b
 example:
   shardq cancel email/welcome-7
@@ -63,7 +63,7 @@ example:
 @shared
 @pass_given
 def cancel(given: Given, ids: tuple[str, ...]) -> int:
-    """Remove tasks that nobody holds; exit 1 unless all of them were."""
+    """Remove tasks that no worker has leased; exit 1 unless all of them were removed."""
     with opened(given) as engine:
         return told(given, {id: engine.cancel(id) for id in ids})
 
@@ -88,7 +88,7 @@ def reschedule(given: Given, id: str, delay: float | None, at: float | dt.dateti
 
 
 def told(given: Given, outcomes: dict[str, Outcome]) -> int:
-    """Says what became of each; the exit code."""
+    """Prints the outcome of each task, and returns the exit code. Also for ``requeue``."""
     for id, outcome in outcomes.items():
         if given.json:
             tell({"id": id, "outcome": outcome})

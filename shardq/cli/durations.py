@@ -1,4 +1,6 @@
-"""Times as people write them: 90, 1.5, 90s, 5m, 1h30m, 1d; and instants. Used by the commands and by bulk lines."""
+"""Reads times as people write them (90, 1.5, 90s, 5m, 1h30m, 1d) and instants. Called by the commands, and by
+``push.lines`` for JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?", re.ASCII)
 
 
 def seconds(text: str) -> float:
-    """A length of time. Raises ValueError.
+    """Reads a length of time. Raises ValueError.
 
     >>> seconds("90"), seconds("1.5"), seconds("5m"), seconds("1h30m")
     (90.0, 1.5, 300.0, 5400.0)
@@ -31,7 +33,7 @@ def seconds(text: str) -> float:
         return float(text)
     parts = [(float(number), _UNITS[unit]) for number, unit in _PARTS.findall(text)]
     units = [unit for _, unit in parts]
-    # 5m10m and 30m1h are slips
+    # 5m10m and 30m1h are refused: each unit once, the largest first
     if not _DURATION.fullmatch(text) or units != sorted(set(units), reverse=True):
         raise ValueError(
             f"{text!r:.80} is not a length of time; write seconds, or numbers with w, d, h, m, s or ms: 90, 5m, 1h30m"
@@ -40,9 +42,9 @@ def seconds(text: str) -> float:
 
 
 def instant(text: str) -> float | dt.datetime:
-    """An instant: ISO 8601 with a time zone, or epoch seconds. Raises ValueError."""
+    """Reads an instant: ISO 8601 with a time zone, or seconds since 1970. Raises ValueError."""
     text = text.strip()
-    # seconds first: fromisoformat would take 2030 for no instant, and 20300131 for a day
+    # numbers first: fromisoformat refuses 2030, and reads 20300131 as a day
     if _NUMBER.fullmatch(text):
         return float(text)
     try:
@@ -57,7 +59,7 @@ def instant(text: str) -> float | dt.datetime:
 
 
 def expiry(text: str) -> float | dt.datetime:
-    """A length of time from now, or an instant with its date. Raises ValueError."""
+    """Reads a length of time from now, or an instant that begins with its date. Raises ValueError."""
     try:
         return instant(text) if re.match(r"\s*\d{4}-", text) else seconds(text)
     except ValueError as exc:
@@ -65,7 +67,7 @@ def expiry(text: str) -> float | dt.datetime:
 
 
 def read_by(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
-    """The callback of an option whose value is read so."""
+    """The callback of an option whose value ``read`` reads."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> T | None:
         if value is None:
@@ -84,6 +86,6 @@ def due_options(command: F) -> F:
         "--delay", metavar="TIME", callback=read_by(seconds), help="From now: 90, 1.5, 90s, 5m, 1h30m, 1d."
     )
     at = click.option(
-        "--at", metavar="INSTANT", callback=read_by(instant), help="2030-01-31T12:00:00Z, or epoch seconds."
+        "--at", metavar="INSTANT", callback=read_by(instant), help="2030-01-31T12:00:00Z, or seconds since 1970."
     )
     return delay(at(command))

@@ -1,4 +1,4 @@
-"""forward: where a topic's payloads go."""
+"""forward: the command that gives a topic a route to a Redis list."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ example:
 )
 @click.argument("topic")
 @click.option("--to", metavar="LIST", help="The name of a Redis list.")
-@click.option("--left", is_flag=True, help="Put them on with LPUSH instead of RPUSH.")
-@click.option("--off", is_flag=True, help="No longer.")
+@click.option("--left", is_flag=True, help="Put payloads on the list with LPUSH instead of RPUSH.")
+@click.option("--off", is_flag=True, help="Forward it no longer.")
 @shared
 @pass_given
 def forward(given: Given, topic: str, to: str | None, left: bool, off: bool) -> None:
     """Send the payloads of TOPIC, when they are due, to a Redis list that other consumers read.
 
-    Workers get nothing of TOPIC meanwhile. A rate set with `shardq limit` holds for it; a topic that is limited in how
-    many run at once is refused.
+    Workers get no task of TOPIC meanwhile. A rate set with `shardq limit` holds for it; a topic with a limit of
+    --concurrency is refused.
     """
     if off == bool(to):
         raise click.UsageError("give the list, as --to LIST, or --off to stop forwarding")

@@ -1,4 +1,4 @@
-"""Numbers as options take them, and what is said of those that are none. Used by the commands."""
+"""The types of options that take numbers: they refuse other text with a hint. Called by the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that every command takes, before or after its name. Used by all of them."""
+"""The options that every command takes, before or after its name. Called by all commands."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NAME_ENVIRONMENT = "SHARDQ_NAME"
 
 @dataclass
 class Given:
-    """The options that the user gave, in either place."""
+    """The values that the user gave, in either place."""
 
     url: str | None = None
-    """The URL as on the command line; the engine looks into the environment itself."""
+    """The URL of the command line; the engine itself looks into the environment."""
     name: str | None = None
     json: bool = False
     verbose: bool = False
@@ -35,13 +35,13 @@ pass_given = click.make_pass_decorator(Given, ensure=True)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    # not given here must not undo what was given before the command's name
+    # an option that is absent after the command's name keeps its value from before the name
     if value is not None and value is not False and param.name is not None:
         setattr(ctx.ensure_object(Given), param.name, value)
 
 
 def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
-    """Adds them to a command, with what its help says of two. Without a text of its own, ``name`` is not shown."""
+    """Adds the options to a command. ``url`` and ``name`` are help texts; without one, --name is hidden."""
     options = (
         click.option("--url", metavar="URL", help=url, expose_value=False, callback=_keep),
         click.option("--name", metavar="NAME", help=name, hidden=name is None, expose_value=False, callback=_keep),
@@ -66,6 +66,6 @@ def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
 
 shared = sharing(
     url="The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. "
-    "Default: $SHARDQ_URL, else an embedded server of this user's.",
+    "Default: $SHARDQ_URL, else an embedded server of this user.",
     name=f"The engine's name. Default: ${NAME_ENVIRONMENT}, else {DEFAULT_NAME}.",
 )

@@ -1,4 +1,4 @@
-"""From the options to an open engine, and to its server. Used by the commands that need one."""
+"""Opens the engine that the options name, and connections to its server. Called by the commands that need one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardq.layout.topology import Topology
 
 @contextmanager
 def opened(given: Given, *, create: bool = False, shards: int | None = None, codec: str = "json") -> Iterator[Engine]:
-    """The engine of that name, closed at the end.
+    """Opens the engine, and closes it at the end.
 
     Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server.
     """
@@ -37,7 +37,7 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
                 f"there is no engine named {name!r} at {where}; give another --name or --url; "
                 "the first push or run makes a new one"
             )
-        # a use of its own: the engine starts a server again that dies meanwhile
+        # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         url = f"embedded://{quote(os.fsencode(server.path))}" if server else asked.options.url
         with Engine(url, name=name, shards=shards or stored or DEFAULT_SHARDS, codec=codec) as engine:
             yield engine
@@ -48,7 +48,7 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[Driver]:
-    """Connections of the command's own to the server of an open engine, for what the engine does not offer."""
+    """A driver of the command's own for the server of an open engine, to read what the engine does not offer."""
     settings, server = engine.options.enter()
     driver = Driver(settings)
     try:

@@ -1,5 +1,7 @@
-"""Ending on SIGINT, SIGTERM and SIGHUP in good order. Used by the commands that run until they are told to stop, and by
-those that must not stop in the middle of what they are doing.
+"""Ends a command in good order on SIGINT, SIGTERM and SIGHUP.
+
+Called by the commands that run until they are told to end (``run``, ``demo``), and by ``push``, which must not end in
+the middle of a call.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from shardq.worker.signal_event import LOOK_S
 T = TypeVar("T")
 
 SIGNALLED = 128
-"""An exit code above this says which signal ended a command."""
+"""The exit code of a command that a signal ended is this and the signal's number."""
 
 
 def apart(work: Callable[[], T]) -> T:
-    """The result of ``work``, done in a thread: the main one hears signals at once.
+    """Runs ``work`` in a thread of its own and returns its result.
 
-    What a signal raises then does not strike in the middle of the work, either.
+    The main thread is free for signals meanwhile, and the exception of a signal's handler does not interrupt the work.
     """
     result: list[T] = []
     failure: list[BaseException] = []
@@ -33,7 +35,7 @@ def apart(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             result.append(work())
-        except BaseException as exc:  # noqa: BLE001  raised again where it is waited for
+        except BaseException as exc:  # noqa: BLE001  raised again in the main thread
             failure.append(exc)
 
     thread = threading.Thread(target=run, name="shardq-apart", daemon=True)
@@ -45,15 +47,17 @@ def apart(work: Callable[[], T]) -> T:
 
 
 class Ending:
-    """Set by the first signal; the second one raises KeyboardInterrupt, unless all is being put in order by then. Those
-    after it change nothing: what it set off cleans up, too. For a ``with`` in the main thread.
+    """The wish of the user that a command ends. For a ``with`` block in the main thread.
+
+    The first signal sets ``asked``. The second one raises KeyboardInterrupt, unless ``finish`` was called before. Later
+    ones change nothing, because the command cleans up by then.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._ears: tuple[int, int] | None = None
-        """A pipe that the handler writes to. It may interrupt our own ``wait`` at any point: a threading.Event would
-        stand still if that held its lock then.
+        """A pipe that the handler writes to, not a threading.Event: the handler may interrupt ``wait`` while that holds
+        the event's lock, and would wait for it for ever.
         """
         self._finishing = False
         self._before: dict[int, Any] = {}
@@ -79,23 +83,23 @@ class Ending:
 
     @property
     def code(self) -> int:
-        """The exit code of a command that was ended so."""
+        """The exit code of a command that the signal ended."""
         return SIGNALLED + (self.signal or 0)
 
     def fileno(self) -> int:
-        """Readable from the first signal on: to be waited for beside other things."""
+        """A descriptor that is readable from the first signal on: for a ``select`` that waits for other things, too."""
         assert self._ears is not None, "within its with block"
         return self._ears[0]
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Returns as soon as it is asked for; says whether it is."""
+        """Waits for the first signal. Returns True if it came."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         while not self.asked and (left := until - time.monotonic()) > 0:
             select.select([self], [], [], min(left, LOOK_S))
         return self.asked
 
     def finish(self) -> None:
-        """From now on signals change nothing: who cleans up is not to be stopped halfway."""
+        """Ignores signals from now on: the command cleans up, and must not stop halfway."""
         self._finishing = True
 
     def _heard(self, number: int, _: FrameType | None) -> None:

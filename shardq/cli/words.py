@@ -1,7 +1,11 @@
-"""The engine's errors in the words of who typed a command or wrote a line, not of who calls Python.
+"""Puts the engine's errors, which name arguments of Python, in the words of the command line or of a JSON line.
+
+Called by ``app``, ``stats`` and ``push``.
 
 >>> in_options("dedup=5.0 was given without id=")
 '--dedup 5.0 was given without --id'
+>>> in_options("pushes with durability= are refused")
+'pushes with --durability are refused'
 >>> in_fields("dedup=5.0 was given without id=")
 '"dedup": 5.0 was given without "id"'
 """
@@ -18,16 +22,15 @@ _ARGUMENT = re.compile(
 
 _PHRASES = (
     (re.compile(r" \(timeout=\)"), ""),
-    (re.compile(r"\bmax_attempts\b"), "--max-attempts"),
+    (re.compile(r"open the engine with the codec= that wrote it"), "a program that has the codec can read it"),
     (re.compile(r"\b(expand|shrink)\((\d+)\)"), r"`shardq \1 \2`"),
     (re.compile(r"\bNone for no limit"), "--off for no limits"),
     (re.compile(r"\bNone to stop"), "--off to stop"),
-    (re.compile(r"\ban int\b"), "a whole number"),
 )
 
 
 def in_options(text: str) -> str:
-    """Arguments as the options of a command."""
+    """The text with arguments as options of a command."""
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
@@ -41,5 +44,5 @@ def in_options(text: str) -> str:
 
 
 def in_fields(text: str) -> str:
-    """Arguments as the fields of a JSON line."""
+    """The text with arguments as fields of a JSON line."""
     return _ARGUMENT.sub(lambda found: f'"{found[1]}": {found[2]}' if found[2] else f'"{found[1]}"', text)

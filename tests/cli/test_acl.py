@@ -48,8 +48,8 @@ def test_roles_together_and_lists(shell: Shell) -> None:
     [
         (["acl"], "ROLE"),
         (["acl", "boss"], "'boss' is not one of"),
-        (["acl", "worker", "--to", "x"], "--to goes with the dispatcher"),
-        (["acl", "worker", "--fsynced"], "--fsynced goes with the producer"),
+        (["acl", "worker", "--to", "x"], "--to goes with the role dispatcher"),
+        (["acl", "worker", "--fsynced"], "--fsynced goes with the role producer"),
         (["acl", "worker", "--user", "a b"], "has no blanks"),
         (["acl", "worker", "--name", "a b"], "the name of an engine can't be 'a b'"),
     ],

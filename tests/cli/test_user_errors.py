@@ -89,7 +89,7 @@ sys.exit({script.attr}())
         (["push", "1", "--url", "embedded://", "--id", "a/b"], "replace them, and give the topic as --topic"),
         (
             ["push", "1", "--url", "embedded://", "--max-attempts", "0"],
-            "error: --max-attempts can't be 0; give a whole",
+            "'--max-attempts': 0 is not in the range 1<=x<=",
         ),
         (
             ["push", "1", "--url", "embedded://", "--delay", "1h", "--expires", "1m"],

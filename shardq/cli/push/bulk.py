@@ -1,8 +1,9 @@
-"""Storing the tasks of many lines: in windows, in bounded memory, with the books kept by line.
+"""Pushes the tasks of many lines, window by window, in bounded memory, and keeps account of each line. Called by
+``command``.
 
-By ``push_many``, window for window, and not by ``push_iter``: when part of a window is refused (an id is taken, the
-server is full) the refused lines are named, and the lines after them are pushed all the same. However it ends, the
-books tell with which line to go on.
+Each window is a ``push_many``. ``push_iter`` would not do: when part of a window is refused (an id is taken, the server
+is full), the refused lines are named here, and the lines after them are pushed all the same. However the push ends, the
+account says with which line to go on.
 """
 
 from __future__ import annotations
@@ -24,44 +25,44 @@ WINDOW = 4000
 """Lines pushed at a time: over 16 shards some 250 in a call."""
 
 WINDOW_BYTES = 8 << 20
-"""And no more than this much text."""
+"""Bytes of lines pushed at a time, at most."""
 
 
 class Told(Protocol):
-    """Who is told of each line."""
+    """Hears what became of each line."""
 
     def stored(self, lines: Sequence[tuple[int, Receipt]]) -> None:
-        """The engine has their tasks: line number, receipt."""
+        """The engine has the tasks of these lines: line number, receipt."""
 
     def bad(self, number: int, reason: str) -> None:
-        """It has not, and pushing the line again would not help."""
+        """The engine does not have the task, and would refuse it again."""
 
 
 @dataclass(slots=True)
 class Bulk:
-    """One bulk push. Use ``run`` once; the books are for who looks meanwhile or afterwards."""
+    """One bulk push. ``run`` it once; the fields may be read meanwhile and afterwards."""
 
     engine: Engine
     told: Told
     strict: bool
     durability: Durability | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Outcome → tasks that the engine has: pushed, replaced, kept, seen."""
+    """Outcome (pushed, replaced, kept, seen) → tasks."""
     bad_lines: int = 0
     read: int = 0
-    """The last line that was looked at; blank ones in between count."""
+    """The number of the last line that was read; blank lines count."""
     settled: int = 0
-    """The last line of those whose fate is known, but for these:"""
+    """The last line up to which every outcome is known, except of ``missing`` and ``doubtful`` lines."""
     missing: list[int] = field(default_factory=list)
-    """Lines that the server refused while it stored others after them."""
+    """Lines that the server refused, while it stored lines after them."""
     doubtful: list[int] = field(default_factory=list)
-    """Lines that may be stored or not: their answer was lost, or not waited for."""
+    """Lines that may be stored or not: their answer was lost, or nobody waited for it."""
     _window: list[tuple[int, Task]] = field(default_factory=list)
     _ids: set[str] = field(default_factory=set)
     _bytes: int = 0
 
     def run(self, lines: Iterable[NumberedLine | None]) -> None:
-        """Raises the error when the server can't take any more; everything before is in the books."""
+        """Pushes the lines. Raises the error that ends the push, with everything before it in the account."""
         for line in lines:
             if line is None:
                 self._send()
@@ -81,10 +82,10 @@ class Bulk:
 
     def _add(self, number: int, task: Task, size: int) -> None:
         if self._window and (task.on_conflict == "reject") != (self._window[-1][1].on_conflict == "reject"):
-            # a call of which something was refused does not say what else was kept: so nothing else may be
+            # a call that refuses an id does not say which others it kept: such lines go in calls of their own
             self._send(until=number - 1)
         if task.id is not None:
-            # one id twice in a call could not be told apart in its answer
+            # the answer of a call does not tell two lines with one id apart
             id = full_id(task.topic, task.id)
             if id in self._ids:
                 self._send(until=number - 1)
@@ -93,21 +94,21 @@ class Bulk:
         self._bytes += size
 
     def _send(self, *, until: int | None = None) -> None:
-        """Pushes the window, with which every line ``until`` this one is settled."""
+        """Pushes the window, which settles every line up to ``until``, or every line that was read."""
         window, self._window = self._window, []
         self._ids, self._bytes = set(), 0
         before, self.settled = self.settled, self.read if until is None else until
         if not window:
             return
         numbers = [number for number, _ in window]
-        # who ends the push right here does not know of any of them
+        # a signal that ends the push right here leaves all of them in doubt
         self.doubtful = numbers
         result = self._pushed(numbers, [task for _, task in window])
         self.doubtful, self.missing = result.doubtful, result.missing
         if self.missing == numbers:
             self.settled, self.missing = before, []
         self.outcomes.update(receipt.outcome for _, receipt in result.stored)
-        # the books are complete before anything is told: who listens may have gone
+        # the account is complete before anybody hears of it: the reader of our output may have gone
         self.bad_lines += len(result.taken)
         self.told.stored(result.stored)
         for number, reason in result.taken:
@@ -146,19 +147,19 @@ class Bulk:
 
 @dataclass(slots=True)
 class _Result:
-    """The fate of the lines of one window."""
+    """The outcome of the lines of one window."""
 
     stored: list[tuple[int, Receipt]]
     taken: list[tuple[int, str]] = field(default_factory=list)
-    """Their ids were."""
+    """Lines whose id is taken, with the reason."""
     missing: list[int] = field(default_factory=list)
     doubtful: list[int] = field(default_factory=list)
     error: ShardqError | None = None
-    """Why nothing more should be pushed."""
+    """The reason to push nothing more."""
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Lines, as people write them.
+    """Line numbers, as people write them.
 
     >>> ranges([1, 2, 3, 7, 9, 10])
     '1-3, 7, 9-10'

@@ -1,4 +1,4 @@
-"""push: the command."""
+"""push: the command, for one task or for the lines of a file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.cli.words import in_fields
 from shardq.errors import NotReplicated, ShardqError
+from shardq.model.checks import MAX_ATTEMPTS
 from shardq.model.task import OnConflict, Receipt, Task
 from shardq.producer.durable import Durability
 from shardq.producer.packing import Packer
 
 SHOWN = 20
-"""Bad lines told one by one; of more only the number."""
+"""Bad lines that are shown; of more only the number is."""
 
 
 def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:
@@ -62,9 +63,9 @@ lines:
 exit codes:
   0         everything is stored
   1         bad lines, or the server refused
-  130, 143  with --file, after Ctrl-C or SIGTERM: the lines under way were
-            stored, and it says with which line to go on; a second Ctrl-C
-            does not wait for them""",
+  130, 143  with --file, after Ctrl-C or SIGTERM: the lines under way are
+            stored first, and it says with which line to go on; a second
+            Ctrl-C does not wait for them""",
 )
 @click.argument("payload", required=False)
 @click.option("--file", "path", metavar="PATH", help="Push each line of a file of JSON objects; - is stdin.")
@@ -78,23 +79,28 @@ exit codes:
     type=click.Choice(["keep", "replace", "reject"]),
     default="keep",
     show_default=True,
-    help="What becomes of a task that has the id already.",
+    help="What to do when a task has the id already.",
 )
 @click.option(
-    "--dedup", metavar="TIME", callback=read_by(seconds), help="For how long the id is remembered after its task."
+    "--dedup", metavar="TIME", callback=read_by(seconds), help="How long the id is remembered after its task has ended."
 )
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=_headers, help="May be repeated.")
-@click.option("--max-attempts", type=Whole(), metavar="N", help="Before the task is dead.")
+@click.option(
+    "--max-attempts",
+    type=Whole(1, MAX_ATTEMPTS),
+    metavar="N",
+    help="After so many attempts that failed, the task is dead.",
+)
 @click.option(
     "--expires",
     metavar="TIME",
     callback=read_by(expiry),
-    help="Bury the task instead of running it when nobody has taken it by then: a time from now, or an instant.",
+    help="Bury the task if no worker has claimed it by then: a time from now, or an instant.",
 )
 @click.option(
     "--durability",
     type=click.Choice(["replicated", "fsynced"]),
-    help="Wait until all replicas, or the disk, have it; exit 1 when they have not in time.",
+    help="Wait until all replicas, or the disks, have the task; exit 1 if that takes too long.",
 )
 @click.option("--strict", is_flag=True, help="With --file: stop at the first bad line, pushing nothing more.")
 @click.option("--ids", is_flag=True, help="With --file: print the id of each task.")
@@ -102,7 +108,7 @@ exit codes:
     "--from-line",
     type=Whole(1),
     metavar="N",
-    help="With --file: leave out the lines before; a push that was interrupted says where to go on.",
+    help="With --file: begin with line N; a push that was interrupted says with which.",
 )
 @shared
 @pass_given
@@ -174,7 +180,7 @@ def _one(given: Given, payload: str, task: Task, durability: Durability | None, 
         try:
             receipt = engine.push(content, **options, durability=durability)
         except NotReplicated as exc:
-            # it is stored: whoever is to push it again, or to cancel it, needs its id
+            # it is stored: to push it again or to cancel it, the user needs its id
             _tell_one(given, Receipt(exc.ids[0]))
             raise
     _tell_one(given, receipt)
@@ -219,7 +225,7 @@ def _many(
 
 
 class _Told:
-    """Prints what became of lines."""
+    """Prints the outcomes of lines."""
 
     def __init__(self, given: Given, *, ids: bool) -> None:
         self._given = given
@@ -243,7 +249,7 @@ class _Told:
 
 
 def _sum_up(given: Given, bulk: Bulk, told: _Told, ending: Ending, *, whole: bool) -> None:
-    """The books, and how to push the rest, if there may be one: each line once."""
+    """Prints the account of all lines, and how to push the rest, if any, so that each line is pushed once."""
     counts = {outcome: bulk.outcomes[outcome] for outcome in ("pushed", "replaced", "kept", "seen")}
     go_on = None if whole else bulk.settled + 1
     if given.json:
@@ -252,7 +258,7 @@ def _sum_up(given: Given, bulk: Bulk, told: _Told, ending: Ending, *, whole: boo
             tell(counts | {"bad": bulk.bad_lines} | lines)
             return
         except BrokenPipeError:
-            pass  # who reads stdout has gone: then for whoever reads stderr
+            pass  # the reader of stdout has gone: stderr gets it
     if told.bad_lines > SHOWN:
         complain(f"... and {told.bad_lines - SHOWN:,} more bad lines")
     parts = [f"{count:,} {outcome}" for outcome, count in counts.items() if count or outcome == "pushed"]
@@ -264,32 +270,32 @@ def _sum_up(given: Given, bulk: Bulk, told: _Told, ending: Ending, *, whole: boo
     if bulk.missing:
         complain(f"not stored, though lines after them are: {ranges(bulk.missing)}")
     if bulk.doubtful:
-        complain(f"stored or not, nobody knows: lines {ranges(bulk.doubtful)}")
+        complain(f"may be stored or not, no answer came: lines {ranges(bulk.doubtful)}")
     why = f"ended by {signal.Signals(ending.signal).name}" if ending.signal else "ended early"
     complain(f"{why}, {bulk.read:,} lines read; to push the rest, go on with --from-line {go_on}")
 
 
 @contextmanager
 def _source(path: str) -> Iterator[int]:
-    """The descriptor to read lines from."""
+    """Opens the descriptor to read lines from."""
     if path == "-":
         if sys.stdin is None:
             raise ShardqError("there are no lines to read: stdin is closed")
         yield sys.stdin.fileno()
         return
-    with open(path, "rb", buffering=0) as source:  # noqa: PTH123  what is wrong with the path is said as the user wrote it
+    with open(path, "rb", buffering=0) as source:  # noqa: PTH123  the error names the path as the user wrote it
         yield source.fileno()
 
 
 def _size(descriptor: int) -> int | None:
-    """In bytes, where that can be known."""
+    """The size in bytes, of a regular file."""
     status = os.fstat(descriptor)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 @contextmanager
 def _progress(size: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while that is a terminal."""
+    """Shows a bar on stderr if that is a terminal; yields what advances it, in bytes."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""The lines of a file, a pipe or a terminal, as they come. What they mean is for ``lines``."""
+"""Reads lines from a file, a pipe or a terminal as they come. Called by ``command``; ``lines`` reads what they mean."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shardq.errors import ShardqError
 CHUNK = 256 << 10
 
 LINGER_S = 0.05
-"""Lines that came in one piece should be pushed in one call, and none should wait: so long for those after it."""
+"""A line waits so long for lines after it. Lines that came together are pushed in one call, and none waits long."""
 
 
 class Feed:
-    """To be gone through once. Ends with its source, or as soon as ``ending`` is asked for."""
+    """The lines of a descriptor, to iterate over once. Ends with its source, or at the first signal."""
 
     def __init__(self, descriptor: int, *, limit: int, ending: Ending, advance: Callable[[int], None]) -> None:
         self.exhausted = False
-        """The source has ended, and all its lines were given out."""
+        """True when the source has ended, and all its lines were given out."""
         self._descriptor = descriptor
         self._limit = limit
         self._ending = ending
@@ -29,8 +29,8 @@ class Feed:
         self._flush_at: float | None = None
 
     def __iter__(self) -> Iterator[tuple[bytes, int] | None]:
-        """Each line, or as much of it as is allowed and a little more, and its size. None: what came before it should
-        wait no longer for more; there is none among the lines of a file.
+        """Yields each line with its size; a line over the limit is cut a little past it. Yields None where the lines
+        before should wait no longer for more, which never happens in a file.
         """
         text, size, held = b"", 0, False
         while not self._over():
@@ -60,9 +60,9 @@ class Feed:
         return self._ending.asked
 
     def _stalled(self) -> bool:
-        """True when it has been waited for more for long enough."""
+        """Waits for more input. True if none came for long enough."""
         if self._readable(0):
-            # a source that is never far ahead of us: it has been waited for now and then
+            # more is there, but the source may be slow: the lines held before it have waited, too
             late = self._flush_at is not None and time.monotonic() >= self._flush_at
         else:
             self._flush_at = self._flush_at or time.monotonic() + LINGER_S
@@ -72,11 +72,11 @@ class Feed:
         return late
 
     def _readable(self, seconds: float | None) -> bool:
-        """Also when it is to end."""
+        """Waits until there is input, or a signal came."""
         return bool(select.select([self._descriptor, self._ending.fileno()], [], [], seconds)[0])
 
     def _read(self) -> bytes | None:
-        """The bytes that are there, waited for; empty at the end. None: nothing, look again."""
+        """Waits for bytes and returns those that are there; empty at the end. None: there were none, look again."""
         self._readable(None)
         if self._over():
             return None

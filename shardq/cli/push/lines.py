@@ -1,6 +1,6 @@
-"""JSON lines as tasks: reading them within bounds, and saying of each what is wrong with it. No server is asked.
+"""Reads JSON lines as tasks, within bounds, and says of each bad line what is wrong with it. Asks no server.
 
-The payload of a line is stored byte for byte as it stands there.
+Called by ``command``. The payload of a line is stored byte for byte as it stands there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardq.errors import BadInput
 from shardq.model.task import OnConflict, Task
 
 ROOM_FOR_OPTIONS = 64 << 10
-"""The bytes that a line may have beside its payload: headers take up to 8 KiB, escaped several times that."""
+"""The bytes that a line may have beside its payload: headers take up to 8 KiB, and several times that escaped."""
 
 
 class InputLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,7 +38,7 @@ class InputLine(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """A line that is a task, or ``reason``: why it is none."""
+    """A line that is a task, or a bad line with the ``reason``."""
 
     number: int
     size: int
@@ -55,9 +55,10 @@ def numbered(
     check: Callable[[Task], object],
     max_payload: int,
 ) -> Iterator[NumberedLine | None]:
-    """The lines that are not blank, from the ``first`` on; None where the feed has nothing more for now.
+    """Yields the lines that are not blank, from the ``first`` on, and None where the feed has nothing more for now.
 
-    ``defaults``: the options of tasks that don't give their own; ``check`` raises the BadInput that a task deserves.
+    ``defaults`` are the options of tasks that don't give their own. ``check`` raises BadInput for a task that the
+    engine would refuse.
     """
     limit = longest(max_payload)
     decode = msgspec.json.Decoder(InputLine).decode
@@ -84,7 +85,7 @@ def numbered(
 
 
 def longest(max_payload: int) -> int:
-    """Bytes that a line may have."""
+    """The bytes that a line may have."""
     return max_payload + ROOM_FOR_OPTIONS
 
 
@@ -127,9 +128,9 @@ def _reason(exc: Exception) -> str:
 
 
 def raw_json(text: str) -> Any:
-    """JSON text as a payload that is stored as it stands. Raises ValueError when it is not JSON."""
+    """The payload that stores JSON text as it stands. Raises ValueError when it is not JSON."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as exc:
-        raise ValueError(f"the payload is not JSON: {exc}; put text that is none with --text or --raw") from None
+        raise ValueError(f"the payload is not JSON: {exc}; push other text with --text or --raw") from None
     return msgspec.Raw(text.encode())
