@@ -1,9 +1,9 @@
-"""Benches: what the engine costs and how late it is, on real servers of this machine. Nothing here asserts a time.
+"""Benches measure what the engine costs and how late it is, on real servers of this machine. They assert no times.
 
 ``python -m bench`` and ``python -m bench --cluster`` run the suites, ``pytest bench --benchmark-only`` times single
 functions, ``python -m bench.guard`` compares ratios with a baseline, ``python -m bench.reporting`` writes the report.
-Reading order: ``figures`` (what comes out), ``cores`` and ``stand`` (servers, and looking at them from outside),
-``monitor`` and ``limit`` (two ways of measuring), ``children``, ``draining`` and ``probing`` (other processes that take
-part), ``loads``, ``suite`` and ``suites`` (what is measured), ``machine``, ``table`` and ``command``; then ``ratios``
-and ``guard`` (what must not fall), and ``reporting``.
+Reading order: ``figures`` (the results), ``cores`` and ``stand`` (servers, watched from outside), ``monitor`` and
+``limit`` (two ways of measuring), ``children``, ``draining`` and ``probing`` (other processes that take part),
+``loads`` and ``consuming`` (work), ``suite`` and ``suites`` (what is measured), ``machine``, ``table``, ``arguments``
+and ``command``; then ``ratios`` and ``guard`` (what must not fall), and ``reporting``.
 """

@@ -1,4 +1,4 @@
-"""What the command lines of the benches have in common."""
+"""The command lines of the benches share these options and the look of their help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cluster import servers
 
 
 def command_parser(module: str, about: str, more: str) -> argparse.ArgumentParser:
-    """A parser for ``python -m MODULE``. ``more`` follows the options in the help, line by line as it is."""
+    """Returns a parser for ``python -m MODULE``. ``more`` follows the options in the help, line by line as it is."""
     form = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=f"python -m {module}", description=about, epilog=more, formatter_class=form)
 
@@ -23,7 +23,7 @@ def add_json(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def _writable(text: str) -> Path:
-    """A file for the result. A wrong path is found now, not after minutes of measuring."""
+    """Returns the file for the result. A wrong path is found now, not after minutes of measuring."""
     file = Path(text)
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} can't be written: give a file in a directory that exists")

@@ -1,7 +1,7 @@
-"""Processes that take part in a measurement: started, told to begin and to end, and killed if they do not.
+"""Processes that take part in a measurement are started, told to begin and to end, and killed if they do not end.
 
-A child says ``ready``, begins when a line comes in, ends when its stdin does, and prints what it found as one line of
-JSON. ``taking_part`` is the child's side of that.
+A child prints ``ready``, begins when it reads a line, ends when its stdin ends, and prints its result as one line of
+JSON. ``taking_part`` is the child's side of this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _END_S = 60.0
 
 
 class Child:
-    """``python -m MODULE ARGUMENTS…``; killed if it is still there at the end."""
+    """The process of ``python -m MODULE ARGUMENTS…``. It is killed if it still runs at the end of the block."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -35,13 +35,13 @@ class Child:
     def __exit__(self, *exc: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        # closes its pipes too
+        # this closes its pipes too
         self._process.communicate()
 
     def await_ready(self) -> None:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"{self._module} ended at its start; what it said is above")
+            raise RuntimeError(f"{self._module} ended at its start; its error is above")
 
     def begin(self) -> None:
         assert self._process.stdin is not None
@@ -49,13 +49,15 @@ class Child:
         self._process.stdin.flush()
 
     def end(self) -> Any:
-        """What it found."""
+        """Ends the child and returns its result."""
         said, _ = self._process.communicate(timeout=_END_S)
         return msgspec.json.decode(said)
 
 
 def taking_part(work: Callable[[threading.Event], Any]) -> None:
-    """The child's side: ``work`` runs until the event is set; what it answers is printed. Not begun: nothing is."""
+    """The child's side: ``work`` runs until the event is set, and its result is printed. A child that is never told to
+    begin does nothing.
+    """
     print("ready", flush=True)
     if not sys.stdin.readline():
         return
@@ -66,6 +68,6 @@ def taking_part(work: Callable[[threading.Event], Any]) -> None:
     sys.stdin.read()
     ending.set()
     thread.join()
-    # an error in the thread was printed; the parent then finds no JSON
+    # an error in the thread was printed already; the parent finds no JSON
     if found:
         sys.stdout.buffer.write(msgspec.json.encode(found[0]) + b"\n")

@@ -1,4 +1,4 @@
-"""``python -m bench``: runs the suites, shows progress, and prints the figures with what they were measured on."""
+"""``python -m bench`` runs the suites, shows progress, and prints the figures and what they were measured on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ single functions:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
+    """Returns the exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
     options = _parser().parse_args(arguments)
     if options.list:
         for suite in SUITES:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the servers are stopped", file=sys.stderr)
     finally:
-        # also what was found before something failed
+        # figures that were found before a failure are shown too
         if results:
             table.show(results, facts)
         if options.json is not None:
@@ -87,23 +87,23 @@ def _topology(options: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "How fast and how late the engine is, on servers of its own on this machine. Under ten minutes."
+    about = "Measures how fast and how late the engine is, on its own servers on this machine, in under ten minutes."
     parser = command_parser("bench", about, _EXAMPLE)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--cluster", action="store_true", help=f"on {MASTERS} masters with {REPLICAS} replica each")
-    where.add_argument("--unix", action="store_true", help="on a unix socket instead of loopback TCP")
+    where.add_argument("--cluster", action="store_true", help=f"use {MASTERS} masters with {REPLICAS} replica each")
+    where.add_argument("--unix", action="store_true", help="use a unix socket instead of loopback TCP")
     add_server(parser)
     parser.add_argument(
         "--only",
         action="append",
         choices=[suite.name for suite in SUITES],
         metavar="NAME",
-        help="just this suite; may be repeated",
+        help="only this suite; may be repeated",
     )
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="small sizes: shows that all works, measures little")
-    size.add_argument("--big", action="store_true", help="a million tasks where that makes a difference")
+    size.add_argument("--quick", action="store_true", help="use small sizes: everything runs, little is measured")
+    size.add_argument("--big", action="store_true", help="use a million tasks where that makes a difference")
     add_json(parser, "write the figures there too")
-    parser.add_argument("--merge", action="store_true", help="keep what that file has of other suites")
+    parser.add_argument("--merge", action="store_true", help="keep the figures of other suites in that file")
     parser.add_argument("--list", action="store_true", help="show the suites, and do nothing")
     return parser

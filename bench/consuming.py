@@ -1,4 +1,4 @@
-"""Taking a backlog, in this process: by one consumer, or by a worker whose handlers do nothing."""
+"""A backlog is taken in this process: by one consumer, or by a worker whose handlers do nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.stand import Stand
 from shardq import Delivery, Engine, Worker
 
 CLAIM = 500
-"""Tasks at a time."""
+"""The number of tasks in one claim."""
 
 
 def claim_and_ack(engine: Engine, count: int) -> None:

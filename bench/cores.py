@@ -1,6 +1,6 @@
-"""Which cores the servers have and which the clients, so that neither measures the other's share of one.
+"""Servers and clients have cores of their own, so that neither measures the other's share of one.
 
-Called by the command line, once, before any thread is made: threads and children inherit what their maker had.
+The command line divides them once, before any thread is made: threads and children inherit the affinity of their maker.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Empty sets: nothing is pinned, because the machine has one core or the system can't."""
+    """The cores of either side. Both sets are empty where nothing is pinned, because the machine has one core or the
+    system can't pin.
+    """
 
     clients: frozenset[int]
     servers: frozenset[int]
 
     @classmethod
     def divided(cls, *, cluster: bool) -> Cores:
-        """A core of its own for a single server, half of all for the processes of a cluster; the rest for clients."""
+        """Gives one core to a single server, or half of all to the processes of a cluster; the rest is for clients."""
         if not hasattr(os, "sched_setaffinity"):
             return cls(frozenset(), frozenset())
         usable = sorted(os.sched_getaffinity(0))
@@ -40,7 +42,7 @@ class Cores:
 
     @contextlib.contextmanager
     def for_servers(self) -> Iterator[None]:
-        """Processes started inside belong to the servers."""
+        """Puts processes that are started inside on the servers' cores."""
         if not self.servers:
             yield
             return

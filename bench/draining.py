@@ -1,6 +1,6 @@
-"""A process full of consumers: ``python -m bench.draining URL NAME CONSUMERS``. Started by the fleet suite.
+"""``python -m bench.draining URL NAME CONSUMERS`` is a process full of consumers. The fleet suite starts it.
 
-It tells how many tasks they took.
+It returns the number of tasks that they took.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardq import Engine
 
 CLAIM = 100
 WAIT_S = 0.2
-"""Also how soon a consumer notices that it is to stop."""
+"""A consumer notices within this time that it has to stop."""
 
 
 def main(url: str, name: str, consumers: int) -> None:

@@ -1,4 +1,4 @@
-"""What a suite yields: figures, and the arithmetic that makes them. Pure."""
+"""Suites yield figures. This module holds them and their arithmetic; it does no I/O."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class Figure:
     value: float
     unit: str
     percentiles: Mapping[str, float] = field(default_factory=dict)
-    """In the same unit: p50, p99, …"""
+    """In the same unit, by name: p50, p99, …"""
     reference: str = ""
-    """What to hold it against: another figure of the same run, or what is aimed at."""
+    """Another figure of the same run, or the aim, for comparison."""
     ratio: float | None = None
-    """The value, divided by that of the other figure."""
+    """The value divided by that of the other figure."""
     at: Mapping[str, float | str] = field(default_factory=dict)
-    """Where on a curve it lies: how many shards, pending tasks, bytes, …"""
+    """The place on a curve: number of shards, pending tasks, bytes, …"""
     series: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """How something went over time: columns of equal length, ``s`` first."""
+    """The course over time: columns of equal length, ``s`` first."""
 
 
 @dataclass(slots=True)
 class Spent:
-    """What one piece of work took. Filled in by ``Stand.metering``."""
+    """The time and CPU of one piece of work. ``Stand.metering`` fills it in."""
 
     wall_s: float = 0.0
     client_s: float = 0.0
-    """CPU of this process, all threads."""
+    """CPU of this process, all threads together."""
     server_s: float = 0.0
-    """CPU of all masters."""
+    """CPU of all masters together."""
 
     def add(self, other: Spent) -> None:
         self.wall_s += other.wall_s
@@ -42,7 +42,7 @@ class Spent:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """The nearest value that at most so many of all exceed.
+    """Returns the values at p50 and p99 by nearest rank, and the greatest.
 
     >>> percentiles([3.0, 1.0, 2.0])
     {'p50': 2.0, 'p99': 3.0, 'max': 3.0}
@@ -57,7 +57,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def median(values: Iterable[float]) -> float:
-    """The upper one of an even number: a value that was measured."""
+    """Returns the median; for an even number of values the upper one of the middle two, which was measured."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
@@ -65,7 +65,7 @@ def median(values: Iterable[float]) -> float:
 def lateness(
     name: str, late_ms: Sequence[float], *, expected: int, aim: str, at: Mapping[str, float | str] | None = None
 ) -> Figure:
-    """The figure of so many latenesses; says when there are fewer than expected, or some below 0."""
+    """Returns the figure of these latenesses. Its reference tells of missing tasks and of tasks that came early."""
     if not late_ms:
         raise RuntimeError(f"{name}: none of {expected} tasks came")
     found = percentiles(late_ms)
@@ -78,7 +78,7 @@ def lateness(
 
 
 def middle(rounds: Sequence[Spent]) -> Spent:
-    """The round of median duration."""
+    """Returns the round of median duration."""
     return sorted(rounds, key=lambda spent: spent.wall_s)[len(rounds) // 2]
 
 

@@ -1,8 +1,8 @@
-"""``python -m bench.guard``: whether something became slower, by ratios that hold on any machine of the kind.
+"""``python -m bench.guard`` finds out whether something became slower, by ratios that hold on any machine of the kind.
 
 A ratio is a figure of the engine divided by one of the same run: the C client with the same script, redis-py's SET, a
 PING, or a bare sorted set and hash. Times are compared with nothing. ``--learn`` runs the set several times and writes
-what is usual, and how far runs differ, to the baseline; without it one run is compared with that.
+the usual ratios and their spread to the baseline; without it, one run is compared with the baseline.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from cluster import servers
 BASELINE = Path(__file__).parent / "baseline.json"
 
 LEAST_TOLERANCE, LEAST_OF_EXACT = 0.1, 0.02
-"""Of the usual value: seven runs do not show all that a machine does. What hardly differs is allowed less."""
+"""The least tolerance, in parts of the usual value: seven runs do not show everything a machine does.
+``LEAST_OF_EXACT`` is for ratios that hardly differ from run to run."""
 
 SPREADS = 5.0
-"""So many times the median distance from the median is allowed. One odd run among seven does not change that distance,
-where the difference of highest and lowest would be ruined by it: then nothing ever falls."""
+"""The tolerance in median distances from the median. One odd run among seven does not change the median distance, but
+it would widen the range of all runs so far that nothing ever falls."""
 
 TRIES = 3
-"""What fell is measured again before it counts, and the best counts: a neighbour on the machine passes, a slower engine
-does not."""
+"""The most runs. Ratios that fell are measured again before they count, and the best counts: a busy neighbour on the
+machine passes, a slower engine stays slow."""
 
 
 class Usual(msgspec.Struct, frozen=True):
-    """What a ratio was in the runs it was learnt from."""
+    """The values of one ratio in the runs of ``--learn``."""
 
     runs: list[float]
     tolerance: float = LEAST_TOLERANCE
-    """The least, in parts of the median."""
+    """The least tolerance, in parts of the median."""
 
     @property
     def median(self) -> float:
@@ -49,7 +50,7 @@ class Usual(msgspec.Struct, frozen=True):
 
     @property
     def floor(self) -> float:
-        """What is less has fallen.
+        """A ratio below this has fallen.
 
         >>> Usual([1.0, 1.0, 1.0, 0.2]).floor, round(Usual([1.0, 0.95, 1.05]).floor, 3)
         (0.9, 0.75)
@@ -60,10 +61,10 @@ class Usual(msgspec.Struct, frozen=True):
 
 
 class Baseline(msgspec.Struct):
-    """By kind of server, by name of the ratio."""
+    """The usual ratios by kind of server and name."""
 
     facts: dict[str, dict[str, str]] = {}
-    """What it was learnt on."""
+    """The machine of each kind's runs."""
     usual: dict[str, dict[str, Usual]] = {}
 
 
@@ -82,7 +83,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def compared(usual: dict[str, Usual], found: dict[str, float]) -> list[Verdict]:
-    """Everything that is known of or was found."""
+    """Returns a verdict for every ratio that is known or was found."""
     names = [*usual, *(name for name in found if name not in usual)]
     return [Verdict(name, usual.get(name), found.get(name)) for name in names]
 
@@ -92,7 +93,7 @@ def fallen(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 nothing fell, 1 something did or nothing could be compared, 2 not understood."""
+    """Returns the exit code: 0 nothing fell, 1 something fell or nothing could be compared, 2 not understood."""
     options = _parser().parse_args(arguments)
     try:
         servers.binary(options.server)
@@ -134,7 +135,7 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
     usual = baseline.usual.get(options.server)
     if usual is None:
         print(
-            f"error: {options.baseline} knows nothing of {options.server}; learn first: "
+            f"error: {options.baseline} has no values for {options.server}; learn them first with: "
             f"python -m bench.guard --server {options.server} --learn 7",
             file=sys.stderr,
         )
@@ -149,7 +150,7 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
     _show(verdicts, learnt=False)
     fell = fallen(verdicts)
     if fell:
-        print(f"fell below what is usual here: {', '.join(fell)}", file=sys.stderr)
+        print(f"fell below their floors: {', '.join(fell)}", file=sys.stderr)
     return 1 if fell or not any(verdict.word == "ok" for verdict in verdicts) else 0
 
 
@@ -177,13 +178,13 @@ def _show(verdicts: Sequence[Verdict], *, learnt: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Compares ratios to what the server can do with what was usual. About a minute."
+    about = "Compares ratios, ours ÷ the server's limit, with their usual values. It takes about a minute."
     example = "example:\n  python -m bench.guard\n  python -m bench.guard --learn 7\n"
     parser = command_parser("bench.guard", about, example)
     add_server(parser)
     parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--learn", type=int, default=0, metavar="RUNS", help="write what is usual, from so many runs")
-    parser.add_argument("--add", action="store_true", help="with --learn: earlier runs count too")
+    parser.add_argument("--learn", type=int, default=0, metavar="RUNS", help="learn usual values from so many runs")
+    parser.add_argument("--add", action="store_true", help="with --learn: count earlier runs too")
     return parser
 
 

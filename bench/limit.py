@@ -1,10 +1,11 @@
-"""What a server can do at all: our scripts driven by redis-benchmark, a client in C that does nothing but send.
+"""The limit of a server: our scripts driven by redis-benchmark, a client in C that does nothing but send.
 
-Scripts whose words are known before can be driven so: push, dispatch, forward, and claim. Settle can't: its words are
-the ids that a claim has answered. What stands beside claim and ack is how busy the server was.
+It can drive scripts whose arguments are known beforehand: push, dispatch, forward and claim. It can't settle, because
+the arguments of a settle are the ids that a claim returned. Figures of claim and ack tell how busy the server was
+instead.
 
-A figure of the engine beside it reads "0.9 of what this server can do". The program comes with the Redis of most
-systems; without it the suites say that the limit is missing.
+A figure beside its limit reads "0.9 of what this server can do". The program comes with the Redis of most systems;
+without it the suites say that the limit is missing.
 """
 
 from __future__ import annotations
@@ -33,44 +34,44 @@ PROGRAMS = ("redis-benchmark", "valkey-benchmark")
 MISSING = f"no limit to compare with: neither {' nor '.join(PROGRAMS)} is on the PATH"
 
 BATCH = 500
-"""Tasks of one call."""
+"""Tasks in one call."""
 
 CONNECTIONS = 4
-"""Enough that the server never waits for the client, and little enough that both stay in their caches."""
+"""So many keep the server busy at all times, and let client and server stay in their caches."""
 
 LEASE_MS = 60_000
 """Longer than a run."""
 
 _RANDOM = "__rand_int__"
-"""The program puts 12 random digits in its place, at every occurrence and in every call anew."""
+"""The program replaces each occurrence by 12 random digits, new ones in every call."""
 
 _RANDOM_BELOW = 2_000_000_000
 """The program draws 31 bits."""
 
 _WORDS_BYTES = 800_000
-"""Of one call: its words are the arguments of a program, of which a system takes 2 MiB."""
+"""The size of the payloads in one call. They are arguments of a program, for which a system allows 2 MiB."""
 
 _ENDS = string.ascii_letters + string.digits + "!#$%&*+-.:;<=>?@^_|~"
-"""Of ids. The more there are, the fewer ids clash: here one run in forty."""
+"""The last characters of ids. The more there are, the fewer ids clash: with these, in one run of forty."""
 
 TRIES = 4
-"""Runs of the C client until one has no ids that clash."""
+"""The most runs of the C client until one has no ids that clash."""
 
 ROUNDS = 3
-"""Turns of ours and of the C client; the median of each counts."""
+"""The number of turns that ours and the C client take. The median of each counts."""
 
 _TIMEOUT_S = 300.0
 
 
 def program() -> str | None:
-    """The file of the C client, if this machine has one."""
+    """Returns the file of the C client, or None where this machine has none."""
     return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 def in_turns(
     stand: Stand, doing: str, count: int, ours: Callable[[], Spent], theirs: Callable[[], float]
 ) -> tuple[Spent, float | None]:
-    """The median of our work, and that of the C client's rate where there is one, in turns with ours."""
+    """Returns the median of our rounds, and the median rate of the C client where there is one. Both take turns."""
     rounds: list[Spent] = []
     limits: list[float] = []
     for number in range(ROUNDS):
@@ -91,7 +92,7 @@ def beside(
     aim: str = "",
     at: Mapping[str, float | str] | None = None,
 ) -> Figure:
-    """A rate beside the C client's, which is ``most`` and was measured in this way; None: there is no C client."""
+    """Returns our rate beside the C client's, ``most``, which worked in this way. None: there is no C client."""
     if most is None:
         return figures.rate(name, count, spent, reference=MISSING)
     ratio = count / spent.wall_s / most
@@ -100,7 +101,7 @@ def beside(
 
 
 def push_rate(stand: Stand, tasks: int, *, payload: str = PAYLOAD) -> float:
-    """Tasks a second that one shard of the server takes from the C client. For where there is a ``program``."""
+    """Returns the tasks a second that one shard takes from the C client. It needs a ``program``."""
     batch = min(BATCH, _WORDS_BYTES // len(payload))
     rounds = max(1, tasks // batch)
     for _ in range(TRIES):
@@ -110,11 +111,11 @@ def push_rate(stand: Stand, tasks: int, *, payload: str = PAYLOAD) -> float:
             rate = batch * _calls_per_s(stand, produce.push(keys, engine.topology.epoch, words), rounds, drawn=True)
             if _stored(stand, keys.slot, "ZCARD", keys.due) == rounds * batch:
                 return rate
-    raise RuntimeError(f"in {TRIES} runs ids clashed: the rate means nothing")
+    raise RuntimeError(f"ids clashed in all {TRIES} runs, so the rate means nothing; run it again")
 
 
 def dispatch_rate(stand: Stand, tasks: int, *, limit: int = MAX_BATCH) -> float:
-    """Due tasks a second that the C client moves from one shard to its ready list, ``limit`` a call."""
+    """Returns the due tasks a second that the C client moves from one shard to its ready list, ``limit`` a call."""
     with stand.engine(shards=1) as engine:
         keys = shard_keys(engine.name, 0)
         rounds = max(1, tasks // limit)
@@ -126,12 +127,12 @@ def dispatch_rate(stand: Stand, tasks: int, *, limit: int = MAX_BATCH) -> float:
 
 
 def forward_rate(stand: Stand, tasks: int) -> float:
-    """Ready tasks a second whose payloads the C client has appended to a list."""
+    """Returns the ready tasks a second whose payloads the C client has appended to a list."""
     with stand.engine(shards=1) as engine:
         keys = shard_keys(engine.name, 0)
         rounds = max(1, tasks // MAX_BATCH)
         fill_ready(stand, engine, rounds * MAX_BATCH)
-        # in the slot of the shard, so that a cluster allows it
+        # the list has the slot of the shard, so that a cluster allows it
         to = f"{keys.meta}-forwarded"
         call = dispatch.forward(keys, engine.topology.epoch, "", to=to, side="right", limit=MAX_BATCH)
         rate = MAX_BATCH * _calls_per_s(stand, call, rounds)
@@ -140,7 +141,7 @@ def forward_rate(stand: Stand, tasks: int) -> float:
 
 
 def claim_rate(stand: Stand, tasks: int, *, claim: int) -> float:
-    """Ready tasks a second that the C client claims. It can't settle them: that takes the ids of the answer."""
+    """Returns the ready tasks a second that the C client claims. A settle would need the answer."""
     with stand.engine(shards=1) as engine:
         keys = shard_keys(engine.name, 0)
         rounds = max(1, tasks // claim)
@@ -152,7 +153,7 @@ def claim_rate(stand: Stand, tasks: int, *, claim: int) -> float:
 
 
 def literal_rate(stand: Stand, tasks: int) -> float:
-    """The loop of the textbook: look at the first due id with LIMIT 0 1, move it, look again. By redis-py."""
+    """Returns the rate of the textbook's loop in redis-py: find the first due id with LIMIT 0 1, move it, repeat."""
     with stand.engine(shards=1) as engine, stand.redis_py() as client:
         keys = shard_keys(engine.name, 0)
         engine.push_many([Task(PAYLOAD)] * tasks)
@@ -173,7 +174,7 @@ def literal_rate(stand: Stand, tasks: int) -> float:
 def _expect(stand: Stand, slot: int, command: str, key: str, tasks: int) -> None:
     found = _stored(stand, slot, command, key)
     if found != tasks:
-        raise RuntimeError(f"{command} {key} is {found:,} and not {tasks:,}: the rate means nothing")
+        raise RuntimeError(f"{command} {key} is {found:,} instead of {tasks:,}, so the rate means nothing")
 
 
 def _stored(stand: Stand, slot: int, command: str, key: str) -> int:
@@ -181,9 +182,10 @@ def _stored(stand: Stand, slot: int, command: str, key: str) -> int:
 
 
 def _words(batch: int, payload: str) -> list[Word]:
-    """One batch. Its ids are as long as ours: 12 random digits, and a character that few of a call share.
+    """Returns the arguments of one batch. Ids have 12 random digits and a last character that few ids of a call share,
+    so they are as long as ours.
 
-    Its delays are random too, up to 23 days: a sorted set is then written all over, as by the engine's own tasks.
+    Delays are random too, up to 23 days. A sorted set is then written in all places, as by the engine's own tasks.
     """
     record = encode_record(JSON, payload)
     words: list[Word] = []
@@ -194,7 +196,7 @@ def _words(batch: int, payload: str) -> list[Word]:
 
 def _calls_per_s(stand: Stand, call: Call[Any], count: int, *, drawn: bool = False) -> float:
     server = stand.server_of(call.slot)
-    # loaded, because the C client knows of no NOSCRIPT
+    # the C client does not know NOSCRIPT, so the script is loaded here
     server.ask("SCRIPT", "LOAD", call.script.text)
     where = ["-s", str(server.socket)] if server.socket else ["-h", HOST, "-p", str(server.port)]
     path = program()
@@ -204,10 +206,10 @@ def _calls_per_s(stand: Stand, call: Call[Any], count: int, *, drawn: bool = Fal
     run = subprocess.run([path, *where, *how, *map(_text, words)], capture_output=True, timeout=_TIMEOUT_S, check=False)
     if run.returncode:
         raise RuntimeError(f"{path} ended with code {run.returncode}: {run.stderr.decode(errors='replace')[-500:]}")
-    # "the command","calls a second", and on newer ones latencies
+    # a line has "the command","calls a second", and on newer servers latencies
     found = re.search(rb'","([\d.]+)"', run.stdout)
     if found is None:
-        raise RuntimeError(f"{path} said no rate: {run.stdout[-200:]!r}")
+        raise RuntimeError(f"{path} printed no rate: {run.stdout[-200:]!r}")
     return float(found[1])
 
 

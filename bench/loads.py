@@ -1,4 +1,4 @@
-"""Tasks to push, and engines filled with them. Used by the suites."""
+"""The suites push these tasks, and fill engines with them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ PAYLOAD = "x" * (PAYLOAD_BYTES - 2)
 """JSON adds the two quotes."""
 
 SPREAD_S = 3600.0
-"""Random due times within an hour: sorted sets are then written all over, as by real use."""
+"""The range of random due times. Within an hour they write sorted sets in all places, as real use does."""
 
 FAR_S = 3600.0
-"""What is due later than this stays pending while it is measured."""
+"""Tasks that are due later than this stay pending while they are measured."""
 
 
 READY_S = 0.02
-"""Before the instant of a burst: time to reset the servers' statistics."""
+"""The time before the instant of a burst in which the servers' statistics are reset."""
 
 
 def payload_of(size: int) -> str:
-    """A text that is so many bytes long as JSON."""
+    """Returns a text that is so many bytes long as JSON."""
     return "x" * (size - 2)
 
 
 def spread_tasks(count: int, *, at_least_s: float = 0.0, payload: str = PAYLOAD) -> list[Task]:
-    """Tasks with random delays: the same ones in every run."""
+    """Returns tasks with random delays, the same ones in every run."""
     source = random.Random(count)
     return [Task(payload, delay=at_least_s + source.uniform(0, SPREAD_S)) for _ in range(count)]
 
 
 def fill_ready(stand: Stand, engine: Engine, count: int, *, payload: str = PAYLOAD) -> None:
-    """Puts so many tasks into the ready lists, and leaves the engine without pollers."""
+    """Fills the ready lists with so many tasks, and leaves the engine without pollers."""
     engine.push_many([Task(payload)] * count)
     engine.start()
     stand.until_gone(engine, lambda keys: keys.due)
@@ -48,10 +48,10 @@ def fill_ready(stand: Stand, engine: Engine, count: int, *, payload: str = PAYLO
 def push_for_one_instant(
     stand: Stand, engine: Engine, count: int, *, payload: str = PAYLOAD, topic: str = "", per_s: int = 60_000
 ) -> float:
-    """Pushes so many tasks that are all due at one instant, which is answered, and is still to come.
+    """Pushes so many tasks that are all due at one instant to come, and returns that instant.
 
-    How long pushing takes nobody knows before: when the instant has come meanwhile it is all done again, with twice
-    the time.
+    The time that pushing takes is not known beforehand. If the instant passes meanwhile, everything is done again with
+    twice the time.
     """
     lead_s = 1.0 + count / per_s
     while True:
@@ -76,13 +76,13 @@ def burst(
     per_s: int = 60_000,
     over: Callable[[], float] | None = None,
 ) -> Spent:
-    """So many tasks due at one instant, for an engine with pollers: what it takes from then until the last is ready.
+    """Measures so many tasks that are due at one instant, from then until the last is ready. The engine has pollers.
 
-    Ready is judged at the server: the shards' sets of scheduled ids are gone. ``over`` waits for something else, and
-    answers when it came, as ``time.time()`` tells.
+    All are ready when the servers hold no set of scheduled ids any more. ``over`` waits for something else, and returns
+    its end in the seconds of ``time.time()``.
     """
     due_s = push_for_one_instant(stand, engine, count, payload=payload, topic=topic, per_s=per_s)
-    # asleep until just before: what is done while waiting does not count
+    # it sleeps until just before, so that work while waiting does not count
     time.sleep(max(0.0, due_s - time.time() - READY_S))
     stand.reset_stats()
     with stand.metering() as spent:

@@ -1,4 +1,4 @@
-"""What a figure is worthless without: the machine, the versions, the commit, and how busy it was."""
+"""The machine, the versions, the commit and the load belong to every figure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cluster import servers
 _ROOT = Path(__file__).parent.parent
 
 _MEASURED = ("shardq", "bench/suites")
-"""What makes a figure another one when it is changed."""
+"""A change here makes a figure another one."""
 
 
 def facts(kind: str, *, topology: str, cores: Cores) -> dict[str, str]:
-    """By name, in the order to show them."""
+    """Returns the facts by name, in the order in which they are shown."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "machine": f"{_processor()}, {os.cpu_count()} cores, {memory_gb:.0f} GiB, {platform.system()} "
@@ -36,14 +36,14 @@ def facts(kind: str, *, topology: str, cores: Cores) -> dict[str, str]:
 
 
 def told(kind: str, *, topology: str, cores: Cores) -> dict[str, str]:
-    """The facts; what matters of them while it runs is shown on stderr."""
+    """Returns the facts, and shows on stderr those that matter during the run."""
     known = facts(kind, topology=topology, cores=cores)
     print(f"{known['server']}; {cores}", file=sys.stderr)
     return known
 
 
 def _processor() -> str:
-    """The model, where the system tells it; else the kind."""
+    """Returns the model, or the kind of processor where the system tells no model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

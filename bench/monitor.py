@@ -1,10 +1,10 @@
-"""What servers execute, and when by their own clock: MONITOR, read by a thread that does nothing else.
+"""MONITOR shows what servers execute, and when by their own clock. A thread reads it that does nothing else.
 
-This is how the suites see the instant at which a task became ready to a microsecond, where the engine's own reports
-are in whole milliseconds and would be the engine's word for itself. A server stamps each command as it executes it,
-also those inside a script, so the stamp of the RPUSH that makes an id ready is the instant itself. Only the bytes are
-kept while something is measured, and read afterwards. It costs the server some microseconds a command, after the
-command: what is measured on an idle machine does not feel it, a rate would. What a server said before it died counts.
+The suites learn from it to a microsecond when a task became ready. The engine's own reports are in whole milliseconds,
+and would be its own word for itself. A server stamps each command when it executes it, also those inside a script, so
+the stamp of the RPUSH that makes an id ready is the instant itself. Bytes are only kept during a measurement, and read
+afterwards. MONITOR costs the server some microseconds a command, after the command: a measurement on an idle machine
+does not feel it, a rate would. What a server sent before it died counts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One command."""
+    """One command that a server executed."""
 
     at_us: int
-    """By the server's clock, since the epoch."""
+    """In the server's clock, since the epoch."""
     in_script: bool
-    """Inside the script whose EVALSHA comes before it."""
+    """True if it ran inside the script whose EVALSHA comes before it."""
     words: list[bytes]
 
 
 class Monitor:
-    """Listens to some servers while its ``with`` block lasts; ``executed`` afterwards."""
+    """Listens to some servers during its ``with`` block; ``executed`` tells afterwards."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._taps = [_Tap(server) for server in servers]
@@ -55,7 +55,7 @@ class Monitor:
             tap.stop()
 
     def executed(self) -> Iterator[Executed]:
-        """Everything that was, server by server, in the order of each."""
+        """Yields all commands, server by server, in the order of each."""
         for tap in self._taps:
             for line in tap.heard().split(b"\r\n"):
                 if found := _LINE.match(line):
@@ -64,7 +64,7 @@ class Monitor:
 
 
 class _Tap:
-    """One server's connection and thread."""
+    """The connection to one server, and the thread that reads it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -78,12 +78,12 @@ class _Tap:
         else:
             self._socket = socket.create_connection((HOST, self._server.port))
         self._socket.sendall(b"MONITOR\r\n")
-        # it has begun when it says so
+        # MONITOR has begun when its answer is there
         self._chunks.append(self._socket.recv(_CHUNK))
         self._thread.start()
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):  # the server is gone
+        with contextlib.suppress(OSError):  # the server may be gone
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -92,6 +92,6 @@ class _Tap:
         return b"".join(self._chunks)
 
     def _read(self) -> None:
-        with contextlib.suppress(ConnectionError):  # it was killed
+        with contextlib.suppress(ConnectionError):  # the server may have been killed
             while chunk := self._socket.recv(_CHUNK):
                 self._chunks.append(chunk)

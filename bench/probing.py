@@ -1,12 +1,12 @@
-"""A process that does little, and notes how long it takes: what a load or a change of shards means for others.
+"""A process that does little and notes how long it takes. It shows how a load or a change of shards feels to others.
 
 ``python -m bench.probing pushes URL NAME TOPIC PER_S DELAY_S`` pushes one task at a time, at an even pace, each with a
-random delay up to DELAY_S and its due time in ms as payload, and sends a PING after each. A row is
-[begun, push ms, ping ms]; a push that fails ends it.
+random delay up to DELAY_S and its due time in ms as payload, and sends a PING after each. A row is [begun, push ms,
+ping ms]. A push that fails ends the process.
 
 ``python -m bench.probing claims URL NAME TOPIC`` consumes such tasks. A row is [due, late ms, id].
 
-Instants are seconds since the epoch. Started by suites as a ``Child``.
+Instants are seconds since the epoch. Suites start it as a ``Child``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PUSHES, CLAIMS = "pushes", "claims"
 
 CLAIM = 100
 WAIT_S = 0.2
-"""Also how soon the end is noticed."""
+"""The process notices its end within this time."""
 
 LEASE_S = 300.0
-"""Nothing is to come twice."""
+"""Long enough that no task comes twice."""
 
 _PING: Command[Any] = Command(-1, ("PING",), lambda answer: answer)
 
@@ -42,7 +42,7 @@ def main(role: str, url: str, name: str, topic: str, *pace: str) -> None:
         else:
             driver = Driver(Settings.from_url(url))
             driver.open()
-            # connected before it counts
+            # it connects before anything counts
             driver.call(_PING)
             per_s, delay_s = map(float, pace)
             taking_part(lambda ending: _pushes(engine, driver, topic, per_s, delay_s, ending))

@@ -1,6 +1,6 @@
-"""The fixed set of ratios that the guard compares: each a figure of the engine ÷ one of the same run, higher is better.
+"""The guard compares these ratios. Each is a figure of the engine ÷ one of the same run, and higher is better.
 
-Work and limit take turns, and the median of each is taken, so that what else the machine does falls on both.
+Work and limit take turns, and the median of each counts, so that other work of the machine falls on both.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ COROUTINES = 200
 LIST = "guard-list"
 
 PUSHED_PER_S = 200_000
-"""Before a burst; slower pushes are begun again with more time."""
+"""The rate of pushing before a burst. Slower pushes are begun again with more time."""
 
 MEMORY = "memory: bare ZSET and HASH ÷ a pending task"
 
 EXACT = (MEMORY,)
-"""What hardly differs from run to run."""
+"""Ratios that hardly differ from run to run."""
 
 Rate = Callable[[Stand], float]
 
 
 def measured(stand: Stand) -> Iterator[tuple[str, float]]:
-    """Each ratio by its name. Without a C client those to redis-py's SET remain, and memory."""
+    """Yields each ratio with its name. Without a C client, those to redis-py's SET and memory remain."""
     for name, rate, beside in _PAIRS:
         if beside in _BY_THE_C_CLIENT and not limit.program():
             stand.say(limit.MISSING)
@@ -175,8 +175,8 @@ def _per_s(count: int, work: Callable[[], object]) -> float:
 
 
 def _memory(stand: Stand) -> float:
-    """Of one shard, so that both are one sorted set and one hash; with ids of ours, which are the same in both. (The
-    record of a task with an id of the caller's has ten bytes more, a nonce.)
+    """Returns the memory of one sorted set and one hash ÷ that of one shard with the same tasks. Ids are of our making
+    in both: the record of a task with a caller's id has ten bytes more, a nonce.
     """
     tasks = [Task(PAYLOAD, delay=FAR_S + number) for number in range(12_500)]
     with stand.engine(shards=1) as engine:

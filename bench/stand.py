@@ -1,7 +1,7 @@
-"""Where a suite works: fresh servers, engines on them, and what the servers themselves say of the work.
+"""A suite works on a stand: fresh servers, engines on them, and the servers' own account of the work.
 
-Made by the command line, one for each suite, so that no suite inherits another's memory or statistics. Everything is
-seen from outside the engine: by plain commands on connections of its own.
+The command line makes one for each suite, so that no suite inherits the memory or the statistics of another. Everything
+is seen from outside the engine, by plain commands on connections of its own.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ T = TypeVar("T")
 Scale = Literal["quick", "usual", "big"]
 
 SHARDS = 16
-"""What an engine has by default."""
+"""The default of an engine."""
 
 MASTERS = 3
 REPLICAS = 1
 
 CALM_NODE_TIMEOUT_MS = 15_000
-"""Six processes may share a core with a burst: nothing should fail over meanwhile."""
+"""Six processes may share a core with a burst: none should fail over because it is slow."""
 
 LOOK_S = 0.005
-"""Between two looks at a key: one small command, about 1 % of the server, and of the client, at most."""
+"""The time between two looks at a key. A look is one small command: it takes about 1 % of server and client at most."""
 
 MEMORY_LOOK_S = 0.25
-"""Two looks at the same figure, with two rounds of the server's housekeeping (10 a second) between them."""
+"""The time between two looks at the memory. The server's housekeeping, 10 times a second, runs twice meanwhile."""
 
 MEMORY_NOISE = 4096
-"""Bytes. Looking itself changes some: the answers wait in buffers."""
+"""In bytes. Looks change the memory too, because their answers wait in buffers."""
 
 RETRY_FOR_S = 300.0
 FLUSH_TIMEOUT_S = 120.0
-"""Freeing some million tasks takes a server seconds."""
+"""A server needs seconds to free some million tasks."""
 
 
 class Stand:
@@ -63,7 +63,7 @@ class Stand:
         self.scale = scale
         self.say = say
         self.driver = Driver(Settings.from_url(url))
-        """For what an engine does not offer."""
+        """Carries commands that an engine does not offer."""
         self._clients: list[redis.Redis] = []
 
     def __repr__(self) -> str:
@@ -84,14 +84,14 @@ class Stand:
             client.close()
 
     def pick(self, quick: T, usual: T, big: T | None = None) -> T:
-        """The size for this run."""
+        """Returns the size for this run."""
         if self.scale == "big" and big is not None:
             return big
         return quick if self.scale == "quick" else usual
 
     @contextlib.contextmanager
     def engine(self, *, shards: int = SHARDS, codec: str = "json") -> Iterator[Engine]:
-        """An open engine under a name of its own, without pollers. At the end the servers are emptied."""
+        """Opens an engine under a name of its own, without pollers. The servers are emptied at the end."""
         with Engine(self.url, name=f"bench-{secrets.token_hex(4)}", shards=shards, codec=codec) as engine:
             yield engine
         self.clear()
@@ -100,35 +100,35 @@ class Stand:
         self.ask_all("FLUSHALL", "SYNC")
 
     def redis_py(self) -> redis.Redis | redis.RedisCluster:
-        """A client of redis-py as somebody makes it who gives no options; the caller closes it."""
+        """Returns a client of redis-py with its default options. The caller closes it."""
         first = self.masters[0]
         if self.is_cluster:
             return redis.RedisCluster(host=HOST, port=first.port)
         return redis.Redis(unix_socket_path=str(first.socket)) if first.socket else redis.Redis(port=first.port)
 
     def ask_all(self, *words: str | int) -> list[Any]:
-        """One command to every master."""
+        """Sends one command to every master, and returns the answers."""
         commands: list[Callable[..., Any]] = [client.execute_command for client in self._clients]
         return [command(*words) for command in commands]
 
     def server_of(self, slot: int) -> Server:
-        """The master that serves a slot."""
+        """Returns the master that serves a slot."""
         address = self.driver.node_of(slot)
         return next((master for master in self.masters if master.address == address), self.masters[0])
 
     # ---- what servers say
 
     def cpus_s(self) -> list[float]:
-        """CPU time of each master so far, every thread of it."""
+        """Returns the CPU time of each master so far, all of its threads together."""
         told = self.ask_all("INFO", "cpu")
         return [float(said["used_cpu_user"]) + float(said["used_cpu_sys"]) for said in told]
 
     def cpu_s(self) -> float:
-        """CPU time of all masters so far."""
+        """Returns the CPU time of all masters so far."""
         return sum(self.cpus_s())
 
     def memory(self) -> int:
-        """Bytes in use by all masters, without the buffers of replication; waits until the number settles."""
+        """Returns the bytes in use by all masters without the buffers of replication, as soon as the number settles."""
         return settled(self._used_memory)
 
     def _used_memory(self) -> int:
@@ -136,7 +136,7 @@ class Stand:
         return sum(int(said["used_memory"]) - int(said["mem_total_replication_buffers"]) for said in told)
 
     def commands(self) -> dict[str, int]:
-        """How often each command was executed by the masters since ``reset_stats``, those inside scripts included."""
+        """Returns how often masters executed each command since ``reset_stats``, those inside scripts included."""
         counts: dict[str, int] = {}
         for said in self.ask_all("INFO", "commandstats"):
             for name, stats in said.items():
@@ -145,7 +145,7 @@ class Stand:
         return counts
 
     def script_us(self) -> dict[str, float]:
-        """How long a master was held by a script since ``reset_stats``: percentiles in µs, of the master most held."""
+        """Returns how long scripts held a master since ``reset_stats``: percentiles in µs of the most held one."""
         held = [
             {share: float(us) for share, us in said["latency_percentiles_usec_evalsha"].items()}
             for said in self.ask_all("INFO", "latencystats")
@@ -160,7 +160,7 @@ class Stand:
 
     @contextlib.contextmanager
     def metering(self) -> Iterator[Spent]:
-        """What the work inside takes; read it afterwards."""
+        """Measures the work of its block. The result is complete afterwards."""
         spent = Spent()
         server, client, began = self.cpu_s(), time.process_time(), time.perf_counter()
         yield spent
@@ -171,9 +171,9 @@ class Stand:
     # ---- waiting
 
     def until_gone(self, engine: Engine, key: Callable[[ShardKeys], str]) -> float:
-        """Waits until this key is in no shard any more; answers when that was, as ``time.time()`` tells.
+        """Waits until no shard has this key any more, and returns the instant in the seconds of ``time.time()``.
 
-        Keys that hold nothing do not exist, so ``due`` is gone when all is ready and ``task`` when all is acknowledged.
+        Keys that hold nothing do not exist: ``due`` is gone when all is ready, and ``task`` when all is acknowledged.
         """
         for shard in range(engine.topology.shards):
             keys = shard_keys(engine.name, shard)
@@ -181,7 +181,7 @@ class Stand:
         return time.time()
 
     def until_left(self, engine: Engine, most: int) -> int:
-        """Waits until at most so many tasks, in whatever state, are left; answers how many are."""
+        """Waits until at most so many tasks are left, in whatever state, and returns their number."""
         keys = [shard_keys(engine.name, shard) for shard in range(engine.topology.shards)]
         counts = [Command(shard.slot, ("HLEN", shard.task), int) for shard in keys]
 
@@ -195,17 +195,17 @@ class Stand:
         self.until(lambda: self.driver.call(exists) == 0, f"{exists.words[1]!r} is gone")
 
     def until(self, met: Callable[[], bool], what: str, *, look_s: float = LOOK_S) -> float:
-        """Waits until a condition is met; answers when it was, as ``time.time()`` tells."""
+        """Waits until a condition is met, and returns the instant in the seconds of ``time.time()``."""
         deadline = time.monotonic() + RETRY_FOR_S
         while not met():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{RETRY_FOR_S:.0f} s were not enough until {what}")
+                raise TimeoutError(f"waited {RETRY_FOR_S:.0f} s in vain until {what}")
             time.sleep(look_s)
         return time.time()
 
 
 def settled(used: Callable[[], int]) -> int:
-    """Waits until two looks at the memory in use hardly differ."""
+    """Waits until two looks at the memory in use hardly differ, and returns the last."""
     last, now = 0, used()
     while abs(now - last) > MEMORY_NOISE:
         time.sleep(MEMORY_LOOK_S)

@@ -1,4 +1,4 @@
-"""A suite as a value. The list of them is in ``suites``."""
+"""A suite is a value. ``suites`` has the list of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Showing what was found: progress on stderr while it runs, the table on stdout at the end, JSON for programs."""
+"""Results are shown: progress on stderr during the run, the table on stdout at its end, JSON for programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Result:
 
 
 class Progress:
-    """What is being done: a line that changes on a terminal, a line for each step elsewhere."""
+    """The current work: a line that changes on a terminal, a line for each step elsewhere."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -60,12 +60,12 @@ class Progress:
 
 
 def output(plain_width: int = PLAIN_WIDTH) -> Console:
-    """stdout, as wide as the terminal or, without one, as ``plain_width``."""
+    """Returns stdout, as wide as the terminal or, without one, as ``plain_width``."""
     return Console(width=None if sys.stdout.isatty() else plain_width, highlight=False)
 
 
 def of_numbers(first: str, columns: Iterable[str], *, title: str | None = None, no_wrap: bool = False) -> Table:
-    """An empty table: names in the first column, numbers in the others."""
+    """Makes an empty table with names in the first column and numbers in the others."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column(first, no_wrap=no_wrap)
     for column in columns:
@@ -109,9 +109,9 @@ def show(results: Sequence[Result], facts: Mapping[str, str]) -> None:
 def save(
     file: Path, results: Sequence[Result], facts: Mapping[str, str], *, complete: bool, merge: bool = False
 ) -> None:
-    """All of it as one JSON object. ``complete``: every suite that was asked for came to its end.
+    """Writes everything as one JSON object. ``complete`` is true if every chosen suite came to its end.
 
-    ``merge`` keeps what the file has of other suites; each suite says at which commit and load it was measured.
+    ``merge`` keeps the file's figures of other suites; each suite tells the commit and the load of its measurement.
     """
     figures = [{"suite": result.suite, **asdict(result.figure)} for result in results]
     ran = dict.fromkeys(result.suite for result in results)
@@ -122,13 +122,13 @@ def save(
         suites = {**before["suites"], **suites}
         complete = complete and before["complete"]
     head = msgspec.json.format(msgspec.json.encode({"complete": complete, "facts": facts, "suites": suites}), indent=1)
-    # a line for each figure: a difference of two files then reads as one of figures
+    # each figure has a line, so that a difference of two files reads as one of figures
     lines = b",\n  ".join(msgspec.json.encode(figure) for figure in figures)
     file.write_bytes(head.removesuffix(b"\n}") + b',\n "figures": [\n  ' + lines + b"\n ]\n}\n")
 
 
 def shown(value: float) -> str:
-    """Three digits at least, and no more after the point than mean something.
+    """Writes at least three digits, and no digit after the point that means nothing.
 
     >>> shown(123456.7), shown(0.1234), shown(12.345)
     ('123,457', '0.123', '12.3')

@@ -1,6 +1,6 @@
-"""The time of single functions on the way of a task, by pytest-benchmark: ``pytest bench --benchmark-only``.
+"""pytest-benchmark times single functions on a task's way: ``pytest bench --benchmark-only``.
 
-Each says in its name how many tasks one call is for.
+Each name tells the number of tasks in one call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_packing_1000_tasks(benchmark: Timing) -> None:
 
 
 def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
-    """From packed tasks to the bytes that are sent."""
+    """The way from packed tasks to the bytes that are sent."""
     entries: Entries = packer().many(spread_tasks(1000))
     cache = TopologyCache("bench", Topology(epoch=1, shards=SHARDS))
 

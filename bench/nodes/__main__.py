@@ -1,4 +1,4 @@
-"""``python -m bench.nodes``: measures, models, shows progress, and prints the figures with what they were taken on."""
+"""``python -m bench.nodes`` measures, models, shows progress, and prints the figures and what they were taken on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PARTS = {
 }
 
 _ABOUT = """\
-What a task costs on clusters of several sizes, and how late tasks are while a cluster changes. On servers of its own on
-this machine; some three minutes.
+Measures the cost of a task on clusters of several sizes, and the lateness of tasks while a cluster changes. It starts
+its own servers on this machine, and takes some three minutes.
 """
 
 _EXAMPLE = """\
@@ -39,18 +39,18 @@ example:
 """
 
 _MOST_MASTERS = 64
-"""A machine runs out of memory before the model does."""
+"""A machine runs out of memory beyond this; the model does not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
+    """Returns the exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
     options = _parser().parse_args(arguments)
     try:
         binary = servers.binary(options.server)
     except servers.NoSuchServer as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
-    # what the engine says of servers that are killed on purpose is no news
+    # the engine reports servers that are killed on purpose, which is no news
     logging.getLogger("shardq").setLevel(logging.CRITICAL)
     cores = Cores.divided(cluster=True)
     cores.pin_clients()
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the servers are stopped", file=sys.stderr)
     finally:
-        # also what was found before something failed
+        # findings before a failure are shown too
         show(found)
     if complete and options.json is not None:
         save(options.json, found)
@@ -93,17 +93,17 @@ def _measure(
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser("bench.nodes", _ABOUT, _EXAMPLE)
     parser.add_argument("--masters", type=_counts, default="1,3,6", help="sizes of cluster (default: %(default)s)")
-    parser.add_argument("--replicas", type=int, choices=range(4), default=0, help="of each master (default: 0)")
+    parser.add_argument("--replicas", type=int, choices=range(4), default=0, help="replicas of each (default: 0)")
     add_server(parser)
     parser.add_argument(
         "--only",
         action="append",
         choices=list(PARTS),
         metavar="PART",
-        help="just this part; may be repeated. " + "; ".join(f"{part}: {about}" for part, about in PARTS.items()),
+        help="only this part; may be repeated. " + "; ".join(f"{part}: {about}" for part, about in PARTS.items()),
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works, measures little")
-    add_json(parser, "write the findings there too, when complete")
+    parser.add_argument("--quick", action="store_true", help="use small sizes: everything runs, little is measured")
+    add_json(parser, "write the findings there too, if all parts are complete")
     return parser
 
 
@@ -111,7 +111,7 @@ def _counts(text: str) -> list[int]:
     counts = text.split(",")
     if not all(count.isdecimal() and 1 <= int(count) <= _MOST_MASTERS for count in counts):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of numbers of masters; give numbers from 1 to {_MOST_MASTERS}, as in 1,3,6"
+            f"{text!r} is no list of sizes; give numbers from 1 to {_MOST_MASTERS} with commas between, as in 1,3,6"
         )
     return sorted({int(count) for count in counts})
 

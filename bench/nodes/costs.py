@@ -1,8 +1,8 @@
-"""The same work on clusters of several sizes: CPU of servers and client for each task, rates, and who did how much.
+"""The same work on clusters of several sizes: the CPU of servers and client for each task, rates, and balance.
 
-All clusters stand at once and take turns, so that whatever else the machine does meanwhile falls on each alike. The
-number of shards is the same everywhere: only the nodes vary. What idle servers take anyhow (a cluster's nodes talk to
-each other) is measured first, told by itself, and not counted as the work's.
+All clusters stand at once and take turns, so that other work of the machine falls on each alike. The number of shards
+is the same everywhere: only the nodes vary. The CPU of idle servers, whose nodes talk to each other, is measured first,
+told by itself, and not counted as the work's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardq import Engine
 from shardq.layout.keys import shard_keys
 
 SHARDS = 48
-"""Eight for each of six masters, sixteen for each of three."""
+"""Six masters have eight each, three have sixteen each."""
 
 ROUNDS = 3
 """The median of each figure counts."""
@@ -31,7 +31,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The fullest master ÷ the mean of all: 1.0 is even."""
+    """The fullest master ÷ the mean of all. 1.0 is even."""
 
     tasks: float
     commands: float
@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One size of cluster."""
+    """The costs on one size of cluster."""
 
     masters: int
     replicas: int
@@ -64,7 +64,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Sample:
-    """What one piece of work took. Filled in by ``sampling``; servers are in the order of the stand's masters."""
+    """The time and CPU of one piece of work. ``sampling`` fills it in; servers are in the order of masters."""
 
     wall_s: float = 0.0
     client_s: float = 0.0
@@ -75,7 +75,7 @@ class Sample:
 def measured(
     binary: Path, *, masters: Sequence[int], replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]
 ) -> list[Measured]:
-    """Every size of cluster, in turns."""
+    """Measures every size of cluster, in turns."""
     with contextlib.ExitStack() as stack:
         stands = []
         for count in masters:
@@ -86,7 +86,7 @@ def measured(
         rounds = stands[0].pick(1, ROUNDS)
         found: list[dict[str, list[Cost]]] = [{} for _ in stands]
         for turn in range(rounds):
-            # another one first each time
+            # another size is first in each round
             for place in _rotated(len(stands), turn):
                 stand = stands[place]
                 say(f"{tasks:,} tasks (masters: {masters[place]}), round {turn + 1} of {rounds}")
@@ -114,7 +114,7 @@ def _rotated(count: int, turn: int) -> list[int]:
 
 
 def _idle(stands: Sequence[Stand], say: Callable[[str], None]) -> list[float]:
-    """Of each stand: the part of a core that one of its masters takes."""
+    """Returns, for each stand, the part of a core that one of its masters takes."""
     seconds = stands[0].pick(1.0, 5.0)
     say(f"watching idle servers for {seconds:.0f} s")
     before = [stand.cpu_s() for stand in stands]
@@ -125,10 +125,10 @@ def _idle(stands: Sequence[Stand], say: Callable[[str], None]) -> list[float]:
 
 
 def _round(stand: Stand, count: int, idle: float) -> Iterator[tuple[str, Cost]]:
-    """Every kind of work once."""
+    """Does every kind of work once, and yields the cost of each."""
     spread = spread_tasks(count)
     with stand.engine(shards=SHARDS) as engine:
-        engine.push_many(spread[:SHARDS])  # connects, and loads the script
+        engine.push_many(spread[:SHARDS])  # this push connects, and loads the script
         with sampling(stand) as sample:
             ids = engine.push_many(spread)
         yield "push_many", cost(sample, _tasks(stand, engine, ids), idle)
@@ -140,7 +140,7 @@ def _round(stand: Stand, count: int, idle: float) -> Iterator[tuple[str, Cost]]:
             ready_s = stand.until_gone(engine, lambda keys: keys.due)
         sample.wall_s = ready_s - due_s
         engine.stop()
-        # the ids are new in each round, and evenly spread all the same: those of the push tell who has how many
+        # ids are new in each round, but evenly spread: those of the push tell how many tasks each master has
         tasks = _tasks(stand, engine, ids)
         yield "dispatch", cost(sample, tasks, idle)
         with sampling(stand) as sample:
@@ -153,7 +153,7 @@ def _round(stand: Stand, count: int, idle: float) -> Iterator[tuple[str, Cost]]:
 
 
 def _tasks(stand: Stand, engine: Engine, ids: Iterable[str]) -> list[int]:
-    """How many of the tasks each master has."""
+    """Returns the number of tasks on each master."""
     shards = Counter(engine.topology.shards_of(ids))
     held: Counter[str] = Counter()
     for shard, count in shards.items():
@@ -163,7 +163,7 @@ def _tasks(stand: Stand, engine: Engine, ids: Iterable[str]) -> list[int]:
 
 @contextlib.contextmanager
 def sampling(stand: Stand) -> Iterator[Sample]:
-    """What the work inside takes, master by master; read it afterwards."""
+    """Measures the work of its block, master by master. The sample is complete afterwards."""
     sample = Sample()
     stand.reset_stats()
     before, client, began = stand.cpus_s(), time.process_time(), time.perf_counter()
@@ -175,7 +175,9 @@ def sampling(stand: Stand) -> Iterator[Sample]:
 
 
 def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:
-    """Of a piece of work, where each master had so many of the tasks and takes ``idle`` of a core anyhow."""
+    """Returns the cost of a piece of work. ``tasks`` counts those of each master; ``idle`` is the part of a core that
+    each takes anyway.
+    """
     count = sum(tasks)
     servers = [max(0.0, spent - idle * sample.wall_s) for spent in sample.server_s]
     return Cost(
@@ -189,12 +191,12 @@ def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:
 
 
 def _fullest(parts: Sequence[float]) -> float:
-    # all 0: no more CPU than idling takes
+    # all are 0 where the work took no more CPU than idling
     return max(parts) * len(parts) / sum(parts) if any(parts) else 1.0
 
 
 def _middle(costs: Sequence[Cost]) -> Cost:
-    """The median of each figure by itself."""
+    """Returns the median of each figure by itself."""
 
     def of(figure: Callable[[Cost], float]) -> float:
         ordered = sorted(map(figure, costs))

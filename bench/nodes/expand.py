@@ -1,6 +1,4 @@
-"""The number of shards trebles while tasks flow over a backlog: how late they are, how long a push waits, how soon it
-is done.
-"""
+"""The number of shards trebles while tasks flow over a backlog: lateness, the wait of a push, the end of the change."""
 
 from __future__ import annotations
 
@@ -23,21 +21,21 @@ FROM = 16
 TO = 48
 
 PUSHING = 8
-"""Threads."""
+"""The number of pushing threads."""
 
 MOVED_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Instants are seconds after the call of ``expand``."""
+    """Instants are in seconds after the call of ``expand``."""
 
     masters: int
     replicas: int
     from_shards: int
     to_shards: int
     pending: int
-    """Tasks due much later, of which two thirds move."""
+    """Tasks that are due much later. Two thirds of them move."""
     per_s: int
     """Tasks that fall due a second; those of the pushing threads come on top."""
     in_force_s: float
@@ -47,7 +45,7 @@ class Expand:
     moved: int
     moved_per_s: float
     ready: dict[str, Lateness | None]
-    """From due to ready: of the tasks due ``before`` the call, ``during`` the change, and ``after`` it."""
+    """From due to ready, for tasks due ``before`` the call, ``during`` the change, and ``after`` it."""
     claimed: dict[str, Lateness | None]
     pushes: Pushes
     lost_of_those_before: int
@@ -76,7 +74,7 @@ def expand(binary: Path, *, replicas: int, cores: Cores, scale: Scale, say: Call
             growth = engine.expand(TO)
             in_force_s = time.time() - called_s
             if not growth.wait(MOVED_TIMEOUT_S):
-                raise TimeoutError(f"{MOVED_TIMEOUT_S:.0f} s were not enough to move: {growth.progress()}")
+                raise TimeoutError(f"the tasks were not moved within {MOVED_TIMEOUT_S:.0f} s: {growth.progress()}")
             done_s = time.time() - called_s
             say(f"moved after {done_s:.1f} s; the flow goes on")
         moved = growth.progress().moved

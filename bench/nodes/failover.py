@@ -1,6 +1,6 @@
-"""A master is killed while tasks flow: how late they are, how soon its shards are served again, what is lost.
+"""A master is killed while tasks flow: lateness, the time until its shards are served again, and losses.
 
-The victim has the control slot too, with members and topology: the worst one to lose.
+The victim also has the control slot, with members and topology. It is the worst one to lose.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ NAME = "bench-failover"
 
 PLAIN = 12
 REPLICATED = 6
-"""Threads that push."""
+"""The number of threads that push in either way."""
 
 LOOK_S = 0.01
-"""Between two looks at who is master."""
+"""The time between two looks at who is master."""
 
 COPIED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """Instants are seconds after the kill."""
+    """Instants are in seconds after the kill."""
 
     masters: int
     replicas: int
@@ -45,27 +45,27 @@ class Failover:
     per_s: int
     """Tasks that fall due a second; those of the pushing threads come on top."""
     node_timeout_s: float
-    """The cluster's: for so long a dead master is waited for before anybody stands for its place."""
+    """The cluster waits so long for a dead master before a replica stands for its place."""
     promoted_s: float
     first_dispatch_s: float
-    """Of a shard of the lost master, by the one promoted."""
+    """The first dispatch in a shard of the lost master, by the promoted one."""
     promotion_to_dispatch_s: float
-    """Of the first of those shards."""
+    """Until the first of those shards had dispatched."""
     promotion_to_all_s: float
     """Until each of those shards had dispatched what fell due during the outage."""
     ready: dict[str, Lateness | None]
-    """From due to ready: of ``all`` tasks, of the shards of the ``lost`` master, and of the ``other`` shards."""
+    """From due to ready, for ``all`` tasks, for the shards of the ``lost`` master, and for the ``other`` shards."""
     claimed: dict[str, Lateness | None]
-    """From due to claimed, likewise, by one consumer for all shards."""
+    """From due to claimed, for the same groups. One consumer serves all shards."""
     pushes: dict[str, Pushes]
     """``plain`` and ``replicated``."""
     lost_of_those_before: int
-    """Of tasks that the replica had: those that fell due."""
+    """Tasks that the replica had and that fell due."""
     given_out_twice: int
     series: list[Step]
-    """From due to ready, of all."""
+    """From due to ready, for all tasks."""
     series_lost: list[Step]
-    """Of the shards of the lost master."""
+    """The same for the shards of the lost master."""
 
 
 def failover(binary: Path, *, cores: Cores, scale: Scale, say: Callable[[str], None]) -> Failover:
@@ -93,12 +93,12 @@ def failover(binary: Path, *, cores: Cores, scale: Scale, say: Callable[[str], N
 
 
 def _await_copied(cluster: Cluster) -> None:
-    """Until every replica has what its master has now; they say so once a second."""
+    """Waits until every replica has everything its master has now. Replicas report once a second."""
     written = [(master, int(master.ask("ROLE")[1])) for master in cluster.masters]
     deadline = time.monotonic() + COPIED_S
     while not all(_copied(master, offset) for master, offset in written):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{COPIED_S:.0f} s were not enough until the replicas had what was pushed")
+            raise TimeoutError(f"the replicas did not have all pushed tasks within {COPIED_S:.0f} s")
         time.sleep(LOOK_S)
 
 
@@ -108,7 +108,7 @@ def _copied(master: Node, offset: int) -> bool:
 
 
 def _promotion(replica: Node) -> float:
-    """When it is master, as ``time.time()`` tells."""
+    """Waits until it is master, and returns the instant in the seconds of ``time.time()``."""
     deadline = time.monotonic() + PROMOTION_TIMEOUT_S
     client = replica.client(decode=True)
     try:

@@ -1,8 +1,9 @@
-"""A service under watch: tasks fall due, threads push, a consumer takes, and of every task is known what became of it.
+"""A service under watch: tasks fall due, threads push, a consumer takes, and the fate of every task is known.
 
-One process has the pollers, the pushing threads and the consumer, as a service that embeds the engine. The tasks whose
-lateness is told were pushed before, due at random instants: what a push waits is not mixed up with what a dispatch
-waits. When each became ready is the servers' own stamp (see ``bench.monitor``); when it was claimed, the consumer's.
+One process has the pollers, the pushing threads and the consumer, as a service that embeds the engine. Lateness is
+measured of tasks that were pushed before, due at random instants, so that the wait of a push does not mix with the wait
+of a dispatch. The servers' own stamps tell when each became ready (see ``bench.monitor``); the consumer's clock tells
+when it was claimed.
 """
 
 from __future__ import annotations
@@ -24,44 +25,44 @@ from shardq import DurabilityUnavailable, Engine, LeaseLost, NotReplicated, Task
 from shardq.producer.durable import Durability
 
 LEAD_S = 2.0
-"""From the push of what will fall due to the first of it."""
+"""The time from the push of these tasks until the first is due."""
 
 LEASE_S = 5.0
-"""Longer than a failover holds a claim up, so that what was claimed elsewhere meanwhile is not given out again; and
-short, because what a lost answer gave out comes back only then."""
+"""Longer than a failover delays a claim, so that tasks that were claimed elsewhere meanwhile are not given out again;
+and short, because tasks of a lost answer come back only after it."""
 
 CLAIM = 100
 WAIT_S = 0.2
-"""Also how soon the consumer notices that it is to end."""
+"""The consumer notices within this time that it has to end."""
 
 PAUSE_S = 0.04
-"""Of a pushing thread between two pushes: at most 25 a second each."""
+"""A pushing thread waits so long between two pushes, so it makes at most 25 a second."""
 
 SOON_S = 0.5
-"""Pushed tasks are due at random instants within this: some are scheduled and some not, whenever something happens."""
+"""Pushed tasks are due at random instants within this time, so that some are always scheduled and some are not."""
 
 GRACE_S = 15.0
-"""After the last was due: two leases, and some more. What has not come by then is looked for."""
+"""The wait after the last was due: two leases and some more. Tasks that have not come by then are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pushes:
-    """What became of the pushes of one kind."""
+    """The fate of the pushes of one kind."""
 
     acknowledged: int
     not_confirmed: int
-    """Raised NotReplicated, stored, but the caller knows that it may not last; or DurabilityUnavailable, not stored."""
+    """They raised NotReplicated (stored, but it may not last) or DurabilityUnavailable (not stored)."""
     lost: int
     """Acknowledged, and neither given out nor still in the engine."""
     p50_ms: float
     p99_ms: float
     max_ms: float
-    """Of one push, from its call to its return."""
+    """The time of one push, from its call to its return."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """Of one pushing thread."""
+    """The record of one pushing thread."""
 
     durability: Durability | None
     ids: list[str] = field(default_factory=list)
@@ -70,7 +71,7 @@ class _Record:
 
 
 class Flow:
-    """Made before its tasks fall due, ``running`` while they do, judged afterwards."""
+    """It is made before its tasks fall due, is ``running`` while they do, and judges afterwards."""
 
     def __init__(self, engine: Engine, *, per_s: int, seconds: float) -> None:
         self.begin_s = time.time() + LEAD_S
@@ -79,7 +80,7 @@ class Flow:
         ids = engine.push_many([Task(0, at=due_ms / 1000) for due_ms in dues])
         self.dues: dict[str, float] = {id: due_ms / 1000 for id, due_ms in zip(ids, dues, strict=True)}
         self.claims: Counter[str] = Counter()
-        """How often each was given out."""
+        """How often each task was given out."""
         self._engine = engine
         self._ready_s: dict[str, float] = {}
         self._claimed_s: dict[str, float] = {}
@@ -88,12 +89,12 @@ class Flow:
         self._consumed = threading.Event()
 
     def sleep_until(self, s: float) -> None:
-        """Until so many seconds after the first could be due."""
+        """Sleeps until so many seconds after the first could be due."""
         time.sleep(max(0.0, self.begin_s + s - time.time()))
 
     @contextlib.contextmanager
     def running(self, servers: Sequence[Server], *, plain: int, replicated: int = 0) -> Iterator[None]:
-        """So many threads push in each way, and a consumer takes; at the end of the block, all of it is waited for."""
+        """Starts so many threads that push in each way, and a consumer. The end of the block waits for all of them."""
         self._records = [*(_Record(None) for _ in range(plain)), *(_Record("replicated") for _ in range(replicated))]
         with Monitor(servers) as monitor, ThreadPoolExecutor(len(self._records) + 1) as threads:
             pushing = [threads.submit(self._push, record) for record in self._records]
@@ -117,11 +118,11 @@ class Flow:
                     self._ready_s[id] = min(at_s, self._ready_s.get(id, at_s))
 
     def ready(self, *, origin_s: float, ids: Iterable[str] | None = None) -> list[Arrival]:
-        """When each of the tasks pushed before became ready first; instants count from ``origin_s``."""
+        """Returns when each of the tasks pushed before first became ready; instants count from ``origin_s``."""
         return self._arrivals(self._ready_s, origin_s, ids)
 
     def claimed(self, *, origin_s: float, ids: Iterable[str] | None = None) -> list[Arrival]:
-        """When each of them was given out first."""
+        """Returns when each of them was first given out."""
         return self._arrivals(self._claimed_s, origin_s, ids)
 
     def pushes(self, durability: Durability | None) -> Pushes:
@@ -138,7 +139,7 @@ class Flow:
         )
 
     def lost(self, ids: Collection[str]) -> int:
-        """How many were never given out, and are not in the engine either."""
+        """Returns how many were never given out, and are not in the engine either."""
         return sum(self._engine.get(id) is None for id in ids if id not in self.claims)
 
     def _arrivals(self, came_s: Mapping[str, float], origin_s: float, ids: Iterable[str] | None) -> list[Arrival]:
@@ -163,12 +164,12 @@ class Flow:
             for delivery in deliveries:
                 self.claims[delivery.id] += 1
                 self._claimed_s.setdefault(delivery.id, now_s)
-            # what is held no longer comes again, and is counted
+            # a task whose lease was lost comes again, and is counted then
             with contextlib.suppress(LeaseLost):
                 consumer.ack(deliveries)
 
     def _drain(self, over: Callable[[], bool]) -> None:
-        """Until everything has come that was acknowledged, or for as long as that may take."""
+        """Waits until everything that was acknowledged has come, but no longer than it may take."""
         expected = {*self.dues, *(id for record in self._records for id in record.ids)}
         deadline = time.monotonic() + GRACE_S
         while not over() and not expected <= self.claims.keys() and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What clusters of any size would do, by the costs that were measured on small ones. Pure."""
+"""A model of clusters of any size, by the costs that were measured on small ones. It does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardq.layout.slots import SLOTS, target_slot
 NODES = (1, 2, 3, 6, 12, 16, 24, 32, 48, 64)
 
 SHARDS = (48, 256)
-"""As many as are measured; and four for each of 64 masters."""
+"""The number that is measured; and four for each of 64 masters."""
 
 FORMULA = (
     "tasks/s = 1,000,000 × min(nodes × (1 − idle) ÷ (server µs per task × imbalance(nodes, shards)), "
@@ -32,7 +32,7 @@ LIFE = ("push_many", "dispatch", "claim and ack")
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the model takes from the measurement."""
+    """The costs that the model takes from the measurement."""
 
     server_us: float
     client_us: float
@@ -49,7 +49,7 @@ class Point:
     tasks_per_s: float
     """The servers' limit."""
     client_cores: float
-    """So many are needed to reach it; with fewer they are the limit."""
+    """The client cores that reach it. With fewer, they are the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Model:
 
 
 def imbalance(nodes: int, shards: int) -> float:
-    """How many of all ids the fullest of so many masters has, in parts of the mean.
+    """Returns the ids of the fullest master ÷ the mean of all masters.
 
     >>> round(imbalance(3, 48), 2), round(imbalance(64, 48), 2)
     (1.0, 1.33)
@@ -73,7 +73,7 @@ def imbalance(nodes: int, shards: int) -> float:
 
 
 def _owner(slot: int, nodes: int) -> int:
-    """Of equal runs of slots, where run ``n`` begins at ⌊n × SLOTS ÷ nodes⌋."""
+    """Returns the owner in equal runs of slots, where run ``n`` begins at ⌊n × SLOTS ÷ nodes⌋."""
     return ((slot + 1) * nodes - 1) // SLOTS
 
 

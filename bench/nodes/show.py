@@ -1,4 +1,4 @@
-"""Showing what was found: tables on stdout, which say of every figure whether it is measured or modelled; and JSON."""
+"""Findings are shown as tables on stdout, which tell measured figures from modelled ones, and saved as JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.nodes.timeline import Lateness
 from bench.table import of_numbers, output, show_facts, shown
 
 _PLAIN_WIDTH = 150
-"""Sentences stand between the tables: shorter lines read better."""
+"""The width of output that goes to a file. It has sentences between the tables, which read better when shorter."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What there is so far. A part that was not asked for, or not reached, is missing."""
+    """All findings so far. A part that was not asked for, or not reached, is missing."""
 
     facts: Mapping[str, str]
     measured: list[Measured] = field(default_factory=list)
@@ -34,13 +34,13 @@ class Findings:
 
 
 def save(file: Path, findings: Findings) -> None:
-    """As one JSON object, a line for each step of a series."""
+    """Writes one JSON object, with a line for each step of a series."""
     content = msgspec.to_builtins(findings)
     file.write_text(_lines(content) + "\n", encoding="utf-8")
 
 
 def _lines(value: object, indent: str = "") -> str:
-    """JSON with a line for each entry, down to what is flat: a difference of two files then reads well."""
+    """Returns JSON with a line for each flat entry, so that a difference of two files reads well."""
     inner = indent + " "
     if isinstance(value, dict) and any(isinstance(entry, dict | list) for entry in value.values()):
         entries = [f"{inner}{_text(key)}: {_lines(entry, inner)}" for key, entry in value.items()]

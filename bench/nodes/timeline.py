@@ -1,4 +1,4 @@
-"""When tasks came and how late, as figures and as a series over time. Pure."""
+"""Arrivals of tasks and their lateness, as figures and as a series over time. It does no I/O."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import pairwise
 from bench.figures import percentiles
 
 LATE_MS = 100.0
-"""Where somebody begins to notice."""
+"""People begin to notice such a delay."""
 
 STEP_S = 0.1
-"""Of a series."""
+"""The length of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One task. Instants are seconds from whatever happened."""
+    """One task. Instants are in seconds from some event."""
 
     due_s: float
     at_s: float
@@ -34,14 +34,14 @@ class Lateness:
     p99_ms: float
     max_ms: float
     later_than_100_ms: float
-    """The share of them."""
+    """The share of the tasks."""
     gap_s: float
     """The longest interval in which none came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The tasks that were due within one step of a series, which begins at ``s``."""
+    """The tasks that were due within one step of a series. The step begins at ``s``."""
 
     s: float
     tasks: int
@@ -50,7 +50,7 @@ class Step:
 
 
 def lateness(arrivals: Iterable[Arrival]) -> Lateness | None:
-    """None when nothing came.
+    """Returns None when nothing came.
 
     >>> lateness([Arrival(0.0, 0.001), Arrival(1.0, 1.5)])
     Lateness(tasks=2, p50_ms=1.0, p99_ms=500.0, max_ms=500.0, later_than_100_ms=0.5, gap_s=1.499)
@@ -71,7 +71,7 @@ def lateness(arrivals: Iterable[Arrival]) -> Lateness | None:
 
 
 def series(arrivals: Sequence[Arrival]) -> list[Step]:
-    """By when they were due: what is late then shows how late, and not when it ended."""
+    """Returns the steps by due time. A late task then shows in the step in which it was due."""
     bins: dict[int, list[float]] = {}
     for arrival in arrivals:
         bins.setdefault(int(arrival.due_s // STEP_S), []).append(round(arrival.late_ms, 2))

@@ -1,7 +1,6 @@
-"""The same work done by shardq and by what a user might pick instead: ``python -m bench.peers``.
+"""The same work done by shardq and by the queues that a user might choose instead: ``python -m bench.peers``.
 
-Reading order: ``adapter`` (what is said of a peer), ``catalogue`` (all of them), ``programs`` (how each pushes and
-handles, run in an environment of the peer's own; ``programs.kit`` is what they share), ``homes`` (making those
-environments), ``child`` and ``stores`` (what runs meanwhile), ``turns`` (what is measured), ``outcome`` and
-``__main__``.
+Reading order: ``adapter`` (the description of a peer), ``catalogue`` (all of them), ``programs`` (how each pushes and
+handles, in an environment of its own; they share ``programs.kit``), ``homes`` (those environments), ``child`` and
+``stores`` (processes and servers during a turn), ``turns`` (what is measured), ``outcome`` and ``__main__``.
 """

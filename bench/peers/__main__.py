@@ -1,4 +1,4 @@
-"""``python -m bench.peers``: everybody's turn, round by round, and the table of what came out."""
+"""``python -m bench.peers`` gives every peer its turn, round by round, and prints the table of results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cluster import servers
 ROUNDS = 3
 
 _ABOUT = """\
-The same work done by shardq and by others: scheduling tasks, handling those that are due at one instant, handling
-single ones in time, keeping them, idling. On servers of its own on this machine, one peer at a time, turn by turn.
-All of it takes about a quarter of an hour, and half of that with two rounds fewer.
+Compares shardq with others doing the same work: scheduling tasks, handling those that are due at one instant, handling
+single ones in time, keeping them, idling. It starts its own servers on this machine, and peers take turns on them.
+All rounds take about a quarter of an hour, a single one about half of that.
 """
 
 _EXAMPLE = """\
@@ -47,7 +47,7 @@ example:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
+    """Returns the exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.add and options.json is None:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {exc}", file=sys.stderr)
         return 1
     except msgspec.DecodeError as exc:
-        print(f"error: {options.json} holds no result of this command: {exc}", file=sys.stderr)
+        print(f"error: {options.json} holds no result of this command: {exc}; give another file", file=sys.stderr)
         return 1
     cores = Cores.divided(cluster=False)
     known.facts = machine.told(options.server, topology="one server on loopback TCP for each turn", cores=cores)
@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run([each for each in ADAPTERS if not options.only or each.name in options.only], options, cores, known)
         complete = True
     except KeyboardInterrupt:
-        print("interrupted; everything that was started is stopped", file=sys.stderr)
+        print("interrupted; all processes are stopped", file=sys.stderr)
     finally:
-        # also what was found before something failed
+        # results before a failure are shown too
         known.arrange([adapter.name for adapter in ADAPTERS])
         if known.peers:
             outcome.show(known)
@@ -90,7 +90,7 @@ def _run(adapters: Sequence[Adapter], options: argparse.Namespace, cores: Cores,
             found[adapter.name] = homes.home(adapter, say=_say)
         except Unavailable as exc:
             known.peer(adapter.name, version="", how=adapter.how).problem = str(exc)
-    # not before: installing may use every core
+    # clients are pinned after installing, which may use every core
     cores.pin_clients()
     with Progress() as progress:
         for round in range(1, options.rounds + 1):
@@ -120,20 +120,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser("bench.peers", _ABOUT, _EXAMPLE)
     names = [adapter.name for adapter in ADAPTERS]
     parser.add_argument(
-        "--only", nargs="+", action="extend", choices=names, metavar="NAME", help=f"just these: {', '.join(names)}"
+        "--only",
+        nargs="+",
+        action="extend",
+        choices=names,
+        metavar="NAME",
+        help=f"only these: {', '.join(names)}",
     )
     parser.add_argument("--rounds", type=_positive, default=ROUNDS, help="turns of each peer (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="500 tasks: shows that all works, measures little")
+    parser.add_argument("--quick", action="store_true", help="use 500 tasks: everything runs, little is measured")
     add_server(parser)
     add_json(parser, "write the result there too")
-    parser.add_argument("--add", action="store_true", help="to what the FILE holds: further rounds, other peers")
+    parser.add_argument("--add", action="store_true", help="add to the results in FILE: further rounds, other peers")
     parser.add_argument("--list", action="store_true", help="show the peers and how each is used, and do nothing")
     return parser
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not possible; give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds; give 1 or more")
     return int(text)
 
 

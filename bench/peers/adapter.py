@@ -1,4 +1,4 @@
-"""What there is to say of a peer: where it comes from, which program speaks for it, and how it is used."""
+"""The description of a peer: its packages, the program that runs it, and how it is used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 DRAIN_TASKS = 20_000
 SLOW_DRAIN_TASKS = 2_000
-"""For peers that handle fewer than some 2,000 a second: their drain should not take minutes."""
+"""Slow peers handle fewer than some 2,000 tasks a second. Their drain should not take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class Venv:
 
     packages: tuple[str, ...]
     python: tuple[int, int] = (3, 11)
-    """The oldest that will do."""
+    """The oldest version that it works with."""
     binary: str | None = None
-    """A program that must be on the PATH, too; the name is also that of its Debian package."""
+    """A program that must be on the PATH too; the name is also that of its Debian package."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""All peers, with their versions, in the order in which they take turns.
+"""All peers with their versions, in the order of their turns.
 
-Each is used as its own documentation advises for speed. Intervals at which a peer polls are left as they come: a
-shorter one is less late and costs more when idle. Results of tasks are not kept, wherever that is an option.
+Each is used as its own documentation advises for speed. The intervals at which a peer polls are its defaults: a shorter
+one is less late and costs more when idle. Results of tasks are not kept where that is an option.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench.peers.adapter import SLOW_DRAIN_TASKS, Adapter, Here, Npm, Venv
 
 CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
-"""What shardq uses, for every peer that does not ask for another version."""
+"""The client of shardq, for every peer that does not need another version."""
 
 UVLOOP = "uvloop==0.23.0"
 
@@ -110,4 +110,4 @@ ADAPTERS = (
         store="beanstalkd",
     ),
 )
-"""A checklist for a new one: its program beside the others, its modules in the mypy list of pyproject.toml."""
+"""A new peer needs its program beside the others, and its modules in the mypy list of pyproject.toml."""

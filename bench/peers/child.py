@@ -1,4 +1,4 @@
-"""A program of a peer while it runs: orders to it, what it notes, and its end, whatever state it is in."""
+"""A program of a peer runs here: it takes orders, notes what it handled, and is ended in whatever state it is."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LOOK_S = 0.05
 
 
 class Failed(Exception):
-    """A peer ended, or did not answer in time; the message ends with the last line it wrote."""
+    """A peer ended, or did not answer in time. The message ends with the last line it wrote."""
 
 
 class Child:
-    """One role of a program, in a process group of its own, so that all it starts ends with it."""
+    """One role of a program, in a process group of its own, so that all processes it starts end with it."""
 
     def __init__(self, home: Home, role: str, *, url: str, folder: Path) -> None:
         self.role = role
@@ -65,12 +65,12 @@ class Child:
         self.end()
 
     def check(self) -> None:
-        """``Failed`` if it has ended."""
+        """Raises ``Failed`` if it has ended."""
         if (code := self._process.poll()) is not None:
             raise Failed(f"{self._name} ended with code {code}: {self._last_line()}")
 
     def answer(self, *, timeout: float = START_TIMEOUT_S) -> dict[str, Any]:
-        """The next one of a pusher. The first, after its start, says that it takes orders."""
+        """Returns the next answer of a pusher. The first, after its start, tells that it takes orders."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout
         while b"\n" not in self._answers:
@@ -89,7 +89,7 @@ class Child:
         return answer
 
     def push(self, dues: Sequence[float], *, seconds: float = 1e9, timeout: float) -> dict[str, Any]:
-        """Orders a pusher to push, and answers how many and how long it took."""
+        """Orders a pusher to push, and returns the number of tasks and the time."""
         assert self._process.stdin is not None
         order = json.dumps({"dues": list(dues), "seconds": seconds})
         try:
@@ -101,7 +101,7 @@ class Child:
         return self.answer(timeout=timeout)
 
     def end(self) -> None:
-        """In order if it can, else by force. What it started ends with it. Idempotent."""
+        """Ends it with SIGTERM, or by force if that does not help. All it started ends with it. Idempotent."""
         for how in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, how)
@@ -118,21 +118,21 @@ class Child:
         return "its worker" if self.role == "work" else "its pusher"
 
     def _last_line(self) -> str:
-        """Of its log; rather the last one that names an error, for some write more after that."""
+        """Returns the last line of its log that names an error, else its last: some write more after an error."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if "Error:" in line]
         return (errors or lines or ["(it wrote nothing)"])[-1]
 
 
 class Notes:
-    """What workers write down: how late each task was, in seconds, by the files in one folder."""
+    """The notes of workers in one folder: how late each task was, in seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
 
     def fresh(self) -> list[float]:
-        """What was not yet there at the last call."""
+        """Returns the notes that were not there at the last call."""
         found: list[float] = []
         for path in sorted(self._folder.glob("*.late")):
             offset = self._read.get(path, 0)
@@ -146,7 +146,7 @@ class Notes:
         return found
 
     def wait(self, count: int, *, until: float, worker: Child) -> list[float]:
-        """So many, or what has come by ``until``, an instant of ``time.time()``."""
+        """Returns so many notes, or those that have come by ``until``, in the seconds of ``time.time()``."""
         found: list[float] = []
         while len(found) < count and time.time() < until:
             time.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""An environment for each peer, made at its first use: their requirements contradict each other, and ours."""
+"""Each peer has an environment of its own, made at its first turn: requirements contradict each other and ours."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ INSTALL_TIMEOUT_S = 300.0
 
 
 class Unavailable(Exception):
-    """This peer can't take part here; the message is the reason."""
+    """The peer can't take part on this machine. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
     version: str
-    """Of the peer, and of what runs it."""
+    """The versions of the peer and of its interpreter."""
     command: tuple[str, ...]
-    """Runs its program; the role follows."""
+    """The command of its program. The role follows."""
     folder: Path
     binary: str = ""
-    """The server it brings, if it does."""
+    """The server that it brings, if it brings one."""
 
 
 def home(adapter: Adapter, *, say: Callable[[str], None]) -> Home:
-    """Installs what is missing; ``Unavailable`` says what that was."""
+    """Installs the peer if needed. Raises ``Unavailable`` with the reason if that is not possible."""
     folder = HOMES / adapter.name
     module = f"bench.peers.programs.{Path(adapter.program).stem}"
     match adapter.source:
@@ -85,7 +85,7 @@ def _install(
     packages: Sequence[str],
     say: Callable[[str], None],
 ) -> None:
-    """Twice only when the inputs changed: they are noted in the folder when all is done."""
+    """Installs again only when the inputs changed. A complete folder has a note of its inputs."""
     wanted = hashlib.sha256("\n".join(inputs).encode()).hexdigest()
     stamp = folder / ".ready"
     if stamp.exists() and stamp.read_text() == wanted:
@@ -112,7 +112,7 @@ def _on_path(program: str, *, package: str = "") -> str:
 
 @functools.cache
 def _interpreter(oldest: tuple[int, int]) -> str:
-    """The one we run on if it will do, else one on the PATH, else one installed beside it."""
+    """Returns our own interpreter if it is new enough, else one on the PATH, else one that is installed beside ours."""
     if sys.version_info[:2] >= oldest:
         return sys.executable
     names = [f"python{oldest[0]}.{minor}" for minor in range(oldest[1], oldest[1] + 4)]
@@ -121,7 +121,7 @@ def _interpreter(oldest: tuple[int, int]) -> str:
         said = _output([candidate, "-c", "import sys; print(*sys.version_info[:2])"]).split()
         if len(said) == 2 and (int(said[0]), int(said[1])) >= oldest:
             return candidate
-    raise Unavailable(f"it needs Python {oldest[0]}.{oldest[1]}, which is not on the PATH")
+    raise Unavailable(f"it needs Python {oldest[0]}.{oldest[1]} or newer; put one on the PATH")
 
 
 def _with_python(said: str, interpreter: str) -> str:
@@ -129,7 +129,7 @@ def _with_python(said: str, interpreter: str) -> str:
 
 
 def _output(command: Sequence[str]) -> str:
-    """Empty when it fails."""
+    """Returns the output, or an empty text if the command fails."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
     return run.stdout.strip() if run.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""What was found: rows of each round, their medians, the table and the JSON."""
+"""The results of peers: the rows of each round, their medians, the table and the JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.table import of_numbers, output, show_facts, shown
 
 
 class Rows(msgspec.Struct):
-    """Of one round; None is what was not measured."""
+    """The figures of one round. None was not measured."""
 
     schedule_per_s: float | None = None
     drain_per_s: float | None = None
@@ -21,7 +21,7 @@ class Rows(msgspec.Struct):
     bytes_per_task: float | None = None
     idle_commands_per_s: float | None = None
     schedule_tasks: int | None = None
-    """So many were scheduled for that rate."""
+    """The number of tasks behind that rate."""
     drain_tasks: int | None = None
     remarks: list[str] = []
     problems: list[str] = []
@@ -39,7 +39,7 @@ HIGHER_IS_BETTER = ("schedule_per_s", "drain_per_s")
 
 
 class Peer(msgspec.Struct):
-    """Everything about one, as it stands in the JSON."""
+    """Everything about one peer, as it stands in the JSON."""
 
     name: str
     version: str
@@ -49,13 +49,13 @@ class Peer(msgspec.Struct):
     drain_tasks: int | None = None
     rounds: list[Rows] = []
     problem: str | None = None
-    """What could not be measured, and why."""
+    """The figures that could not be measured, and the reasons."""
 
     def add(self, rows: Rows) -> None:
         self.rounds.append(rows)
         self.rows = {column: self._median(column) for column in COLUMNS}
         self.drain_tasks = next((each.drain_tasks for each in self.rounds if each.drain_tasks), None)
-        # what went wrong once and well another time is no problem of the peer
+        # a figure that failed once and came another time is no problem of the peer
         missing = {column for column, value in self.rows.items() if value is None}
         problems = [problem for each in self.rounds for problem in each.problems]
         self.problem = "; ".join(dict.fromkeys(problems)) if missing and problems else None
@@ -78,7 +78,7 @@ class Outcome(msgspec.Struct):
     peers: list[Peer]
 
     def peer(self, name: str, *, version: str, how: str) -> Peer:
-        """The one of this name; a new one if there is none, or one of another version or used in another way."""
+        """Returns the peer of this name. It is a new one if none is there, or if the version or the use was another."""
         for position, peer in enumerate(self.peers):
             if peer.name == name:
                 if (peer.version, peer.how) != (version, how):
@@ -88,7 +88,7 @@ class Outcome(msgspec.Struct):
         return self.peers[-1]
 
     def arrange(self, names: Sequence[str]) -> None:
-        """In this order, in whatever order they were measured."""
+        """Puts the peers in this order, whatever the order of their turns was."""
         self.peers.sort(key=lambda peer: names.index(peer.name) if peer.name in names else len(names))
 
     def save(self, file: Path) -> None:
@@ -100,7 +100,7 @@ def load(file: Path) -> Outcome:
 
 
 def best(peers: Sequence[Peer]) -> Mapping[str, str]:
-    """Who is ahead, by column. To be early is not to be ahead."""
+    """Returns the name of the best peer in each column. A handler that runs too early is not ahead."""
     ahead: dict[str, str] = {}
     for column in COLUMNS:
         measured = [(value, peer.name) for peer in peers if (value := peer.rows.get(column)) is not None and value >= 0]
@@ -110,7 +110,7 @@ def best(peers: Sequence[Peer]) -> Mapping[str, str]:
 
 
 def show(outcome: Outcome) -> None:
-    """The table, then how each was used, what could not be measured, and on what."""
+    """Shows the table, then the use of each peer with its problems, and the machine."""
     console = output()
     ahead = best(outcome.peers)
     table = of_numbers("peer", COLUMNS.values(), no_wrap=True)

@@ -1,4 +1,4 @@
-"""Where peers keep their tasks, seen from outside: what a task takes, and what goes on when nothing does."""
+"""The servers in which peers keep their tasks, seen from outside: their memory, and their commands when idle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cluster.server import Server
 START_TIMEOUT_S = 10.0
 
 _NOT_ITS = {"info", "config|resetstat"}
-"""Commands of the measuring itself."""
+"""Commands of the measurement itself."""
 
 
 class Store(Protocol):
@@ -32,14 +32,14 @@ class Store(Protocol):
         """Forgets all tasks."""
 
     def memory(self) -> int:
-        """Bytes in use but for connections; waits until it hardly changes."""
+        """Returns the bytes in use without those of connections, as soon as the number settles."""
 
     def commands(self) -> int:
-        """How many it has executed so far."""
+        """Returns the number of commands executed so far."""
 
 
 class Redis:
-    """A server of one kind, without persistence. Bytes and commands as its INFO counts them."""
+    """A server of one kind without persistence. Its INFO counts bytes and commands."""
 
     def __init__(self, server: Server) -> None:
         self.url = f"{server.url}/0"
@@ -65,7 +65,7 @@ class Redis:
 
 
 class Beanstalkd:
-    """A beanstalkd without a log. It does not tell its memory, so that is what the process has resident."""
+    """A beanstalkd without a log. It does not tell its memory, so the resident memory of the process counts."""
 
     def __init__(self, binary: str) -> None:
         self.port = free_port()

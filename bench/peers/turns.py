@@ -1,9 +1,8 @@
-"""One peer's turn: everything that is measured of it, on a store of its own.
+"""One turn of a peer measures everything about it, on a store of its own.
 
-1. A pusher alone: how fast it schedules tasks that are due within the hour after the next, and what a pending one
-   takes.
-2. A worker and a pusher, the store emptied: how late single tasks are handled, how fast tasks that are all due at one
-   instant, and how many commands the store executes when both have nothing to do.
+1. A pusher alone: the rate of scheduling tasks that are due in the hour after the next, and the memory of one.
+2. A worker and a pusher on the emptied store: the lateness of single tasks, the rate of tasks that are all due at one
+   instant, and the commands of the store when both have nothing to do.
 
 A stage that fails is named, and the next one is tried all the same.
 """
@@ -30,43 +29,43 @@ from bench.peers.stores import Store
 from cluster import warden
 
 WARM_UP = 100
-"""Pushed before anything is measured: scripts are loaded, connections made."""
+"""Tasks that are pushed before any measurement: scripts are then loaded, and connections made."""
 
 FAR_S = 3600.0
-"""What is due later than this stays pending while it is measured."""
+"""Tasks that are due later than this stay pending while they are measured."""
 
 SCHEDULE_S = 4.0
 """A slow peer schedules for this long, not until all are pushed."""
 
 LATE_PER_S = 20
-"""Tasks at random instants, some 50 ms apart, so that the next finds the machine idle."""
+"""Tasks at random instants come some 50 ms apart, so that the next finds the machine idle."""
 
 LEAD_S = 1.5
-"""From the order to push until the first is due: pushing is over, everything sleeps."""
+"""The time from the order to push until the first task is due: pushing is over, and everything sleeps."""
 
 READY_S = 30.0
-"""From the start of a worker until it handled a first task."""
+"""The time from the start of a worker until it has handled a first task."""
 
 GRACE_S = 10.0
-"""After the last was due; more than any peer's interval between two looks."""
+"""The wait after the last was due, longer than any peer's interval between two looks."""
 
 DRAIN_S = 60.0
-"""After the instant at which all were due."""
+"""The wait after the instant at which all were due."""
 
 DRAIN_TRIES = 4
 
 SETTLE_S = 2.0
-"""After the last was handled, before it counts as idle."""
+"""The pause after the last was handled, before the peer counts as idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     schedule: int
     drain: int
-    """At most; a slow peer's own number may be lower."""
+    """The most tasks; a slow peer's own number may be lower."""
     late: int
     idle_s: float
-    """No shorter than any peer's interval between two looks; ours are up to 20 s apart."""
+    """Longer than any peer's interval between two looks; ours are up to 20 s apart."""
 
 
 USUAL = Sizes(schedule=20_000, drain=20_000, late=200, idle_s=20.0)
@@ -75,12 +74,12 @@ QUICK = Sizes(schedule=500, drain=500, late=20, idle_s=2.0)
 
 @dataclass(slots=True)
 class Turn:
-    """Of one peer, in one round. ``whole``: lateness and idling, too, which a second round would not tell better."""
+    """One peer's turn in one round. ``whole`` adds lateness and idling, which a second round would not tell better."""
 
     adapter: Adapter
     home: Home
     kind: str
-    """Of server."""
+    """The kind of server."""
     cores: Cores
     sizes: Sizes
     whole: bool
@@ -153,7 +152,7 @@ class Turn:
         self.say(f"lateness of {count} tasks")
         seconds = count / LATE_PER_S
         first = time.time() + LEAD_S
-        # whole ms: nobody should be late, or early, by its rounding
+        # whole milliseconds, so that rounding makes no task late or early
         dues = sorted(round(first + random.uniform(0, seconds), 3) for _ in range(count))
         pusher.push(dues, timeout=seconds + READY_S)
         late = notes.wait(count, until=dues[-1] + GRACE_S, worker=worker)
@@ -169,7 +168,7 @@ class Turn:
         rate = self.rows.schedule_per_s or 1000.0
         lead = LEAD_S + 1.5 * count / rate
         for _ in range(DRAIN_TRIES):
-            # a whole second: some peers have no finer instants
+            # whole seconds, because some peers have no finer instants
             due = math.ceil(time.time() + lead)
             self.say(f"drain of {count:,} tasks due in {lead:.0f} s")
             pusher.push([due] * count, timeout=3 * lead + READY_S)
@@ -181,7 +180,7 @@ class Turn:
                 self.rows.drain_per_s = count / max(late)
                 self.rows.drain_tasks = count
                 return
-            # the worker takes its part of the core: pushing is slower than it was alone
+            # the worker takes its part of the core, so pushing is slower than alone
             lead *= 2
         raise Failed(f"{count:,} tasks were not pushed before they were due, not even within {lead / 2:.0f} s")
 
@@ -195,7 +194,7 @@ class Turn:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """For logs and notes. It goes also when we are killed."""
+    """A folder for logs and notes. It is removed even if this process is killed."""
     key = warden.new_key()
     with tempfile.TemporaryDirectory(prefix="shardq-peers-") as name:
         warden.note(key, pid=None, folder=Path(name))
@@ -204,6 +203,6 @@ def _folder() -> Iterator[Path]:
 
 
 def _within_an_hour(count: int) -> list[float]:
-    """Random instants in the hour after the next: the same distances from now in every run."""
+    """Returns random instants in the hour after the next, at the same distances from now in every run."""
     source, now = random.Random(count), time.time()
     return [round(now + FAR_S + source.uniform(0, FAR_S), 3) for _ in range(count)]

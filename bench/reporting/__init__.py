@@ -1,5 +1,5 @@
-"""The report: from the JSON files of the benches to one page, its plots as SVG files, and a short table for README.
+"""The report: the JSON files of the benches become one page, its plots as SVG files, and a short table for README.
 
-``python -m bench.reporting``. Reading order: ``inputs`` (what the files say), ``drawing`` (how plots look), ``plots``
-(what is drawn), ``tables``, ``page`` and ``__main__``.
+``python -m bench.reporting``. Reading order: ``inputs`` (the files), ``drawing`` (the look of plots), ``plots`` (their
+content), ``tables``, ``page`` and ``__main__``.
 """

@@ -1,4 +1,4 @@
-"""``python -m bench.reporting``: writes the report from what the benches left in its folder."""
+"""``python -m bench.reporting`` writes the report from the files that the benches left in its folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PAGE, TABLE = "index.html", "table.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 a file is of another form, 2 not understood."""
+    """Returns the exit code: 0 done, 1 a file is of another form, 2 not understood."""
     about = f"Writes {PAGE}, its plots as SVG, and {TABLE} from {', '.join(inputs.MAKING)}."
-    made = "These are made by:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values())
+    made = "These commands make them:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values())
     parser = command_parser("bench.reporting", about, made)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where they are and where it goes: %(default)s")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder of all files (default: %(default)s)")
     folder: Path = parser.parse_args(arguments).folder
     try:
         found = inputs.read(folder)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (folder / name).write_text(content, encoding="utf-8")
     for name, how in inputs.MAKING.items():
         if not (folder / name).exists():
-            print(f"missing: {name}, which is made by: {how}", file=sys.stderr)
+            print(f"missing: {name}; make it with: {how}", file=sys.stderr)
     print(f"{folder / PAGE}, {len(plots)} plots, {TABLE}")
     return 0
 

@@ -1,7 +1,7 @@
-"""Bars, ranges of percentiles and lines as SVG text: drawn by matplotlib, with colours and fonts left to CSS.
+"""matplotlib draws bars, ranges of percentiles and lines as SVG text, with colours and fonts left to CSS.
 
-matplotlib draws with the light colours. Each is then replaced by its variable, so that one file shows in light and in
-dark mode. The same figures give the same text: ids are hashed from the title, and nothing tells when it was drawn.
+It draws with the light colours. Each is then replaced by its variable, so that one file shows in light and in dark
+mode. The same figures give the same text: ids are hashed from the title, and nothing tells when it was drawn.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ COLOURS = {
     "c2": ("#3f9f7f", "#1fa07c"),
     "c3": ("#6b2d73", "#f0b6e0"),
 }
-"""Each colour in light and in dark mode. ``c0`` and so on are of lines, and differ for colour-blind readers."""
+"""Each colour in light and in dark mode. Lines have ``c0`` and so on, which differ for colour-blind readers."""
 
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 LINES = [colour for name, colour in LIGHT.items() if name.startswith("c")]
 MARKERS = "os^D"
-"""One for each colour of a line, so that colour is not the only difference."""
+"""Each colour of a line has a marker of its own, so that colour is not the only difference."""
 
 FONT = "DejaVu Sans"
-"""Comes with matplotlib, so every machine lays the text out alike. The reader's own font is shown in its place."""
+"""This font comes with matplotlib, so every machine lays the text out alike. The reader's own font is shown instead."""
 
 _ON_WHITE, _ON_BLACK = ("; ".join(f"--{name}: {pair[mode]}" for name, pair in COLOURS.items()) for mode in (0, 1))
 
@@ -55,7 +55,7 @@ STYLE = f"""
 svg.plot {{ display: block; width: 100%; height: auto; stroke-linejoin: round;
   --font: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }}
 """
-"""The variables that a plot needs. The page and the plot's own file hold it alike."""
+"""The variables of a plot. The page and each plot's own file hold them."""
 
 DOTTED = (0, (2, 2))
 
@@ -83,7 +83,7 @@ class Bar:
     label: str
     value: float
     note: str = ""
-    """Shown when pointed at."""
+    """Shown when the pointer is on the bar."""
     strong: bool = True
     aim: float | None = None
     """Marked across the bar."""
@@ -96,7 +96,7 @@ class Range:
     label: str
     marks: tuple[float, ...]
     note: str = ""
-    """Shown when pointed at."""
+    """Shown when the pointer is on the range."""
     strong: bool = True
 
 
@@ -109,7 +109,8 @@ class Line:
 
 
 def compact(value: float) -> str:
-    """
+    """Writes a number in a few characters.
+
     >>> compact(1_500_000), compact(260_000), compact(1_234), compact(0.25), compact(-12.0)
     ('1.5 M', '260 k', '1,234', '0.25', '−12')
     """
@@ -124,7 +125,7 @@ def compact(value: float) -> str:
 
 
 def bars(title: str, rows: Sequence[Bar], *, written: Callable[[float], str] = compact) -> str:
-    """One bar a row, with its value behind it."""
+    """Draws one bar a row, with its value behind it."""
     axes = _rows(rows)
     _ticks(axes.xaxis, written=written)
     drawn = axes.barh(range(len(rows)), [row.value for row in rows], height=0.62, color=[_colour(row) for row in rows])
@@ -138,7 +139,7 @@ def bars(title: str, rows: Sequence[Bar], *, written: Callable[[float], str] = c
 
 
 def ranges(title: str, rows: Sequence[Range]) -> str:
-    """A line from the first mark to the last on a log scale: a dot for p50, a ring for p99, a tick for the longest."""
+    """Draws a line a row on a log scale: a dot at p50, a ring at p99, a tick at the longest."""
     axes = _rows(rows)
     axes.set_xscale("log")
     _ticks(axes.xaxis)
@@ -163,10 +164,10 @@ def lines(
     event: tuple[float, str] | None = None,
     height: int = 250,
 ) -> str:
-    """Lines, with a legend in the order of their ends where there are several.
+    """Draws lines. Several have a legend in the order of their ends.
 
-    ``log``: the axes with a log scale; an upward axis without one begins at 0. ``x_ticks``: all ticks of the axis
-    across, written in full. ``event``: an instant to mark.
+    ``log`` names the axes with a log scale; an upward axis without one begins at 0. ``x_ticks`` are all ticks of the
+    axis across, written in full. ``event`` is an instant to mark.
     """
     axes = _axes(height, left=58, right=165, top=30, bottom=44)
     axes.grid(visible=False, axis="x")
@@ -201,20 +202,20 @@ def lines(
 
 
 def standalone(plot: str) -> str:
-    """The plot as a file, with its own style."""
+    """Returns the plot as a file with its own style."""
     head, rest = plot.split(">", 1)
     return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{rest}\n'
 
 
 def _axes(height: int, *, left: int, right: int, top: int, bottom: int) -> Axes:
-    """Axes with these margins, in pixels."""
+    """Makes axes with these margins, in pixels."""
     figure = Figure(figsize=(WIDTH / 72, height / 72))
     inside = (left / WIDTH, bottom / height, 1 - (left + right) / WIDTH, 1 - (top + bottom) / height)
     return figure.add_axes(inside)
 
 
 def _rows(rows: Sequence[Bar | Range]) -> Axes:
-    """Axes with a label for each row."""
+    """Makes axes with a label for each row."""
     axes = _axes(6 + ROW * len(rows) + 26, left=250, right=130, top=6, bottom=26)
     axes.grid(visible=False, axis="y")
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -225,7 +226,7 @@ def _rows(rows: Sequence[Bar | Range]) -> Axes:
 
 
 def _ticks(axis: Axis, fixed: Sequence[float] = (), *, written: Callable[[float], str] = compact) -> None:
-    """Ticks at 1, 2 or 5 times a power of ten, at the powers on a log scale, or where they are ``fixed``."""
+    """Sets ticks at 1, 2 or 5 times a power of ten, at the powers on a log scale, or where they are ``fixed``."""
     axis.set_minor_locator(NullLocator())
     if fixed:
         axis.set_ticks(fixed, [written(tick) for tick in fixed])
@@ -235,7 +236,7 @@ def _ticks(axis: Axis, fixed: Sequence[float] = (), *, written: Callable[[float]
 
 
 def _write(axes: Axes, x: float, y: float, text: str, **look: Any) -> None:
-    """Text right of a place."""
+    """Writes text right of a place."""
     axes.annotate(text, (x, y), xytext=(8, 0), textcoords="offset points", annotation_clip=False, **look)
 
 
@@ -248,7 +249,7 @@ def _colour(row: Bar | Range) -> str:
 
 
 def _hint(*parts: str) -> str:
-    """The id of a part that shows a text when it is pointed at; ``_svg`` makes that text of it."""
+    """Returns the id of a part that shows a text under the pointer. ``_svg`` makes that text of it."""
     return f"hint {': '.join(part for part in parts if part)}"
 
 
@@ -261,7 +262,7 @@ _UNWANTED = re.compile(
 
 
 def _svg(axes: Axes, title: str) -> str:
-    """The SVG element, without ids that a page might have twice."""
+    """Returns the SVG element without ids that a page might have twice."""
     text = io.StringIO()
     figure = axes.get_figure(root=True)
     assert figure is not None

@@ -1,4 +1,4 @@
-"""What the JSON files of the benches say. Any of them may be missing: its section of the report then says so."""
+"""The JSON files of the benches. Each may be missing: its section of the report then says so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAKING = {
     PEERS: f"python -m bench.peers --json bench/report/{PEERS}",
     NODES: f"python -m bench.nodes --json bench/report/{NODES}",
 }
-"""How each is made."""
+"""The command that makes each file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +35,23 @@ class Figure(figures.Figure):
 
 
 class Results(msgspec.Struct):
-    """``python -m bench``."""
+    """The file of ``python -m bench``."""
 
     complete: bool
     facts: dict[str, str]
     figures: list[Figure]
     suites: dict[str, dict[str, str]] = {}
-    """What was measured at another time than the rest says when."""
+    """Suites that were measured later than the rest have the instant of their own here."""
 
     def of(self, *suites: str) -> list[Figure]:
-        """Suite by suite."""
+        """Returns the figures of these suites, suite by suite."""
         return [figure for suite in suites for figure in self.figures if figure.suite == suite]
 
     def curve(self, name: str) -> list[Figure]:
         return [figure for figure in self.figures if figure.at.get("curve") == name]
 
     def first(self, suite: str, begins: str) -> Figure | None:
-        """By the beginning of its name: what follows says sizes."""
+        """Returns the first figure whose name begins so. The rest of a name tells sizes."""
         return next((figure for figure in self.of(suite) if figure.name.startswith(begins)), None)
 
 
@@ -74,7 +74,7 @@ class Inputs(msgspec.Struct):
 
 
 def read(folder: Path) -> Inputs:
-    """Raises ``msgspec.ValidationError`` for a file of another form; its message names the file."""
+    """Reads all files. Raises ``msgspec.ValidationError`` for a file of another form; its message names the file."""
     return Inputs(
         _read(folder / RESULTS, Results),
         _read(folder / OLDEST, Results),
@@ -89,11 +89,11 @@ def _read(file: Path, form: type[T]) -> T | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=form)
     except msgspec.DecodeError as exc:
-        raise msgspec.ValidationError(f"{file} is not what `{MAKING[file.name]}` writes: {exc}") from exc
+        raise msgspec.ValidationError(f"{file} is not what `{MAKING[file.name]}` writes; make it again: {exc}") from exc
 
 
 def numbers(values: Mapping[str, Any], *, under: str = "") -> dict[str, float]:
-    """All plain numbers, also those within, under names that lead there. Series are left out."""
+    """Returns all plain numbers, with the path of each as its name. Series are left out."""
     found: dict[str, float] = {}
     for name, value in values.items():
         path = f"{under}, {name}" if under else name
@@ -105,7 +105,7 @@ def numbers(values: Mapping[str, Any], *, under: str = "") -> dict[str, float]:
 
 
 def steps(values: Mapping[str, Any] | None, series: str, column: str) -> list[tuple[float, float]]:
-    """One column of a series against its seconds; empty where there is none."""
+    """Returns one column of a series against its seconds, or nothing where there is no such series."""
     return [
         (float(row["s"]), float(row[column]))
         for row in (values or {}).get(series, [])

@@ -1,4 +1,4 @@
-"""The page: sections in the order of the questions that a reader has, each with its plots and its figures."""
+"""The page has its sections in the order of a reader's questions, each with its plots and its figures."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ class Section:
     plots: Sequence[Plot] = ()
     table: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
-    """Folded: what it is, to a table."""
+    """Folded tables by their titles."""
     missing: str = ""
     """The file without which there is nothing to show."""
 
 
 def sections(inputs: Inputs) -> list[Section]:
-    """Everything, with a word where something is missing."""
+    """Returns all sections. A section whose file is missing says so."""
     results = inputs.results or Results(complete=False, facts={}, figures=[])
     without = "" if inputs.results else RESULTS
     every = "All figures of this section"
     return [
         Section(
             "Beside what the server can do",
-            "Each figure of the engine, divided by that of a client that does nothing else: redis-benchmark, written "
-            "in C, sending the same script to the same server in turns with us; for single pushes, redis-py’s SET. "
-            "Above 1 the engine is faster: it spreads tasks over 16 shards, whose smaller sets cost the server less "
-            "than the one of the C client. Claim and settle have no such limit, since a settle repeats what its claim "
-            "answered; beside them stands how busy the server was.",
+            "Each figure of the engine is divided by that of a client that does nothing else: redis-benchmark, written "
+            "in C, sends the same script to the same server in turns with us; redis-py’s SET is the limit of "
+            "single pushes. Above 1 the engine is faster: it spreads tasks over 16 shards, whose smaller sets cost the "
+            "server less than the single one of the C client. Claim and settle have no such limit, because a settle "
+            "repeats the answer of its claim; their figures tell how busy the server was.",
             plots.limits(results),
             details={every: tables.figures(results.of("push", "dispatch", "consume"))},
             missing=without,
@@ -78,25 +78,25 @@ def sections(inputs: Inputs) -> list[Section]:
         Section(
             "How late",
             "A task is never early. Lateness is counted from its due time: until its id is in the ready list, by the "
-            "server’s own stamp; until a waiting consumer has it; until the handler’s first line runs. Idle first, "
-            "then while others fall due by the ten thousand, while a million fall due at one instant, and while shards "
-            "are added.",
+            "server’s own stamp; until a waiting consumer has it; until the handler’s first line runs. The first "
+            "rows are of an idle engine. The others were measured while tens of thousands of tasks fell due a second, "
+            "while a million fell due at one instant, and while shards were added.",
             plots.lateness(results),
             details={every: tables.figures(results.of("lateness", "flow", "burst"))},
             missing=without,
         ),
         Section(
             "Payloads and shards",
-            "The same work with small and large payloads, in one shard and in many. Dispatch moves ids only, so its "
-            "rate does not know the payload.",
+            "The same work is done with small and large payloads, in one shard and in many. Dispatch moves ids only, "
+            "so its rate does not depend on the payload.",
             table=tables.sizes(results),
             details={every: tables.figures(results.of("sizes"))},
             missing=without,
         ),
         Section(
             "Memory",
-            "Bytes that the server’s memory grows by with each pending task: id, due time, record, and the tables that "
-            "hold them.",
+            "Each pending task adds these bytes to the server’s memory: id, due time, record, and the tables that hold "
+            "them.",
             plots.memory(results),
             tables.memory(results),
             {every: tables.figures(results.of("memory"))},
@@ -104,9 +104,9 @@ def sections(inputs: Inputs) -> list[Section]:
         ),
         Section(
             "Cost against backlog",
-            "CPU of the server for one task pushed, and for one dispatched, while so many others are pending at random "
-            "due times. It is CPU and not time: what a core can do is its reciprocal. A round’s tasks are spread over "
-            "all shards, so that with many shards a call carries few.",
+            "The plots show the server’s CPU for one task pushed, and for one dispatched, while so many others are "
+            "pending at random due times. It is CPU and not time: the rate of a core is its reciprocal. The tasks of a "
+            "round are spread over all shards, so that a call carries few where there are many shards.",
             plots.backlog(results),
             details={every: tables.figures(results.of("backlog"))},
             missing=without,
@@ -115,14 +115,14 @@ def sections(inputs: Inputs) -> list[Section]:
         Section(
             "Expanding under load",
             "Shards are added while one process pushes 1,000 tasks a second, one at a time, and another consumes them. "
-            "Nobody is told but through the engine. 0 s is the call of expand().",
+            "The engine alone tells them of the change. 0 s is the call of expand().",
             plots.expand(results),
             details={every: tables.figures(results.of("expand"))},
             missing=without,
         ),
         Section(
             "Fleets and idle engines",
-            "A backlog drained by 1, 20 and 200 consumers; and what an engine costs that has nothing to do.",
+            "A backlog is drained by 1, 20 and 200 consumers. An engine with nothing to do costs a little too.",
             table=tables.figures(results.of("fleet", "idle")),
             missing=without,
         ),
@@ -133,8 +133,8 @@ def sections(inputs: Inputs) -> list[Section]:
 def _peers(inputs: Inputs) -> Section:
     section = Section(
         "Beside others",
-        "The same work on the same server in the same run, each by its own best documented way. "
-        "What could not be measured is named with the reason.",
+        "All peers do the same work on the same server in the same run, each by its own best documented way. "
+        "A figure that could not be measured is named with the reason.",
         missing="" if inputs.peers else PEERS,
     )
     if inputs.peers:
@@ -150,7 +150,7 @@ def _peers(inputs: Inputs) -> Section:
 def _oldest(inputs: Inputs) -> Section:
     section = Section(
         "On the oldest server",
-        "The same programs on the oldest server that is supported: for latenesses the median and the 99th percentile. "
+        "The same programs ran on the oldest server that is supported. Lateness is shown as median / 99th percentile. "
         "The limits were measured on each server in the same run.",
         missing=OLDEST if inputs.oldest is None else RESULTS if inputs.results is None else "",
     )
@@ -167,9 +167,8 @@ def _oldest(inputs: Inputs) -> Section:
 def _nodes(inputs: Inputs) -> Section:
     section = Section(
         "Cost against nodes",
-        "A machine with few cores can’t show many masters at full speed. What can be measured is whether a task costs "
-        "the same however many masters there are; what follows for larger clusters is calculated from that cost, and "
-        "drawn dashed.",
+        "A machine with few cores can’t show many masters at full speed. It can show whether a task costs the same "
+        "however many masters there are. Rates of larger clusters are calculated from that cost, and drawn dashed.",
         missing="" if inputs.nodes else NODES,
     )
     if found := inputs.nodes:
@@ -189,11 +188,11 @@ def _nodes(inputs: Inputs) -> Section:
 def _method(inputs: Inputs) -> Section:
     section = Section(
         "How this was measured",
-        "Servers and clients are pinned to cores of their own where the machine has two or more; each suite has fresh "
-        "servers without persistence, on loopback. Rates that are held against a limit are measured in turns with it, "
-        "three rounds, and the median counts. Absolute figures are those of this machine; on another, ratios carry "
-        "over better than rates. The client is one process of CPython. A virtual machine’s neighbours are not seen: "
-        "figures of two runs differ by 10 % easily, and the longest pause by more.",
+        "Servers and clients are pinned to cores of their own where the machine has two or more. Each suite has fresh "
+        "servers without persistence, on loopback. A rate and its limit are measured in turns, three rounds, and the "
+        "median counts. Absolute figures are those of this machine; ratios carry over to another better than rates. "
+        "The client is one process of CPython. The neighbours of a virtual machine are not visible: figures of two "
+        "runs easily differ by 10 %, and the longest pause by more.",
         missing="" if inputs.results else RESULTS,
     )
     if results := inputs.results:
@@ -207,7 +206,7 @@ def _method(inputs: Inputs) -> Section:
 
 
 def tiles(inputs: Inputs) -> list[tuple[str, str]]:
-    """The first look: figures, and what they are."""
+    """Returns the figures at the top of the page, each with its meaning."""
     if inputs.results is None:
         return []
     results = inputs.results
@@ -253,7 +252,7 @@ def _section(section: Section) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>", f"<p>{escape(section.text)}</p>"]
     if section.missing:
         parts.append(
-            f'<p class="soft">Nothing here: {section.missing} is missing. It is made by '
+            f'<p class="soft">This section is empty, because {section.missing} is missing. Make it with '
             f"<code>{escape(MAKING[section.missing])}</code></p>"
         )
         return "\n".join(parts)
@@ -261,7 +260,7 @@ def _section(section: Section) -> str:
         caption = f"<figcaption>{escape(plot.caption)}</figcaption>" if plot.caption else ""
         parts.append(f'<figure><h3>{escape(plot.title)}</h3><div class="scroll">{plot.svg}</div>{caption}</figure>')
     if not (section.plots or section.table or any(section.details.values())):
-        parts.append('<p class="soft">Not measured in the run that this report is made of.</p>')
+        parts.append('<p class="soft">Not measured in the run that this report shows.</p>')
     parts.append(section.table)
     parts += [f"<details><summary>{escape(what)}</summary>{table}</details>" for what, table in section.details.items()]
     return "\n".join(parts)

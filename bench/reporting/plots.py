@@ -1,4 +1,4 @@
-"""What is drawn, of which figures. Each function answers the plots it can make of what it is given, perhaps none."""
+"""The plots and their figures. Each function returns the plots that its input has figures for, perhaps none."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.peers.outcome import Outcome
+from bench.peers.outcome import HIGHER_IS_BETTER, Outcome
 from bench.reporting.drawing import Bar, Line, Range, bars, compact, lines, ranges
 from bench.reporting.inputs import Figure, Nodes, Results, distinct, steps
 
 OURS = "shardq"
 
 PEER_COLUMNS = {
-    "schedule_per_s": ("Tasks scheduled per second, one process", "higher is better"),
-    "drain_per_s": ("Due tasks handled per second, one worker process", "higher is better"),
-    "bytes_per_task": ("Server memory per pending task of 100 B, in bytes", "lower is better"),
-    "idle_commands_per_s": ("Server commands per second of an idle worker", "lower is better"),
+    "schedule_per_s": ("Tasks scheduled per second, one process", "Higher is better."),
+    "drain_per_s": ("Due tasks handled per second, one worker process", "Higher is better."),
+    "bytes_per_task": ("Server memory per pending task of 100 B, in bytes", "Lower is better."),
+    "idle_commands_per_s": ("Server commands per second of an idle worker", "Lower is better."),
 }
 
 LEAST_MS = 0.1
-"""Of a log scale: less is drawn as this."""
+"""The least lateness on a log scale. Less is drawn as this."""
 
 POWERS_OF_TWO = (8_192, 16_384, 32_768)
-"""Where the tables of a shard double, among the fills that are measured."""
+"""The tables of a shard double here, among the fills that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
     name: str
-    """Of its file."""
+    """The name of its file."""
     title: str
     caption: str
     svg: str
@@ -52,7 +52,7 @@ def limits(results: Results) -> list[Plot]:
     if not rows:
         return []
     title = "Rate of the engine ÷ rate of the limit"
-    caption = "Dashed: what is aimed at. The C client is redis-benchmark, sending the same script on the same server."
+    caption = "Dashed lines mark the aim. The C client, redis-benchmark, sends the same script to the same server."
     return [Plot("limits", title, caption, bars(title, rows, written=lambda ratio: f"{ratio:.2f}"))]
 
 
@@ -61,7 +61,7 @@ def peers(found: Outcome) -> list[Plot]:
     for column, (title, better) in PEER_COLUMNS.items():
         rated = [(value, peer.name) for peer in found.peers if (value := peer.rows.get(column)) is not None]
         if rated:
-            rated.sort(reverse=better.startswith("higher"))
+            rated.sort(reverse=column in HIGHER_IS_BETTER)
             rows = [Bar(name, value, strong=name == OURS) for value, name in rated]
             plots.append(Plot(f"peers-{column.split('_')[0]}", title, better, bars(title, rows)))
     late = []
@@ -72,7 +72,15 @@ def peers(found: Outcome) -> list[Plot]:
     if late:
         late.sort(key=lambda row: row.marks)
         title = "Lateness on an idle system in ms, from due to the handler"
-        plots.append(Plot("peers-lateness", title, "Dot: p50, ring: p99. Log scale.", ranges(title, late)))
+        caption = "The dot is p50, the ring p99, on a log scale. Lower is better."
+        plots.append(
+            Plot(
+                "peers-lateness",
+                title,
+                caption,
+                ranges(title, late),
+            )
+        )
     return plots
 
 
@@ -86,12 +94,12 @@ def lateness(results: Results) -> list[Plot]:
     if not rows:
         return []
     title = "Lateness, and pauses of other callers, in ms"
-    caption = "Dot: p50, ring: p99, tick: the longest. Log scale. Grey: what others feel of a burst."
+    caption = "The dot is p50, the ring p99, the tick the longest. The scale is log. Grey: other callers in a burst."
     return [Plot("lateness", title, caption, ranges(title, rows))]
 
 
 def _short(name: str) -> str:
-    """Fits beside a plot."""
+    """Shortens a name so that it fits beside a plot."""
     name = re.sub(r", \d+% of what can be dispatched", "", name)
     for long, short in (
         ("due → handler of a worker (function)", "due → handler, function"),
@@ -117,7 +125,7 @@ def memory(results: Results) -> list[Plot]:
     title = "Bytes of a pending task of 100 B against tasks of a shard"
     everything = [Line("everything", points)]
     svg = lines(title, everything, unit="bytes/task", x_unit="tasks of a shard", log="x", x_ticks=POWERS_OF_TWO)
-    caption = "Labelled are the powers of two: tables double at them, or a little before."
+    caption = "The labels are powers of two: tables double at them, or a little before."
     return [Plot("memory", title, caption, svg)]
 
 
@@ -130,7 +138,7 @@ def backlog(results: Results) -> list[Plot]:
         title = f"Server CPU per task: {work}"
         drawn = _by_shards(figures, "pending")
         svg = lines(title, drawn, unit="µs/task", x_unit="pending tasks", log="x", height=230)
-        plots.append(Plot(f"backlog-{work}", title, "One line for each number of shards.", svg))
+        plots.append(Plot(f"backlog-{work}", title, "Each number of shards has a line.", svg))
     return plots
 
 
@@ -153,7 +161,7 @@ def nodes(found: Nodes) -> list[Plot]:
             for work in works
         ]
         title = "Measured: CPU of all masters per task"
-        caption = "Flat means that another master adds its whole capacity."
+        caption = "A flat line means that another master adds its whole capacity."
         masters = [one.masters for one in found.measured]
         svg = lines(title, drawn, unit="µs/task", x_unit="masters", x_ticks=masters, height=230)
         plots.append(Plot("nodes", title, caption, svg))
@@ -216,18 +224,18 @@ def nodes_over_time(found: Nodes) -> list[Plot]:
     ):
         if not all(columns.values()):
             continue
-        # seconds beside fractions of a millisecond
+        # a log scale, because seconds stand beside fractions of a millisecond
         drawn = [
             Line(label, [(s, max(late_ms, LEAST_MS)) for s, late_ms in points], dots=False)
             for label, points in columns.items()
         ]
         svg = lines(title, drawn, unit="ms", x_unit="seconds", log="y", event=(0.0, event), height=210)
-        plots.append(Plot(name, title, "Log scale. By the instant at which tasks were due.", svg))
+        plots.append(Plot(name, title, "Tasks are shown at the instant at which they were due, on a log scale.", svg))
     return plots
 
 
 def tile(figure: Figure | None, *, share: str = "") -> str:
-    """A figure in a few characters."""
+    """Returns a figure in a few characters."""
     if figure is None:
         return "–"
     return compact(figure.percentiles.get(share, figure.value) if share else figure.value)

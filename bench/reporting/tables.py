@@ -1,4 +1,4 @@
-"""Tables: of the figures in HTML, and a short one in Markdown for README."""
+"""Tables of the figures in HTML, and a short one in Markdown for README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEER_HEADS = {
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Cells are HTML. ``right``: columns of numbers."""
+    """Returns a table. Cells are HTML; ``right`` are the columns of numbers."""
 
     def cell(kind: str, number: int, text: str) -> str:
         return f'<{kind} class="n">{text}</{kind}>' if number in right else f"<{kind}>{text}</{kind}>"
@@ -33,7 +33,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequenc
 
 
 def figures(found: Sequence[Figure]) -> str:
-    """All that a suite says."""
+    """Returns everything that suites say of these figures."""
     rows = []
     for figure in found:
         shares = ", ".join(f"{share}&nbsp;{shown(value)}" for share, value in figure.percentiles.items())
@@ -43,7 +43,7 @@ def figures(found: Sequence[Figure]) -> str:
 
 
 def sizes(results: Results) -> str:
-    """A row for each kind of work and payload, a column for each number of shards."""
+    """Returns a row for each kind of work and payload, with a column for each number of shards."""
     curves = distinct(name for figure in results.figures if (name := str(figure.at.get("curve"))).startswith("sizes"))
     if not curves:
         return ""
@@ -64,7 +64,7 @@ def sizes(results: Results) -> str:
 
 
 def memory(results: Results) -> str:
-    """What is stored beside the payload is the engine's share."""
+    """Returns the memory of a task. The engine's share is what comes on top of the payload."""
     rows = [
         [
             f"payload of {float(figure.at['bytes']):,.0f} B",
@@ -81,7 +81,7 @@ def memory(results: Results) -> str:
 
 
 def peers(found: Outcome) -> str:
-    """The best of each column is marked."""
+    """Returns the peers' figures. The best of each column is marked."""
     ahead = best(found.peers)
     rows = []
     for peer in found.peers:
@@ -98,7 +98,7 @@ def peers(found: Outcome) -> str:
 
 
 def usage(found: Outcome) -> str:
-    """By which versions and settings."""
+    """Returns the versions and settings of peers."""
     return table(
         ("", "version", "how it was used"),
         [[escape(peer.name), escape(peer.version), escape(peer.how)] for peer in found.peers],
@@ -106,7 +106,7 @@ def usage(found: Outcome) -> str:
 
 
 def nodes(found: Nodes) -> str:
-    """What was measured."""
+    """Returns the costs on each size of cluster."""
     rows = [
         [
             f"{one.masters}",
@@ -136,7 +136,7 @@ def facts(known: Mapping[str, str]) -> str:
 
 
 def servers(results: Results, oldest: Results, *suites: str) -> str:
-    """What these suites measured of both, side by side."""
+    """Returns the figures of these suites on both servers, side by side."""
     others = {(figure.suite, figure.name): figure for figure in oldest.figures}
     rows = [
         [escape(figure.name), escape(figure.unit), *(cell for each in (figure, other) for cell in _cells(each))]
@@ -153,12 +153,12 @@ def _cells(figure: Figure) -> tuple[str, str]:
 
 
 def _server(results: Results) -> str:
-    """Its name and version."""
+    """Returns the name and version of the server."""
     return results.facts.get("server", "").partition(",")[0]
 
 
 def markdown(results: Results | None, oldest: Results | None, found: Outcome | None) -> str:
-    """For README: the figures most people ask for, with what stands beside them."""
+    """Returns a table for README: the figures that most people ask for, and their comparisons."""
     other = f"on {_server(oldest)}" if oldest else "on the oldest server"
     lines = [f"| what | figure | beside it | {other} |", "| --- | --- | --- | --- |"]
     for suite, begins, label in (
@@ -201,7 +201,7 @@ def _short(figure: Figure) -> str:
 
 
 def _brief(figure: Figure | None) -> str:
-    """The figure, and its ratio to the limit where it has one."""
+    """Returns the figure, and its ratio to the limit where it has one."""
     if figure is None:
         return "–"
     value, ratio = _cells(figure)
@@ -209,7 +209,7 @@ def _brief(figure: Figure | None) -> str:
 
 
 def _beside(figure: Figure) -> str:
-    """Without what is aimed at."""
+    """Returns the first comparison of a figure that is no aim."""
     parts = [part for part in figure.reference.split("; ") if not re.match("aim|by the pollers|1 a call", part)]
     return "; ".join(parts[:1])
 

@@ -1,4 +1,4 @@
-"""Every suite, in the order in which they run. A new one is a module with a ``SUITE``, and a line here."""
+"""All suites in the order in which they run. A new one is a module with a ``SUITE``, and a line here."""
 
 from bench.suites import backlog, burst, consume, dispatch, expand, fleet, flow, idle, lateness, memory, push, sizes
 

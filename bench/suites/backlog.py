@@ -1,8 +1,8 @@
-"""What a task costs the server when very many are pending: pushed, and dispatched, at random due times.
+"""The server's cost of a task while very many are pending: pushed, and dispatched, at random due times.
 
-The scripts are those of the engine. Dispatch is told that it is later than it is, so that tasks whose instants are
-spread over an hour fall due at the rate of the measurement; as many are moved as are pushed, so that the backlog stays
-as it is. A round is spread over all shards: with more of them a call carries fewer tasks.
+The scripts are those of the engine. Dispatch is told an instant in the future, so that tasks whose due times are spread
+over an hour fall due at the rate of the measurement. As many are moved as are pushed, so that the backlog stays as it
+is. A round is spread over all shards: with more of them a call carries fewer tasks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from shardq.layout.keys import shard_keys
 
 SHARD_COUNTS = (16, 64, 256)
 BATCH = 20_000
-"""Tasks of a round."""
+"""Tasks in a round."""
 
 LATER_S = 2 * SPREAD_S
 LIMIT = 500
-"""Of one dispatch."""
+"""The most tasks of one dispatch."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -65,7 +65,7 @@ def _tasks(count: int) -> Iterator[Task]:
 
 
 def _moved(stand: Stand, engine: Engine, batch: int) -> int:
-    """Makes the earliest of each shard ready, an equal share of each or what it has; how many in all."""
+    """Makes the earliest tasks ready, an equal share of each shard or all it has, and returns their number."""
     now_us = str(int((time.time() + LATER_S) * 1e6))
     shards, moved = engine.topology.shards, 0
     for shard in range(shards):

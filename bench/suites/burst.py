@@ -1,6 +1,6 @@
-"""Very many tasks due at one instant, and what others feel of it: a process that pushes and PINGs all the while.
+"""Very many tasks are due at one instant, and a process that pushes and PINGs all the while shows what others feel.
 
-How long a script holds the server is the server's own count.
+The server itself counts how long a script holds it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bench.stand import SHARDS, Stand
 from bench.suite import Suite
 
 PER_S = 100
-"""Pushes, and as many PINGs: enough to see a pause of 20 ms, little enough not to be the load."""
+"""Pushes a second, and as many PINGs: enough to see a pause of 20 ms, and too few to be the load."""
 
 LOOK_S = 0.02
-"""Asking for what is ready asks all shards: some fifty small commands."""
+"""The time between two looks. A look asks all shards, with some fifty small commands."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:

@@ -1,6 +1,6 @@
-"""Taking what is ready: one consumer that claims and acknowledges, and a worker process whose handlers do nothing.
+"""Ready tasks are taken by one consumer that claims and acknowledges, and by a worker whose handlers do nothing.
 
-From a backlog, in a process without pollers.
+They take a backlog, in a process without pollers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How many due tasks a second become ready, and how many reach somebody's list, with the default pollers.
+"""The due tasks a second that become ready, and that reach somebody's list, with the default pollers.
 
-Beside each, in turns with it: the same scripts driven by a C client. And the loop of the textbook, one task at a time,
-so that one sees why there are batches.
+The same scripts driven by a C client take turns with both. The textbook's loop shows why there are batches.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from shardq.calls.request import Command
 from shardq.layout.slots import slot_of
 
 PUSHED_PER_S = 100_000
-"""Time for the pushes before the instant."""
+"""The rate of pushing before the instant."""
 
 TOPIC = "mail"
 LIST = "bench-mail"
@@ -37,7 +36,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
     forwarded, alone = limit.in_turns(
         stand, "forward", count, lambda: _forwarded(stand, count), lambda: limit.forward_rate(stand, count)
     )
-    # the C client does one thing at a time: what it needs for a task is the sum
+    # the C client does one thing at a time, so the times of both for a task add up
     both = 1 / (1 / most + 1 / alone) if most and alone else None
     name = f"dispatch and forward of {count:,} payloads to a list"
     yield limit.beside(name, count, forwarded, both, "both scripts in turn, 1 shard", aim="≥ 0.8")

@@ -1,7 +1,7 @@
-"""Adding shards under load: what producers and consumers notice, and how fast the tasks are moved.
+"""Shards are added under load: what producers and consumers notice, and how fast tasks are moved.
 
-One process pushes a task at a time, 1,000 a second, each due within a second; one consumes them; this one has the
-pollers, which move the tasks that belong elsewhere meanwhile. Nobody is told of the change but through the engine.
+One process pushes a task at a time, 1,000 a second, each due within a second; another consumes them. This one has the
+pollers, which meanwhile move tasks that belong elsewhere. The engine alone tells the processes of the change.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ DELAY_S = 1.0
 
 BEFORE_S = 2.0
 AFTER_S = 1.5
-"""How much is seen of the time before the change, and after it."""
+"""The times before and after the change that a series shows."""
 
 STEP_S = 0.1
-"""Of the series; progress is asked for as often."""
+"""The length of a step of the series, and the time between two looks at the progress."""
 
 CHANGE_TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
 class _Run:
-    """Instants are seconds since the epoch."""
+    """Instants are in seconds since the epoch."""
 
     asked: float = 0.0
     in_force: float = 0.0
     done: float = 0.0
     moved: list[tuple[float, int]] = field(default_factory=list)
     pushes: list[list[float]] = field(default_factory=list)
-    """Begun, took ms, and a PING's ms."""
+    """Rows of the instant of a push, its ms, and the ms of a PING."""
     claims: list[tuple[float, float, str]] = field(default_factory=list)
-    """Due, late ms, id."""
+    """Rows of the due time, the lateness in ms, and the id."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -63,7 +63,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
             at={"curve": "expand", "shards": old, "to": new},
             series=_series(run),
         )
-        # the last were moved when the count stopped growing; being sure that nothing is left takes longer
+        # moving ended when the count stopped growing; making sure that nothing is left takes longer
         took_s = next(at for at, count in run.moved if count == moved) - run.in_force
         yield Figure(f"{name}: tasks moved", moved / took_s, "tasks/s", reference=f"{moved:,} moved; aim: ≥ 50,000")
         pauses = [took for at, took, _ in run.pushes if run.asked <= at <= run.done]
@@ -120,12 +120,12 @@ def _change(engine: Engine, new: int, run: _Run) -> None:
             run.done = now
             return
         if now > deadline:
-            raise TimeoutError(f"{CHANGE_TIMEOUT_S:.0f} s were not enough: {progress}")
+            raise TimeoutError(f"the tasks were not moved within {CHANGE_TIMEOUT_S:.0f} s: {progress}")
         time.sleep(STEP_S)
 
 
 def _series(run: _Run) -> dict[str, list[float]]:
-    """A row each 100 ms; 0 s is the call of ``expand``."""
+    """Returns a row for each 100 ms. 0 s is the call of ``expand``."""
     columns: dict[str, list[float]] = {name: [] for name in ("s", "push_p50_ms", "push_max_ms", "late_p50_ms")}
     columns |= {"late_max_ms": [], "moved": []}
     steps = int((run.done - run.asked + AFTER_S) / STEP_S)
@@ -135,7 +135,7 @@ def _series(run: _Run) -> dict[str, list[float]]:
         columns["s"].append(round(step * STEP_S, 1))
         for name, bins in (("push", pushes), ("late", claims)):
             values = bins.get(step, [])
-            # nothing came in this step: nobody was late in it either
+            # a step in which nothing came was late for nobody
             columns[f"{name}_p50_ms"].append(round(median(values), 2) if values else 0.0)
             columns[f"{name}_max_ms"].append(round(max(values, default=0.0), 2))
         until = run.asked + (step + 1) * STEP_S

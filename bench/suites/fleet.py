@@ -1,10 +1,10 @@
-"""Whether a fleet may grow: the same backlog drained by 1, 20 and 200 consumers.
+"""The growth of a fleet: the same backlog drained by 1, 20 and 200 consumers.
 
-Consumers are threads, at most fifty to a process, each with claims and acknowledgements of its own. Measured is what
-happens in between, from a tenth of the backlog to nine: at its beginning a fleet connects, at its end it contends for
-the last tasks. Where one core runs all clients the rate is what that core can do, and many processes share it worse
-than one. What a larger fleet asks of the *server* is seen in its CPU for each task: with clients on machines of their
-own, that is what bounds the total.
+Consumers are threads, at most fifty to a process, each with claims and acknowledgements of its own. The measurement is
+from a tenth of the backlog to nine: at the beginning a fleet connects, at the end it contends for the last tasks. Where
+one core runs all clients, the rate is the limit of that core, and many processes share it worse than one. The
+*server's* CPU for each task shows the cost of a larger fleet: it bounds the total where clients have machines of their
+own.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ SUITE = Suite("fleet", "a backlog drained by 1, 20 and 200 consumers", _measure)
 class _Drain:
     rate: float
     scripts: float
-    """Claims and settles that the servers ran for a thousand tasks."""
+    """The claims and settles that the servers ran for a thousand tasks."""
     server_us: float
-    """CPU of the servers for a task."""
+    """The CPU of the servers for a task."""
 
 
 def _drained(stand: Stand, count: int, consumers: int) -> _Drain:
@@ -89,6 +89,6 @@ def _drained(stand: Stand, count: int, consumers: int) -> _Drain:
 
 
 def _parts(consumers: int) -> list[int]:
-    """As equal as can be."""
+    """Divides consumers over processes, as equally as possible."""
     processes = -(-consumers // PER_PROCESS)
     return [(consumers + number) // processes for number in range(processes)]

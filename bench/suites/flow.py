@@ -1,11 +1,11 @@
-"""How late tasks are while very many others fall due: at 50,000 a second, and at half of what can be dispatched.
+"""The lateness of tasks while very many others fall due: 50,000 a second, and half of what can be dispatched.
 
-The flow is pushed before and falls due evenly. The tasks that are looked at fall due at random instants in between, in
-a topic of their own, for which a consumer in another process waits: from due to claimed. Of all tasks the pollers'
-own count says how late they became ready.
+The flow is pushed before, and falls due evenly. The observed tasks fall due at random instants in between, in a topic
+of their own, for which a consumer in another process waits: their lateness is from due to claimed. The pollers' own
+count tells the lateness of all tasks, from due to ready.
 
-Other tasks stay pending throughout, as in use. Where a flow takes the last of 2,000,000 away, the server makes the
-tables of all shards smaller meanwhile, and at half of the rate that is possible it falls behind by 0.1 to 0.3 s.
+Other tasks stay pending throughout, as in use. Where a flow takes the last of 2,000,000 away, the server shrinks the
+tables of all shards meanwhile, and at half of the possible rate it falls behind by 0.1 to 0.3 s.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SHARE = 0.5
 STAY = 400_000
 
 PUSHED_PER_S = 80_000
-"""Time for the pushes before the flow."""
+"""The rate of pushing before the flow."""
 
 STEP_S = 0.2
-"""Of the series: some 25 of the tasks that are looked at."""
+"""The length of a step of the series: some 25 observed tasks."""
 
 GRACE_S = 1.0
-"""After all is dispatched; what has not come by then is reported as missing."""
+"""The wait after all is dispatched. Tasks that have not come by then are reported as missing."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -88,7 +88,7 @@ def _series(rows: Sequence[tuple[float, float, str]], begin: float, seconds: flo
 
 
 def _pushed(stand: Stand, engine: Engine, per_s: int, seconds: float, probes: int, stay: int) -> float:
-    """Pushes it all, and answers when the flow begins."""
+    """Pushes everything, and returns the instant at which the flow begins."""
     count = int(per_s * seconds)
     lead_s = 1.5 + count / PUSHED_PER_S
     while True:

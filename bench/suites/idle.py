@@ -1,7 +1,7 @@
-"""What an engine with nothing to do costs: 64 shards full of tasks that are due much later, and their pollers.
+"""The cost of an engine with nothing to do: 64 shards full of tasks that are due much later, and their pollers.
 
-Commands are those that INFO counts, which are all, also those inside scripts. Which of them are the heartbeat's is
-seen with MONITOR, by the script that they are part of.
+INFO counts all commands, also those inside scripts. MONITOR shows which of them are the heartbeat's, by the script to
+which they belong.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from shardq.scripts import script
 SHARDS = 64
 
 SETTLE_S = 2.0
-"""After the start: every poller has made its first step, and sleeps."""
+"""The time after the start in which every poller makes its first step and goes to sleep."""
 
 _NOT_ITS = {"info", "config|resetstat", "config|set", "monitor", "replconf"}
-"""Commands of the measuring itself, and of replication."""
+"""Commands of the measurement itself, and of replication."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -57,7 +57,7 @@ SUITE = Suite("idle", "what 64 shards with nothing to do cost", _measure)
 
 
 def _inside(monitor: Monitor, sha: str) -> int:
-    """The commands of one script, the EVALSHA itself included."""
+    """Returns the number of commands of one script, the EVALSHA itself included."""
     count, ours = 0, False
     for command in monitor.executed():
         if not command.in_script:

@@ -1,10 +1,10 @@
-"""How late a task is when the machine is idle and the settings are the default ones.
+"""The lateness of tasks on an idle machine, with default settings.
 
-Three intervals, each from the instant a task is due:
+It is measured from the instant a task is due to three others:
 
-- *ready*: its id is in the ready list. The server's own stamp of the command that puts it there: see ``monitor``.
+- *ready*: its id is in the ready list, by the server's own stamp of the command that puts it there (see ``monitor``).
 - *claimed*: a consumer that waits in ``claim`` has it.
-- *handler*: the worker's handler is at its first line; a function, and a coroutine.
+- *handler*: the worker's handler, a function or a coroutine, is at its first line.
 
 The due time is an instant of the server's clock, which on one machine is that of the client too. Pollers, consumer and
 worker are one process, as in a service that embeds the engine.
@@ -25,13 +25,13 @@ from bench.suite import Suite
 from shardq import Delivery, Engine, Task, Worker
 
 LEAD_S = 1.0
-"""Before the first: pushing is over, and everything sleeps."""
+"""The time before the first task is due: pushing is over, and everything sleeps."""
 
 PER_S = 50
-"""On the average: some 20 ms apart, so that the next finds the machine idle."""
+"""The mean rate. Tasks come some 20 ms apart, so that the next finds the machine idle."""
 
 GRACE_S = 5.0
-"""After the last was due; what has not come by then is reported as missing."""
+"""The wait after the last was due. Tasks that have not come by then are reported as missing."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -53,7 +53,7 @@ SUITE = Suite("lateness", "from due to ready, claimed and handled, on an idle ma
 
 
 def _push(engine: Engine, count: int) -> dict[str, int]:
-    """Tasks due at random instants, each with its instant as payload; due times in ms by id."""
+    """Pushes tasks due at random instants, each with its instant as payload. Returns due times in ms by id."""
     begin_ms = time.time_ns() // 1_000_000 + int(LEAD_S * 1000)
     dues = [begin_ms + random.randrange(1000 * count // PER_S) for _ in range(count)]
     ids = engine.push_many([Task(due_ms, at=due_ms / 1000) for due_ms in dues])
@@ -66,7 +66,7 @@ def _late_ms(delivery: Delivery) -> float:
 
 
 def _until_late(dues: dict[str, int], done: Callable[[], bool]) -> None:
-    """Until it is done, or too late for it."""
+    """Waits until it is done, or too late for it."""
     deadline_s = max(dues.values()) / 1000 + GRACE_S
     while not done() and time.time() < deadline_s:
         time.sleep(0.05)
@@ -94,7 +94,7 @@ def _claimed(stand: Stand, count: int) -> list[float]:
         consumer = engine.consumer()
 
         def consume() -> None:
-            # it answers with nothing once it is closed
+            # a closed consumer returns nothing
             while deliveries := consumer.claim(10, wait=GRACE_S + LEAD_S):
                 late_ms.extend(map(_late_ms, deliveries))
                 consumer.ack(deliveries)

@@ -1,5 +1,5 @@
-"""What a pending task costs the server in bytes, everything included: by payload, by length of the id, and by how many
-are in a shard, since tables double at the powers of two.
+"""The server's bytes for a pending task, everything included: by payload, by length of the id, and by the number of
+tasks in a shard, since tables double at the powers of two.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FILLS = (
 """Tasks of one shard: around 8,192, 16,384 and 32,768."""
 
 FEW_SHARDS = 4
-"""Enough tasks for a figure, in a tenth of a second."""
+"""Few shards give enough tasks for a figure, in a tenth of a second."""
 
 WARM_UP = 500
-"""Pushed, and removed again, before the first look: then the scripts are loaded."""
+"""Tasks that are pushed and removed again before the first look, so that the scripts are loaded."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -81,7 +81,7 @@ def _bytes(stand: Stand, shards: int, push: Callable[[Engine], object], count: i
 def _empty(stand: Stand, engine: Engine) -> int:
     engine.push_many(spread_tasks(WARM_UP))
     engine.purge(everything=True)
-    # closed at each look: connections and their buffers are no part of a task
+    # it is closed at each look, because connections and their buffers are no part of a task
     engine.close()
     return stand.memory()
 
@@ -93,7 +93,7 @@ def _by(stand: Stand, name: str, at: dict[str, float], tasks: Sequence[Task]) ->
 
 
 def _tasks(*, payload: str = PAYLOAD, length: int = 0) -> list[Task]:
-    """With ids of a given length, or with ours."""
+    """Returns tasks with ids of a given length, or with ours."""
     tasks = spread_tasks(FEW_SHARDS * PER_SHARD, at_least_s=FAR_S, payload=payload)
     if not length:
         return tasks
@@ -101,7 +101,7 @@ def _tasks(*, payload: str = PAYLOAD, length: int = 0) -> list[Task]:
 
 
 def _fills(stand: Stand) -> Iterator[Figure]:
-    """One engine that gets fuller."""
+    """Fills one engine step by step."""
     fills = stand.pick(FILLS[:2], FILLS)
     with stand.engine(shards=FEW_SHARDS) as engine:
         before, have = _empty(stand, engine), 0

@@ -1,7 +1,7 @@
-"""What a push costs: one at a time, in bulk, from threads and from coroutines.
+"""The cost of a push: one at a time, in bulk, from threads and from coroutines.
 
-Beside the one at a time: redis-py's bare SET of the same payload, one at a time on the same servers, in turns with it.
-Beside the bulk: the same push script driven by a C client, likewise in turns.
+redis-py's bare SET of the same payload, one at a time on the same servers, takes turns with the push one at a time. The
+same push script driven by a C client takes turns with the bulk.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from shardq import AsyncEngine, Buffer, Task
 from shardq.model.record import JSON
 
 TURN = 500
-"""One at a time: so many of ours, then so many of the other."""
+"""The number of single pushes, then of SETs, in a turn."""
 
 BULK = f"{limit.BATCH} a call, 1 shard"
-"""How the C client pushes."""
+"""The way in which the C client pushes."""
 
 THREADS = 8
 COROUTINES = 200
@@ -50,7 +50,7 @@ def _one(stand: Stand) -> Iterator[Figure]:
     value = JSON.encode(PAYLOAD)
     pushes, sets = Spent(), Spent()
     with stand.engine() as engine:
-        engine.push(PAYLOAD, delay=SPREAD_S)  # connects, and loads the script
+        engine.push(PAYLOAD, delay=SPREAD_S)  # this push connects, and loads the script
         for turn in range(turns):
             with stand.metering() as spent:
                 for _ in range(TURN):
@@ -70,7 +70,7 @@ def _one(stand: Stand) -> Iterator[Figure]:
 
 
 def _many(stand: Stand) -> Generator[Figure, None, float | None]:
-    """Returns the limit, if there is a C client."""
+    """Returns the limit where there is a C client."""
     count = stand.pick(5_000, 100_000)
     tasks = spread_tasks(count)
 
@@ -107,7 +107,7 @@ def _iter(stand: Stand, most: float | None) -> Iterator[Figure]:
 
 
 def _buffered(stand: Stand) -> Iterator[Figure]:
-    """Threads that go on and ask later whether their tasks are stored; and threads that wait for each task."""
+    """Threads go on and ask later whether their tasks are stored; then others wait for each of their tasks."""
     for title, each, push, aim in (
         ("asking later", stand.pick(500, 10_000), _push_then_ask, "aim: ≥ 80,000"),
         ("waiting for each", stand.pick(100, 1_000), _push_and_wait, "linger 2 ms"),
@@ -158,8 +158,8 @@ async def _pushed_by_coroutines(stand: Stand, name: str, each: int) -> Spent:
             for _ in range(times):
                 await engine.push(PAYLOAD, delay=next(_DELAYS))
 
-        await asyncio.gather(*(push(1) for _ in range(COROUTINES)))  # opens the connections
-        # metered by hand: the servers must not be asked from within the loop while it works
+        await asyncio.gather(*(push(1) for _ in range(COROUTINES)))  # these pushes open the connections
+        # it is metered by hand: the loop must not wait for the servers' answers while it works
         server, client, began = stand.cpu_s(), time.process_time(), time.perf_counter()
         await asyncio.gather(*(push(each) for _ in range(COROUTINES)))
         wall_s, client_s = time.perf_counter() - began, time.process_time() - client

@@ -15,7 +15,7 @@ PAYLOADS = (100, 4096)
 SHARD_COUNTS = (1, 16, 64)
 
 PUSHED_PER_S = 30_000
-"""Of the large ones, with some room."""
+"""The rate of pushing large payloads, with some room."""
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:

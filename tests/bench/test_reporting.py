@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as xml
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,16 +208,22 @@ def test_the_same_figures_give_the_same_files(whole: Path, tmp_path: Path) -> No
 
 A_LINE = Line("a line", [(0, 3), (4, 8.4)])
 
-PLOTS = {
-    "bars": bars("bars", [Bar("one", 3, aim=5), Bar("other", 2, strong=False)]),
-    "ranges": ranges("ranges", [Range("one", (1, 2, 3)), Range("other", (1, 2), strong=False)]),
-    "lines": lines("lines", [A_LINE, Line("dashed", [(0, 1), (4, 2)], dashed=True)], unit="ms", x_unit="s"),
-}
+
+def some_bars() -> str:
+    return bars("bars", [Bar("one", 3, aim=5), Bar("other", 2, strong=False)])
 
 
-@pytest.mark.parametrize("kind", PLOTS)
-def test_colours_and_the_font_are_those_of_the_style_in_light_and_in_dark(kind: str) -> None:
-    plot = PLOTS[kind]
+def some_ranges() -> str:
+    return ranges("ranges", [Range("one", (1, 2, 3)), Range("other", (1, 2), strong=False)])
+
+
+def some_lines() -> str:
+    return lines("lines", [A_LINE, Line("dashed", [(0, 1), (4, 2)], dashed=True)], unit="ms", x_unit="s")
+
+
+@pytest.mark.parametrize("drawn", [some_bars, some_ranges, some_lines])
+def test_colours_and_the_font_are_those_of_the_style_in_light_and_in_dark(drawn: Callable[[], str]) -> None:
+    plot = drawn()
     assert not re.search(r"#[0-9a-f]{6}\b|rgb|DejaVu", plot)
     file = standalone(plot)
     assert "prefers-color-scheme: dark" in file
@@ -224,28 +232,24 @@ def test_colours_and_the_font_are_those_of_the_style_in_light_and_in_dark(kind: 
     assert all(f"{name}:" in file for name in used)
 
 
-def texts(plot: str) -> list[str]:
-    return [text.text or "" for text in xml.fromstring(plot).iter("text")]
-
-
 def test_what_is_pointed_at_tells_its_figures() -> None:
     plot = xml.fromstring(bars("a title", [Bar('a <b> & "c"', 1234, "so many")]))
     assert [title.text for title in plot.iter("title")] == ["a title", 'a <b> & "c": 1,234: so many']
 
 
 @pytest.mark.parametrize(
-    ("plot", "ticks"),
+    ("drawn", "ticks"),
     [
-        (PLOTS["bars"], ["0", "1", "2", "3", "4", "5"]),
-        (ranges("", [Range("one", (0.3, 40))]), ["0.1", "1", "10", "100"]),
-        (ranges("", [Range("one", (1.0,))]), ["0.1", "1", "10"]),
-        (lines("", [A_LINE], unit="", x_unit=""), ["0", "1", "2", "3", "4", "0", "2", "4", "6", "8", "10"]),
-        (lines("", [Line("", [(-2, 0), (6.5, 0)])], unit="", x_unit=""), ["−2", "0", "2", "4", "6", "8"]),
-        (lines("", [A_LINE], unit="", x_unit="", x_ticks=[0, 4], log="y"), ["0", "4", "1", "10"]),
+        (some_bars, ["0", "1", "2", "3", "4", "5"]),
+        (partial(ranges, "", [Range("one", (0.3, 40))]), ["0.1", "1", "10", "100"]),
+        (partial(ranges, "", [Range("one", (1.0,))]), ["0.1", "1", "10"]),
+        (partial(lines, "", [A_LINE], unit="", x_unit=""), ["0", "1", "2", "3", "4", "0", "2", "4", "6", "8", "10"]),
+        (partial(lines, "", [Line("", [(-2, 0), (6.5, 0)])], unit="", x_unit=""), ["−2", "0", "2", "4", "6", "8"]),
+        (partial(lines, "", [A_LINE], unit="", x_unit="", x_ticks=[0, 4], log="y"), ["0", "4", "1", "10"]),
     ],
 )
-def test_axes_reach_from_tick_to_tick(plot: str, ticks: list[str]) -> None:
-    assert texts(plot)[: len(ticks)] == ticks
+def test_axes_reach_from_tick_to_tick(drawn: Callable[[], str], ticks: list[str]) -> None:
+    assert [text.text for text in xml.fromstring(drawn()).iter("text")][: len(ticks)] == ticks
 
 
 def test_names_of_lines_stand_in_the_order_of_their_ends_and_not_on_each_other() -> None:

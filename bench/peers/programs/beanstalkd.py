@@ -1,7 +1,7 @@
 """beanstalkd through greenstalk; puts are pipelined by hand, which its protocol allows and greenstalk does not offer.
 
-Its delays are whole seconds. To be due at an instant a task must be put whole seconds before it: ``push`` waits for
-that where few tasks are asked for, and else rounds up, so that the tasks of a burst are due within one second.
+Its delays are whole seconds. A task is due at an instant only if it is put whole seconds before: ``push`` waits for
+that where few tasks are asked for. It rounds up otherwise, so that the tasks of a burst are due within one second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ address = urlsplit(kit.url())
 place = (str(address.hostname), int(address.port or 0))
 
 SOON_S = 60.0
-"""Tasks due at different instants within this are put each at its own."""
+"""Tasks that are due at different instants within this time are put one by one."""
 
 
 def push() -> None:

@@ -1,5 +1,5 @@
-"""Celery: tasks with an ETA, one producer held while they are sent; one worker process of eight threads,
-which is faster here than one with a child.
+"""Celery: tasks with an ETA, sent by one producer that is kept; one worker process of eight threads, which is faster
+here than one with a child.
 """
 
 from __future__ import annotations

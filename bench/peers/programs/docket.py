@@ -1,7 +1,7 @@
 """docket: ``add_many``; a worker of eighty tasks at once.
 
-Each task at work takes a connection, and its client has a hundred: with more at once, tasks fail for want of one.
-When all eighty are at work it sleeps for ``minimum_check_interval``; that is left as its command has it.
+Each running task takes a connection, and the client has a hundred: more tasks at once fail because no connection is
+free. When all eighty run, the worker sleeps for ``minimum_check_interval``, which is the default of its command.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ handle = app.task(name="handle")(kit.handled)
 
 def push(dues: Sequence[float]) -> None:
     for due in dues:
-        # with a time zone: Huey cuts naive ones to whole seconds
+        # this time has a zone: Huey cuts naive ones to whole seconds
         handle.schedule(args=(kit.payload(due),), eta=datetime.fromtimestamp(due, UTC))
 
 

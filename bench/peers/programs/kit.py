@@ -1,9 +1,9 @@
-"""What every program shares: its two roles, and how it tells what it did. Standard library only.
+"""All programs share this module: their two roles, and how they tell what they did. It needs the standard library only.
 
-As *pusher* it reads orders from stdin, one JSON object a line, and answers each with a line when the tasks are stored.
-As *worker* it runs the peer's own worker, whose handler gives each payload to ``handled``. The payload begins with the
-instant at which the task is due, so the handler knows how late it is; what it finds stays in memory, and a thread
-writes it down twenty times a second, as 64-bit floats.
+A *pusher* reads orders from stdin, one JSON object a line, and answers each with a line when the tasks are stored. A
+*worker* runs the peer's own worker, whose handler gives each payload to ``handled``. A payload begins with the instant
+at which the task is due, so the handler knows how late it is. It keeps this in memory, and a thread writes it down
+twenty times a second, as 64-bit floats.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ DUE_CHARACTERS = 17
 """``1790000000.123000``: seconds since 1970, at the head of a payload."""
 
 WRITE_S = 0.05
-"""Between two looks at what was handled: no load, and soon enough to see the end of a run."""
+"""The time between two writes: often enough to see the end of a run, and no load."""
 
 _late = array("d")
 _writing = threading.Lock()
 
 
 def url() -> str:
-    """Where the tasks are kept."""
+    """Returns the URL of the server that keeps the tasks."""
     return os.environ["SHARDQ_PEERS_URL"]
 
 
 def role() -> str:
-    """``push`` or ``work``."""
+    """Returns ``push`` or ``work``."""
     return sys.argv[1]
 
 
 def payload(due: float) -> str:
-    """What is pushed."""
+    """Returns the payload of a task that is due then."""
     return f"{due:.6f}".ljust(PAYLOAD_CHARACTERS, "x")
 
 
 def handled(payload: str) -> None:
-    """The handler of all peers, at its first line: notes how late it is."""
+    """Notes how late a task is. Handlers of all peers call it in their first line."""
     _late.append(time.time() - float(payload[:DUE_CHARACTERS]))
     if _writing.acquire(blocking=False):
         threading.Thread(target=_write, name="notes", daemon=True).start()
@@ -67,7 +67,7 @@ def _write() -> None:
 
 
 def _forked() -> None:
-    # the thread stays with the parent, and what it noted too
+    # the thread and its notes stay with the parent
     global _writing
     _writing = threading.Lock()
     del _late[:]
@@ -77,11 +77,12 @@ os.register_at_fork(after_in_child=_forked)
 
 
 async def serve(push: Callable[[Sequence[float]], Awaitable[object]], *, chunk: int) -> None:
-    """Carries out orders until stdin ends: ``dues``, pushed ``chunk`` at a time, for ``seconds`` at most.
+    """Carries out orders until stdin ends. ``push`` stores ``chunk`` of the ``dues`` at a time, for ``seconds`` at
+    most.
 
     ``push`` returns when all of its tasks are stored.
     """
-    # what a library prints must not be taken for an answer
+    # a library's prints go to stderr, so that none is taken for an answer
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _tell(answers, {})
@@ -100,7 +101,7 @@ async def serve(push: Callable[[Sequence[float]], Awaitable[object]], *, chunk: 
 
 
 def serve_sync(push: Callable[[Sequence[float]], object], *, chunk: int) -> None:
-    """The same for a peer whose calls block."""
+    """Does the same for a peer whose calls block."""
 
     async def blocking(dues: Sequence[float]) -> None:
         push(dues)

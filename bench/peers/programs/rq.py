@@ -1,6 +1,6 @@
 """RQ: ``enqueue_at`` into a pipeline; its worker without a fork for each job, with the scheduler.
 
-It cuts due times to whole seconds, so a task is asked for at a whole second, and lateness counts from that.
+It cuts due times to whole seconds. Tasks are therefore due at whole seconds, and lateness counts from those.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SAQ: ``enqueue`` fifty at a time; a worker of a hundred jobs at once.
 
-Its due times are whole seconds, so a task is asked for at a whole second, and lateness counts from that.
+Its due times are whole seconds. Tasks are therefore due at whole seconds, and lateness counts from those.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""taskiq with taskiq-redis: a list of schedules, its scheduler looking every second, a stream for what is due.
+"""taskiq with taskiq-redis: a list of schedules, a scheduler that looks every second, and a stream for due tasks.
 
-Scheduler and receiver are one process here, by the API that taskiq has for that.
+Scheduler and receiver are one process, by the API that taskiq has for that.
 """
 
 from __future__ import annotations
