@@ -26,7 +26,7 @@ from tests.support.leaks import Leaks
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
-# Nobody breaks the shared cluster: it should not fail over because the machine was busy for two seconds.
+# No test breaks the shared cluster: it must not fail over because the machine was busy for two seconds.
 _CALM_NODE_TIMEOUT_MS = 15_000
 
 # A machine that stands still in an example is no failure of what is tried, and a run finds what the one before found:
@@ -39,8 +39,7 @@ hypothesis.settings.load_profile("certain")
 # Engines warn of servers that keep nothing on their disks: these would write a snapshot, but the time never comes.
 _UNSUSPECTED = {"save": "31536000 1000000000"}
 
-# In the background of a shell SIGINT is ignored, and processes inherit that: those that tests interrupt would not hear
-# it.
+# A shell ignores SIGINT in the background, and processes inherit that: those that tests interrupt would not get it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -63,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What was logged may be no Unicode, which a process that runs tests could not tell to the one that reports."""
+    """Makes captured logs valid Unicode, as a test process could not send others to the process that reports."""
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
@@ -93,7 +92,7 @@ def cluster(server_binary: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session", params=["single", "cluster"])
 def url(request: pytest.FixtureRequest, server_binary: Path) -> str:
-    """Where to connect to: a test runs on both, unless it parametrizes ``url`` indirectly with one."""
+    """The URL to connect to. A test runs on a server and on a cluster, unless it parametrizes ``url`` indirectly."""
     server: Server | Cluster = request.getfixturevalue(request.param)
     return server.url
 
@@ -112,7 +111,7 @@ def own_server(server_binary: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def replica(own_server: Server) -> Iterator[Server]:
-    """Of ``own_server``, and in step with it."""
+    """A replica of ``own_server``, in step with it."""
     own_server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")
     with Server(own_server.binary, options={"replicaof": own_server.address.replace(":", " ")}) as replica:
         wait_until(lambda: _online(own_server) == 1, "the replica is in step", timeout=30)
@@ -146,33 +145,33 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
 
 @pytest.fixture
 def engine(engines: Engines, url: str, name: str) -> Engine:
-    """Open, with a new name of its own, and without pollers."""
+    """An open engine with a new name, without pollers."""
     return engines.opened(url, name=name, shards=SHARDS, timeout=10.0)
 
 
 @pytest.fixture
 def running(engine: Engine) -> Engine:
-    """The same, dispatching."""
+    """The same engine, dispatching."""
     engine.start()
     return engine
 
 
 @pytest.fixture
 def consumer(engine: Engine) -> Consumer:
-    """Of the default topic."""
+    """A consumer of the default topic."""
     return engine.consumer()
 
 
 @pytest.fixture
 def servers(url: str) -> Iterator[Servers]:
-    """What ``url`` points to, from outside."""
+    """The servers behind ``url``, for plain commands."""
     with Servers(url) as servers:
         yield servers
 
 
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
-    """Every test ends its engines' threads and closes its sockets. The first fixture, so checked last."""
+    """Fails a test that leaves threads of an engine or open sockets. The first fixture, so it checks last."""
     leaks = Leaks()
     yield
     leaks.check()

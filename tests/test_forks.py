@@ -1,4 +1,4 @@
-"""After a fork the child's engine is as one that was never opened; what the parent's gave out is new, or says so."""
+"""After a fork the child's engine is like one that was never opened; objects of the parent are made anew, or say so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.workers import Worker
 
 
 def goes_well(case: str, url: str, name: str) -> None:
-    with Worker("tests.support.forking", case, url, name) as worker:
+    with Worker("tests.support.forked_engines", case, url, name) as worker:
         assert worker.said() == "OK"
 
 

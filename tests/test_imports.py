@@ -1,4 +1,4 @@
-"""What a program loads: of asyncio nothing that it has not asked for, and the names are all there nevertheless."""
+"""A program loads no asyncio that it has not asked for, and all names are there nevertheless."""
 
 from __future__ import annotations
 

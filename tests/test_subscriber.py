@@ -1,4 +1,4 @@
-"""Hearing counts on the node that owns the slot now: a subscriber leaves a master that hangs, or was cut off."""
+"""A subscription counts on the node that owns the slot: the subscriber leaves a master that hangs or was cut off."""
 
 from __future__ import annotations
 

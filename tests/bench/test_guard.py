@@ -1,4 +1,4 @@
-"""The guard's judgement: what falls below what is usual, and by how much it may."""
+"""The guard reports a ratio that is below its usual range, and allows for noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster bench: its model and its judging by hand, and one run of all of it on real clusters."""
+"""The cluster bench: its model and its verdicts on given numbers, and one whole run on real clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with others: its rules, its arithmetic, and shardq's own turn. The others are not installed here."""
+"""The comparison with other queues: its rules, its arithmetic, and shardq's own run. The others are not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: whole with any of its files missing, well formed, and nothing in it that has to be fetched."""
+"""The report is complete with any of its files missing, is well formed, and fetches nothing."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ SHARDS = 4
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Of who runs the commands. Its path is short, as a home's is: an embedded server's socket has room there."""
+    """A home directory for the commands. Its path is short, so that the path of an embedded server's socket fits."""
     with tempfile.TemporaryDirectory(prefix="home-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def shell(home: Path) -> Iterator[Shell]:
-    """No URL, no name."""
+    """Runs commands without a URL and a name."""
     shell = Shell(home, {})
     yield shell
     shell.end()
@@ -31,7 +31,7 @@ def shell(home: Path) -> Iterator[Shell]:
 
 @pytest.fixture
 def shardq(home: Path, url: str, name: str) -> Iterator[Shell]:
-    """URL and name in the environment."""
+    """Runs commands with URL and name in the environment."""
     shell = Shell(home, {"SHARDQ_URL": url, "SHARDQ_NAME": name})
     yield shell
     shell.end()
@@ -39,6 +39,6 @@ def shardq(home: Path, url: str, name: str) -> Iterator[Shell]:
 
 @pytest.fixture
 def engine(url: str, name: str) -> Iterator[Engine]:
-    """Open, on the same name, without pollers."""
+    """An open engine of the same name, without pollers."""
     with Engine(url, name=name, shards=SHARDS) as engine:
         yield engine

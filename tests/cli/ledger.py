@@ -1,4 +1,4 @@
-"""Lines to push, and what of them the server has."""
+"""Lines to push, and which of them the server has stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lines(objects: Iterable[Any]) -> str:
 
 
 def stored(engine: Engine) -> Counter[Any]:
-    """The payloads of all tasks, and how often each is there."""
+    """Returns the payloads of all tasks, and how often each is stored."""
     found = Counter[Any]()
     with Servers(str(engine.options.url)) as servers:
         for shard in engine.stats().shards:

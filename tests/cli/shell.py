@@ -1,4 +1,4 @@
-"""The installed ``shardq`` script, run as users run it: in a process of its own, with a home of its own."""
+"""The installed ``shardq`` script, run as users run it: in a process with a home directory of its own."""
 
 from __future__ import annotations
 

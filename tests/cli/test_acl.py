@@ -1,4 +1,4 @@
-"""acl: the line that it prints is taken by servers as it stands. What users can do with it is in tests/engine."""
+"""acl prints a line that servers accept as it is. What users with it can do is tested in ``tests/engine``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command where a standard stream is closed or takes nothing, and where Ctrl-C comes while it works."""
+"""Every command with a standard stream that is closed or takes nothing, and with Ctrl-C while it works."""
 
 from __future__ import annotations
 

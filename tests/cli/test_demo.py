@@ -1,4 +1,4 @@
-"""demo: small ones; that its books are right, and that nothing is left behind however it ends."""
+"""demo: its counts are right, and it leaves nothing behind however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""push --file that does not come to its end: what it says is what is stored, and the rest is pushed without doubles."""
+"""push --file that is interrupted reports exactly what is stored; run again, it pushes the rest without doubles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""push --file: many tasks, and what becomes of bad lines."""
+"""push --file pushes many tasks, and reports lines that are wrong."""
 
 from __future__ import annotations
 

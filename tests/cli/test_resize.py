@@ -1,4 +1,4 @@
-"""resize, expand, shrink and shards: what they say, and that they do it."""
+"""resize, expand, shrink and shards do what they say, and show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run: it dispatches, shows what it does, and ends at once when it is told to."""
+"""run dispatches, shows what it does, and ends at once when it is told to."""
 
 from __future__ import annotations
 

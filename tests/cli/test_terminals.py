@@ -1,4 +1,4 @@
-"""What a table shows on a terminal of any width, and in a locale of any encoding."""
+"""Tables on terminals of any width, and in locales of any encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user can do wrong: one line, an exit code, no traceback, no password."""
+"""A user's mistake is answered by one line and an exit code, without a traceback or a password."""
 
 from __future__ import annotations
 

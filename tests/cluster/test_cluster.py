@@ -1,4 +1,4 @@
-"""A cluster of processes, whole and broken on purpose."""
+"""A cluster of processes, intact and with parts of it killed."""
 
 from __future__ import annotations
 

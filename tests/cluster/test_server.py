@@ -1,4 +1,4 @@
-"""One server process: started, broken, started again, and never left behind."""
+"""One server process is started, killed, started again, and never left behind."""
 
 from __future__ import annotations
 

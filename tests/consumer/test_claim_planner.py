@@ -1,4 +1,4 @@
-"""How a claim is split over shards and topics: strict order, weighted shares, caps, and turns."""
+"""The split of a claim over shards and topics: strict order, weighted shares, limits, and turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that are good for a time only: buried when that is over, not run late."""
+"""A task that is not claimed before it expires is buried, not run late."""
 
 from __future__ import annotations
 

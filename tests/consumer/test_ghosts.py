@@ -1,4 +1,6 @@
-"""Entries of ready lists that nobody can be given, of tasks replaced or expired: no claim ends at them."""
+"""A claim and a forward pass over ghosts, the entries of tasks that were replaced or have expired, and find what is
+behind.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ MANY = 8000
 
 
 @pytest.fixture(params=["replaced", "expired"])
-def haunted(request: pytest.FixtureRequest, running: Engine) -> Engine:
+def with_ghosts(request: pytest.FixtureRequest, running: Engine) -> Engine:
     """So many of them, and behind them one task."""
     if request.param == "replaced":
         running.push_many([Task(n, id=f"i{n}") for n in range(MANY)])
@@ -35,8 +37,10 @@ def haunted(request: pytest.FixtureRequest, running: Engine) -> Engine:
 
 
 @pytest.mark.parametrize("wait", [0.0, 30.0])
-def test_a_claim_finds_what_is_behind_them(haunted: Engine, servers: Servers, consumer: Consumer, wait: float) -> None:
-    haunted.stop()
+def test_a_claim_finds_what_is_behind_them(
+    with_ghosts: Engine, servers: Servers, consumer: Consumer, wait: float
+) -> None:
+    with_ghosts.stop()
     before = script_calls(servers)
     (delivery,) = consumer.claim(1, wait=wait)
     assert delivery.payload == "last"
@@ -44,8 +48,8 @@ def test_a_claim_finds_what_is_behind_them(haunted: Engine, servers: Servers, co
     assert script_calls(servers) - before < MANY / 1000 + 40
 
 
-def test_forwarding_finds_what_is_behind_them(haunted: Engine, servers: Servers, name: str) -> None:
+def test_forwarding_finds_what_is_behind_them(with_ghosts: Engine, servers: Servers, name: str) -> None:
     theirs = f"{name}-theirs"
-    haunted.forward("", to=theirs)
+    with_ghosts.forward("", to=theirs)
     wait_until(lambda: servers.ask(slot_of(theirs), "LLEN", theirs) == 1, "it has arrived")
     servers.ask(slot_of(theirs), "DEL", theirs)

@@ -1,4 +1,4 @@
-"""Claims whose caller does not wait for the answer: what they were given goes back, and no attempt is counted."""
+"""A claim whose caller is interrupted gives back what it got, and counts no attempt."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_loop_that_is_left_settles_its_delivery_before_the_engine_is_closed(
 def test_a_claim_interrupted_in_the_main_thread(
     filled: Engine, own_server: Server, servers: Servers, topic: str
 ) -> None:
-    with Worker("tests.support.interrupted", own_server.url, filled.name, topic) as worker:
+    with Worker("tests.support.interrupted_claim", own_server.url, filled.name, topic) as worker:
         assert worker.said() == "ready"
         with unanswered(servers) as asked:
             worker.tell()

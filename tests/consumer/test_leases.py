@@ -1,4 +1,4 @@
-"""Whose a task is: what a consumer may still do with a delivery, and what changes nothing any more."""
+"""A consumer can settle a delivery while it holds the lease; after that its operations change nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
 
-Order = Callable[[Consumer, Delivery], None]
+Operation = Callable[[Consumer, Delivery], None]
 
-ORDERS: dict[str, Order] = {
+OPERATIONS: dict[str, Operation] = {
     "ack": lambda consumer, delivery: consumer.ack(delivery),
     "retry": lambda consumer, delivery: consumer.retry(delivery, delay=1),
     "bury": lambda consumer, delivery: consumer.bury(delivery, "why"),
@@ -24,9 +24,9 @@ ORDERS: dict[str, Order] = {
 }
 
 
-@pytest.fixture(params=ORDERS)
-def order(request: pytest.FixtureRequest) -> Order:
-    return ORDERS[request.param]
+@pytest.fixture(params=OPERATIONS)
+def operation(request: pytest.FixtureRequest) -> Operation:
+    return OPERATIONS[request.param]
 
 
 def lost(engine: Engine, id: str) -> bool:
@@ -42,7 +42,7 @@ def stopped(running: Engine, servers: Servers, name: str) -> dict[bytes, bytes]:
     return servers.held(name)
 
 
-def test_a_late_order_changes_nothing(running: Engine, servers: Servers, name: str, order: Order) -> None:
+def test_a_late_operation_changes_nothing(running: Engine, servers: Servers, name: str, operation: Operation) -> None:
     id = running.push("x")
     holder, other = running.consumer(lease=0.15), running.consumer()
     (late,) = claim(holder, 1)
@@ -50,15 +50,15 @@ def test_a_late_order_changes_nothing(running: Engine, servers: Servers, name: s
     (present,) = claim(other, 1)
     before = stopped(running, servers, name)
     with pytest.raises(LeaseLost) as caught:
-        order(holder, late)
+        operation(holder, late)
     assert caught.value.ids == [id]
     assert servers.held(name) == before
     other.ack(present)
     assert state_of(running, id) == "gone"
 
 
-def test_an_order_after_the_lease_was_taken_back_and_before_another_has_it(
-    running: Engine, servers: Servers, name: str, order: Order
+def test_an_operation_after_the_lease_was_taken_back_and_before_another_has_it(
+    running: Engine, servers: Servers, name: str, operation: Operation
 ) -> None:
     id = running.push("x")
     holder = running.consumer(lease=0.15)
@@ -66,11 +66,11 @@ def test_an_order_after_the_lease_was_taken_back_and_before_another_has_it(
     wait_until(lambda: state_of(running, id) == "ready", "its lease has run out")
     before = stopped(running, servers, name)
     with pytest.raises(LeaseLost):
-        order(holder, late)
+        operation(holder, late)
     assert servers.held(name) == before
 
 
-def test_a_delivery_is_settled_once(running: Engine, servers: Servers, name: str, order: Order) -> None:
+def test_a_delivery_is_settled_once(running: Engine, servers: Servers, name: str, operation: Operation) -> None:
     for first in ("retry", "bury"):
         put(running, "ready", id=first)
         consumer = running.consumer()
@@ -78,7 +78,7 @@ def test_a_delivery_is_settled_once(running: Engine, servers: Servers, name: str
         consumer.retry(delivery, delay=FAR_S) if first == "retry" else consumer.bury(delivery, "why")
     before = stopped(running, servers, name)
     with pytest.raises(LeaseLost):
-        order(consumer, delivery)
+        operation(consumer, delivery)
     assert servers.held(name) == before
 
 
@@ -121,16 +121,16 @@ def test_an_ack_that_crosses_extensions_is_good(running: Engine, consumer: Consu
     assert counted(running).leased == 0
 
 
-def test_a_lease_that_was_revoked_by_a_replacing_push(running: Engine, order: Order) -> None:
+def test_a_lease_that_was_revoked_by_a_replacing_push(running: Engine, operation: Operation) -> None:
     consumer = running.consumer()
     put(running, "ready", id="one", payload="old")
     (delivery,) = claim(consumer, 1)
     running.push("new", id="one", on_conflict="replace", delay=FAR_S)
-    if order is ORDERS["ack"]:
-        order(consumer, delivery)  # nobody's mistake
+    if operation is OPERATIONS["ack"]:
+        operation(consumer, delivery)  # nobody's mistake
     else:
         with pytest.raises(LeaseLost):
-            order(consumer, delivery)
+            operation(consumer, delivery)
     task = running.get("one")
     assert task is not None
     assert (task.state, task.payload, task.failures) == ("scheduled", "new", 0)
@@ -148,7 +148,7 @@ def test_many_at_once_over_all_shards(running: Engine, consumer: Consumer) -> No
     assert {d.id for d in deliveries} == set(ids)
 
 
-def test_some_of_many_are_lost(running: Engine, order: Order) -> None:
+def test_some_of_many_are_lost(running: Engine, operation: Operation) -> None:
     running.push_many([Task(n) for n in range(40)])
     long = running.consumer()
     gone, held = claim(long, 20), claim(long, 20)
@@ -161,11 +161,11 @@ def test_some_of_many_are_lost(running: Engine, order: Order) -> None:
             "retry": lambda: long.retry([*gone, *held], delay=FAR_S),
             "bury": lambda: long.bury([*gone, *held], "why"),
             "extend": lambda: long.extend([*gone, *held], 60),
-        }[next(name for name, each in ORDERS.items() if each is order)]()
+        }[next(name for name, each in OPERATIONS.items() if each is operation)]()
     assert sorted(caught.value.ids) == sorted(d.id for d in gone)
     states = {state_of(running, d.id) for d in held}
     expected = {"ack": "gone", "retry": "scheduled", "bury": "dead", "extend": "leased"}
-    assert states == {expected[next(name for name, each in ORDERS.items() if each is order)]}
+    assert states == {expected[next(name for name, each in OPERATIONS.items() if each is operation)]}
 
 
 def test_a_cancelled_ready_task_is_never_delivered(running: Engine, consumer: Consumer) -> None:

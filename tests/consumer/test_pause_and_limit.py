@@ -1,4 +1,4 @@
-"""Pausing and limiting topics: for the whole fleet, whoever says it and whichever process claims."""
+"""Pauses and limits of topics hold for the whole fleet, whichever process sets them and whichever claims."""
 
 from __future__ import annotations
 

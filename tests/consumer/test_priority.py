@@ -1,4 +1,4 @@
-"""Topics in strict order and by weight, over all shards, as consumers see it."""
+"""Consumers get topics in strict order, or by weight, over all shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of a cluster is lost: its shards give nothing until its replica takes over, and hold no other shard back."""
+"""Shards whose node is lost give nothing until its replica takes over, and hold up no other shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim that strategy is woken by what comes, at once and alone; until then it asks nobody."""
+"""A waiting claim is woken at once by a task that arrives, and alone; until then it asks no server."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def asked_during(servers: Servers, seconds: float) -> int:
 
 
 def test_a_whole_wait_costs_two_looks(engine: Engine, servers: Servers, all_wait: Callable[..., set[str]]) -> None:
-    leave_name(engine, all_wait)  # opens the room, and subscribes
+    leave_name(engine, all_wait)  # opens the registry, and subscribes
     consumer = engine.consumer()
     before = script_calls(servers)
     consumer.claim(1, wait=0.5)

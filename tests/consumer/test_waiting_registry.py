@@ -1,4 +1,4 @@
-"""Who strategy in a process and which lists know it: messages find one waiter each, and none is lost."""
+"""The registry of waiters in a process: each wake-up message reaches one waiter, and none is lost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_who_was_woken_and_took_from_another_list_hands_on() -> None:
     waiters.wakeup_received(MAIL)
     waiters.ask(one.waiter)
     waiters.ask(other.waiter)
-    # it found something in A and had no room for it; in B, too, but for B other names were drawn
+    # it found something in A and had no consumer free for it; in B, too, but for B other names were drawn
     assert waiters.leave(one.waiter, [A, B]) == [A]
     assert waiters.take_back(A)
     assert not waiters.take_back(B)

@@ -1,4 +1,4 @@
-"""What a waiting claim does next, step by step: two looks, then sleep, and where again after it."""
+"""The steps of a waiting claim: two looks, then sleep; and after a wake-up, which shards are asked."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SHARDS = 3
 UNTIL = 100.0
 
 
-class Hall:
-    """As much of a room as the steps look at."""
+class KnownWakeups:
+    """The part of ``Wakeups`` that the steps use."""
 
     def __init__(self) -> None:
         self.waiters = WaiterRegistry()
-        self.deaf: set[int] = set()
+        self.unsubscribed: set[int] = set()
 
     def is_subscribed(self, keys: ShardKeys) -> bool:
-        return keys.shard not in self.deaf
+        return keys.shard not in self.unsubscribed
 
     def registered(self, *shards: int) -> None:
         """The answer of a claim that found these empty."""
@@ -43,50 +43,50 @@ def claims() -> Claims:
 
 
 @pytest.fixture
-def hall() -> Hall:
-    return Hall()
+def wakeups() -> KnownWakeups:
+    return KnownWakeups()
 
 
 @pytest.fixture
-def strategy(claims: Claims, hall: Hall) -> WaitStrategy:
+def strategy(claims: Claims, wakeups: KnownWakeups) -> WaitStrategy:
     waiter = Waiter([""], lambda: None)
-    hall.waiters.enter(waiter)
-    return WaitStrategy(claims, cast(Wakeups, hall), waiter, UNTIL)
+    wakeups.waiters.enter(waiter)
+    return WaitStrategy(claims, cast(Wakeups, wakeups), waiter, UNTIL)
 
 
-def asleep(strategy: WaitStrategy, hall: Hall) -> Sleep:
+def asleep(strategy: WaitStrategy, wakeups: KnownWakeups) -> Sleep:
     """To the point where every list knows us."""
     assert strategy.step(0.0) == ClaimFrom([0, 1, 2], registering=False)
     assert strategy.step(0.0) == ClaimFrom([0, 1, 2], registering=True)
-    hall.registered(0, 1, 2)
+    wakeups.registered(0, 1, 2)
     step = strategy.step(0.0)
     assert isinstance(step, Sleep)
     return step
 
 
-def test_going_idle_takes_two_looks_and_then_a_long_sleep(strategy: WaitStrategy, hall: Hall) -> None:
-    assert 0.8 * RECHECK_S <= asleep(strategy, hall).seconds <= (1.2 + STAGGER) * RECHECK_S
+def test_going_idle_takes_two_looks_and_then_a_long_sleep(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    assert 0.8 * RECHECK_S <= asleep(strategy, wakeups).seconds <= (1.2 + STAGGER) * RECHECK_S
 
 
-def test_woken_it_asks_only_where_it_is_not_known(strategy: WaitStrategy, hall: Hall) -> None:
-    asleep(strategy, hall)
-    hall.waiters.wakeup_received((1, ""))
+def test_woken_it_asks_only_where_it_is_not_known(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    asleep(strategy, wakeups)
+    wakeups.waiters.wakeup_received((1, ""))
     assert strategy.step(1.0) == ClaimFrom([1], registering=False)
     assert strategy.step(1.0) == ClaimFrom([1], registering=True)
-    hall.registered(1)
+    wakeups.registered(1)
     assert isinstance(strategy.step(1.0), Sleep)
 
 
-def test_woken_for_nothing_it_asks_nobody(strategy: WaitStrategy, hall: Hall) -> None:
-    asleep(strategy, hall)
+def test_woken_for_nothing_it_asks_nobody(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    asleep(strategy, wakeups)
     assert isinstance(strategy.step(1.0), Sleep)
 
 
 def test_after_a_whole_sleep_it_asks_for_lengths_and_now_and_then_leaves_its_names_again(
-    strategy: WaitStrategy, hall: Hall
+    strategy: WaitStrategy, wakeups: KnownWakeups
 ) -> None:
     strategy.until = 1000.0
-    asleep(strategy, hall)
+    asleep(strategy, wakeups)
     now = 0.0
     for _ in range(2):
         for _ in range(FULL_RECHECK_EVERY - 1):
@@ -95,22 +95,22 @@ def test_after_a_whole_sleep_it_asks_for_lengths_and_now_and_then_leaves_its_nam
             assert isinstance(strategy.step(now), Sleep)
         now += 1.2 * RECHECK_S
         assert strategy.step(now) == ClaimFrom([0, 1, 2], registering=True)
-        hall.registered(0, 1, 2)
+        wakeups.registered(0, 1, 2)
         assert isinstance(strategy.step(now), Sleep)
 
 
-def test_a_list_that_is_not_empty_though_nobody_said_so(strategy: WaitStrategy, hall: Hall) -> None:
-    asleep(strategy, hall)
+def test_a_list_that_is_not_empty_though_nobody_said_so(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    asleep(strategy, wakeups)
     now = 1.2 * RECHECK_S
     assert strategy.step(now) == AskLengths(range(SHARDS))
-    hall.waiters.not_empty([(1, "")])
+    wakeups.waiters.not_empty([(1, "")])
     assert strategy.step(now) == ClaimFrom([1], registering=False)
     assert strategy.step(now) == ClaimFrom([1], registering=True)
 
 
-def test_of_many_that_wait_one_looks_for_all(strategy: WaitStrategy, hall: Hall, claims: Claims) -> None:
-    asleep(strategy, hall)
-    others = [WaitStrategy(claims, cast(Wakeups, hall), Waiter([""], lambda: None), UNTIL) for _ in range(20)]
+def test_of_many_that_wait_one_looks_for_all(strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims) -> None:
+    asleep(strategy, wakeups)
+    others = [WaitStrategy(claims, cast(Wakeups, wakeups), Waiter([""], lambda: None), UNTIL) for _ in range(20)]
     assert all(isinstance(other.step(0.0), Sleep) for other in others)
     first, *rest = others
     now = 1.2 * RECHECK_S
@@ -121,64 +121,66 @@ def test_of_many_that_wait_one_looks_for_all(strategy: WaitStrategy, hall: Hall,
     assert len({step.seconds for step in sleeps if isinstance(step, Sleep)}) == len(sleeps)
 
 
-def test_claims_too_short_for_a_whole_sleep_look_again_too(hall: Hall, claims: Claims) -> None:
+def test_claims_too_short_for_a_whole_sleep_look_again_too(wakeups: KnownWakeups, claims: Claims) -> None:
     now, looked = 0.0, list[float]()
     while now < 3 * RECHECK_S:
-        strategy = WaitStrategy(claims, cast(Wakeups, hall), Waiter([""], lambda: None), now + 0.5)
+        strategy = WaitStrategy(claims, cast(Wakeups, wakeups), Waiter([""], lambda: None), now + 0.5)
         while (step := strategy.step(now)) is not None:
             if isinstance(step, Sleep):
                 now += step.seconds
             elif isinstance(step, AskLengths):
                 looked.append(now)
             elif step.registering:
-                hall.registered(*step.shards)
+                wakeups.registered(*step.shards)
     assert len(looked) in (2, 3)
 
 
-def test_no_sleep_is_longer_than_the_time_left(strategy: WaitStrategy, hall: Hall) -> None:
+def test_no_sleep_is_longer_than_the_time_left(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
     strategy.until = 3.0
-    assert asleep(strategy, hall).seconds == 3.0
+    assert asleep(strategy, wakeups).seconds == 3.0
     assert strategy.step(3.0) is None
 
 
-def test_a_wake_up_at_the_very_end_is_still_answered(strategy: WaitStrategy, hall: Hall) -> None:
+def test_a_wake_up_at_the_very_end_is_still_answered(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
     strategy.until = 3.0
-    asleep(strategy, hall)
-    hall.waiters.wakeup_received((2, ""))
+    asleep(strategy, wakeups)
+    wakeups.waiters.wakeup_received((2, ""))
     assert strategy.step(3.0) == ClaimFrom([2], registering=False)
     assert strategy.step(3.0) == ClaimFrom([2], registering=True)
-    hall.registered(2)
+    wakeups.registered(2)
     assert strategy.step(3.0) is None
 
 
-def test_no_name_is_left_where_a_wake_up_would_not_be_heard(strategy: WaitStrategy, hall: Hall) -> None:
-    hall.deaf = {1}
+def test_no_name_is_left_where_a_wake_up_would_not_be_heard(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    wakeups.unsubscribed = {1}
     assert strategy.step(0.0) == ClaimFrom([0, 1, 2], registering=False)
     assert strategy.step(0.0) == ClaimFrom([0, 2], registering=True)
-    hall.registered(0, 2)
+    wakeups.registered(0, 2)
     assert strategy.step(0.0) == Sleep(UNSUBSCRIBED_S)
     assert strategy.step(UNSUBSCRIBED_S) == ClaimFrom([1], registering=False)
     assert strategy.step(UNSUBSCRIBED_S) == Sleep(UNSUBSCRIBED_S)
-    hall.deaf = set()
+    wakeups.unsubscribed = set()
     assert strategy.step(2 * UNSUBSCRIBED_S) == ClaimFrom([1], registering=False)
     assert strategy.step(2 * UNSUBSCRIBED_S) == ClaimFrom([1], registering=True)
 
 
-def test_lists_that_others_are_emptying_are_asked_again_soon(strategy: WaitStrategy, hall: Hall) -> None:
+def test_lists_that_others_are_emptying_are_asked_again_soon(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
     strategy.step(0.0)
     strategy.step(0.0)
-    hall.registered(0, 1)  # and shard 2 was not empty, but gave nothing
+    wakeups.registered(0, 1)  # and shard 2 was not empty, but gave nothing
     assert strategy.step(0.0) == Sleep(CONTENDED_S)
     assert strategy.step(CONTENDED_S) == ClaimFrom([2], registering=False)
 
 
-def test_a_limited_topic_is_asked_for_when_it_may_be_had(strategy: WaitStrategy, hall: Hall, claims: Claims) -> None:
+def test_a_limited_topic_is_asked_for_when_it_may_be_had(
+    strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims
+) -> None:
     now = time.monotonic()
     strategy.until = now + UNTIL
     claims.limiter.denied[""] = now + 0.7
     strategy.step(now)
     strategy.step(now)
-    hall.registered(0, 1)
+    wakeups.registered(0, 1)
     step = strategy.step(now)
     assert isinstance(step, Sleep)
     assert step.seconds == pytest.approx(0.7)
@@ -191,9 +193,9 @@ def test_while_all_topics_are_paused_it_only_sleeps(strategy: WaitStrategy, clai
     assert isinstance(strategy.step(0.0), ClaimFrom)
 
 
-def test_what_it_was_woken_for_is_its_own_until_it_looks(strategy: WaitStrategy, hall: Hall) -> None:
-    asleep(strategy, hall)
-    hall.waiters.wakeup_received((1, ""))
+def test_what_it_was_woken_for_is_its_own_until_it_looks(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    asleep(strategy, wakeups)
+    wakeups.waiters.wakeup_received((1, ""))
     assert strategy.waiter.woken_for == {(1, "")}
     strategy.step(1.0)
     assert strategy.waiter.woken_for == set()

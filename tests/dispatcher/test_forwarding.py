@@ -1,4 +1,4 @@
-"""forward: a topic's payloads on somebody's list, byte for byte, by the script and by the relay."""
+"""forward puts a topic's payloads on a list of the user's, byte for byte, by the script and by the relay."""
 
 from __future__ import annotations
 

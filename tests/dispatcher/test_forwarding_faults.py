@@ -1,4 +1,4 @@
-"""Routes that can't be served: in stats with topic, list and reason, and in the log once for a cause."""
+"""Routes that can't be served are in stats() with topic, list and reason, and in the log once for each cause."""
 
 from __future__ import annotations
 

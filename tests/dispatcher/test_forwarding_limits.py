@@ -1,4 +1,4 @@
-"""A forwarded topic keeps to its rate, has no limit on what runs at once, and is nobody else's."""
+"""A forwarded topic keeps to its rate, takes no concurrency limit, and is given to no consumer."""
 
 from __future__ import annotations
 

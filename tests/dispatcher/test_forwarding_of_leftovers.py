@@ -1,4 +1,6 @@
-"""What is ready on a routed topic is forwarded at once, whoever moved it: one that left, or that heard no answer."""
+"""Ready tasks of a routed topic are forwarded at once, also when the process that dispatched them left or got no
+answer.
+"""
 
 from __future__ import annotations
 

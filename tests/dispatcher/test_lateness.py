@@ -1,4 +1,4 @@
-"""The histogram of latenesses: never better than the truth, never much worse."""
+"""The histogram of latenesses never reports less than the truth, and never much more."""
 
 from __future__ import annotations
 

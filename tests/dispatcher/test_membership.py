@@ -1,4 +1,4 @@
-"""Several processes: every shard has one poller, whoever comes, goes, or dies."""
+"""Every shard has one poller among several processes, whichever of them starts, stops or dies."""
 
 from __future__ import annotations
 

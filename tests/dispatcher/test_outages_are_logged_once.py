@@ -1,4 +1,4 @@
-"""One event, one line in the log, whoever notices it; each shard still says in stats() why it fails."""
+"""One outage is one line in the log, however many pollers notice it; stats() says why each shard fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a poller sleeps: exactly until something is due, less what it takes to get there."""
+"""A poller sleeps exactly until the next task is due, less the time that its wake-up takes."""
 
 from __future__ import annotations
 

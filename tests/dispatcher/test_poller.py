@@ -1,5 +1,6 @@
-"""The pollers of one process: exact sleep, the bell, errors, and a prompt end. What there is of threads only: the
-asyncio engine's pollers are the same."""
+"""The pollers of one process: exact sleep, wake-ups, errors, and a prompt end. On threads only, as the asyncio engine
+has the same pollers.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_an_earlier_task_is_dispatched_at_once(engine: Engine, servers: Servers,
         assert dispatched_after(engine, Task(n, delay=0.05)) < NOT_ASLEEP_S
 
 
-def test_orders_that_make_something_due_wake_the_poller(engine: Engine) -> None:
+def test_operations_that_make_something_due_wake_the_poller(engine: Engine) -> None:
     started(engine)
     id = engine.push("x", delay=FAR_S)
     engine.reschedule(id, delay=0)
@@ -95,7 +96,7 @@ def test_a_lost_subscription_heals(engine: Engine, servers: Servers, caplog: pyt
     for _ in range(3):
         # a poller may run before its bell is heard
         wait_until(lambda: sum(servers.ask_all("CLIENT", "KILL", "TYPE", "pubsub")), "there was something to lose")
-        # While deaf the pollers look every 250 ms, so nothing is much late; and then they hear again.
+        # Unsubscribed pollers look every 250 ms, so nothing is much late; and then they are subscribed again.
         assert dispatched_after(engine, Task("x")) < NOT_ASLEEP_S
         wait_until(lambda: prompt(engine), "pushes ring the pollers again", timeout=60)
     # a server that stands still is an error of others
@@ -104,7 +105,7 @@ def test_a_lost_subscription_heals(engine: Engine, servers: Servers, caplog: pyt
 
 
 def prompt(engine: Engine) -> bool:
-    """Ten tasks in a row are dispatched faster than a deaf poller would."""
+    """Ten tasks in a row are dispatched faster than an unsubscribed poller would."""
     return all(dispatched_after(engine, Task(n)) < 0.1 for n in range(10))
 
 

@@ -1,4 +1,4 @@
-"""A dispatcher that is stopped while its relay or its migrator is being started: it ends, and so do they."""
+"""A dispatcher that is stopped while its relay or its migrator is being started ends, and so do they."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small calls for the tests of the drivers, and keys in a wanted slot."""
+"""Small calls for the tests of the drivers, and keys in a given range of slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def script_call(text: str, *keys: str, words: tuple[str, ...] = (), resend: Call
 
 
 def store(key: str, field: str) -> Call[Any]:
-    """Counts a field up; sent again after a loss, it only sees to it that the field is there."""
+    """Counts a field up; a resend only makes sure that the field exists."""
     return script_call(STORE, key, words=(field,), resend=script_call(STORE_ONCE, key, words=(field,)))
 
 
@@ -55,5 +55,5 @@ def keys_of(name: str, count: int) -> list[str]:
 
 
 def key_in(name: str, slots: range) -> str:
-    """Some key whose slot is in a range, with a tag to put more beside it."""
+    """Returns a key whose slot is in a range, with a tag, so that other keys can be in the same slot."""
     return next(key for n in itertools.count() if slot_of(key := f"{name}:{{{n}}}") in slots)

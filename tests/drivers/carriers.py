@@ -1,4 +1,4 @@
-"""Both drivers behind one face, so that one test text runs on both."""
+"""Both drivers behind one interface, so that one test runs on both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Carrier(Protocol):
-    """What the tests use of a driver."""
+    """The part of a driver that tests use."""
 
     @property
     def server_version(self) -> str: ...
@@ -103,7 +103,7 @@ class Carriers:
         self._made: list[Driver | AsyncCarrier] = []
 
     def make(self, url: str, **options: Any) -> Carrier:
-        """Not open yet."""
+        """Makes a driver that is not open yet."""
         settings = Settings.from_url(url, **options)
         made = Driver(settings) if self.kind == "sync" else AsyncCarrier(settings)
         self._made.append(made)

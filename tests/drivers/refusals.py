@@ -1,4 +1,4 @@
-"""What opening a connection that can't work comes to: told at once, with nothing secret in it."""
+"""Checks that opening a connection that can't work fails at once, with an error that holds no secret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = "wrong9"
 
 
 def told_at_once(carriers: Carriers, url: str, error: type[ShardqError], *, protocol: int = 3) -> str:
-    """The message of the error that opening ends in, long before its time is over."""
+    """Returns the message of the error with which opening fails, long before its timeout."""
     carrier = carriers.make(url, connect_timeout=RETRY_FOR_S, protocol=protocol)
     begun = time.monotonic()
     with pytest.raises(ShardqError) as caught:

@@ -1,4 +1,4 @@
-"""A poller's line and a subscriber's pub/sub connection: their own connections, and ending them from another thread."""
+"""Dedicated connections of pollers and of the subscriber, and interrupting them from another thread."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_half_of_the_connections_may_be_on_loan(own_server: Server, name: str) -
     driver.close()
 
 
-def test_an_ear_hears(driver: Driver, name: str) -> None:
+def test_a_subscription_gets_messages(driver: Driver, name: str) -> None:
     pubsub = driver.pubsub(driver.node_of(slot_of(name)))
     pubsub.send("SSUBSCRIBE", name)
     assert pubsub.read(5) == [b"ssubscribe", name.encode(), 1]
@@ -131,7 +131,7 @@ def test_an_ear_hears(driver: Driver, name: str) -> None:
     pubsub.close()
 
 
-def test_an_ear_is_woken(driver: Driver) -> None:
+def test_a_subscription_is_woken(driver: Driver) -> None:
     pubsub = driver.pubsub(driver.nodes()[0])
     threading.Timer(0.1, pubsub.wake).start()
     begun = time.monotonic()
@@ -146,7 +146,7 @@ def test_an_ear_is_woken(driver: Driver) -> None:
     pubsub.wake()  # too late is harmless
 
 
-def test_an_ear_dies_with_its_server(own_server: Server) -> None:
+def test_a_subscription_ends_with_its_server(own_server: Server) -> None:
     driver = opened(own_server)
     pubsub = driver.pubsub(driver.nodes()[0])
     own_server.kill()
@@ -158,7 +158,7 @@ def test_an_ear_dies_with_its_server(own_server: Server) -> None:
     driver.close()
 
 
-def test_an_ear_at_the_wrong_node(cluster: Cluster, name: str) -> None:
+def test_a_subscription_at_the_wrong_node(cluster: Cluster, name: str) -> None:
     driver = Driver(Settings.from_url(cluster.url))
     driver.open()
     wrong = next(node for node in driver.nodes() if node != driver.node_of(slot_of(name)))
@@ -170,9 +170,9 @@ def test_an_ear_at_the_wrong_node(cluster: Cluster, name: str) -> None:
     driver.close()
 
 
-def test_an_ear_that_may_not_listen(own_server: Server, name: str) -> None:
-    own_server.ask("ACL", "SETUSER", "deaf", "on", ">pw9", "~*", "+@all", "resetchannels")
-    driver = Driver(Settings.from_url(f"redis://deaf:pw9@{own_server.address}"))
+def test_a_subscription_that_is_not_permitted(own_server: Server, name: str) -> None:
+    own_server.ask("ACL", "SETUSER", "unsubscribed", "on", ">pw9", "~*", "+@all", "resetchannels")
+    driver = Driver(Settings.from_url(f"redis://unsubscribed:pw9@{own_server.address}"))
     driver.open()
     pubsub = driver.pubsub(driver.nodes()[0])
     pubsub.send("SSUBSCRIBE", name)

@@ -1,4 +1,4 @@
-"""Passwords, permissions and memory: told at once, and without the password."""
+"""Errors of passwords, permissions and memory come at once, and show no password."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""File descriptors and clients, of which a process and a server allow so many: too few are told at the start, and by
-the error of what finds none left.
+"""Too few file descriptors, or too few clients allowed by a server, are reported at the start and by the errors that
+follow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCRIPT = Path(sys.executable).parent / "shardq"
 @pytest.mark.parametrize("case", ["told", "opening", "open", "polling", "many"])
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_in_a_process_that_may_have_few_files_open(case: str, kind: Kind, url: str, name: str) -> None:
-    with Worker("tests.support.limited", case, kind, url, name) as worker:
+    with Worker("tests.support.few_descriptors", case, kind, url, name) as worker:
         assert worker.said() == "OK"
 
 

@@ -1,4 +1,4 @@
-"""The translation table: every word of a server, every kind of exception."""
+"""The table of translations: every error code of a server and every kind of exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A master that takes connections and says nothing, with many callers who all want one: one dials, all learn of it."""
+"""A master that accepts connections and does not answer, with many callers: one of them dials, and all learn the
+outcome.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many calls at once: every one answered, none held back by another's node, no connection left out of step."""
+"""Many calls at once: each is answered, none waits for another's node, and no connection is left out of step."""
 
 from __future__ import annotations
 

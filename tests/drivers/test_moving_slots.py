@@ -1,4 +1,4 @@
-"""A cluster whose slots move and whose masters die, under both drivers."""
+"""Both drivers follow slots that move and masters that die."""
 
 from __future__ import annotations
 

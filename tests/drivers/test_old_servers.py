@@ -1,4 +1,4 @@
-"""Servers that are too old. None can be had: a few lines that speak like one stand in, here alone."""
+"""Servers that are too old are refused. As none can be installed, a few lines of this file answer like one."""
 
 from __future__ import annotations
 

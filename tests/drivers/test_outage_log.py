@@ -1,4 +1,4 @@
-"""What the log says of a node that fails: once, and once when it is over, however many notice."""
+"""A node that fails is logged once, and once when the outage is over, however many calls notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound of connections, and forks. Sync only: asyncio shares connections, and a loop does not survive a fork."""
+"""The bound of connections, and forks. On the sync driver only, as a loop does not survive a fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether replicas have what was written: asked of both drivers, on servers with replicas and without."""
+"""Both drivers tell if replicas have what was written, on servers with replicas and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that restart, die, hang and load: what waiting can solve never reaches the caller."""
+"""Servers that restart, die, hang and load: a fault that waiting can solve never reaches the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about one call: pure, with a clock that the tests set."""
+"""The decisions about one call, without I/O, with a clock that the tests set."""
 
 from __future__ import annotations
 

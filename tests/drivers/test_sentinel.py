@@ -1,4 +1,4 @@
-"""Sentinels name the master; only its own word that it is one counts."""
+"""Sentinels name the master; the driver believes it only when that server says that it is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs: every scheme, what is refused, and that no password is ever shown."""
+"""URLs of every scheme are read or refused, and no password is ever shown."""
 
 from __future__ import annotations
 

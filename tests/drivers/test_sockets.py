@@ -1,4 +1,4 @@
-"""Connecting: names with several addresses or none, one deadline over all of it, and what the sockets are set to."""
+"""Connecting: names with several addresses or none, one deadline for all of them, and the socket options."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from shardq.drivers.sync import Driver
 from shardq.errors import InvalidUrl, Unavailable
 from tests.drivers.calls import command, keys_of, script_call, store
 from tests.drivers.carriers import Carriers
+from tests.drivers.not_redis import Web, serving
 from tests.drivers.refusals import SECRET, told_at_once
-from tests.drivers.strangers import Web, serving
 from tests.support import certificates
 
 
@@ -56,7 +56,7 @@ def test_many_calls(carriers: Carriers, server: Server, files: Path, name: str) 
     assert [answer for _, answer in carrier.call_all(enumerate(calls))] == [[payload.encode()] * 2] * 50
 
 
-def test_an_ear_and_a_line(server: Server, files: Path, name: str) -> None:
+def test_a_subscription_and_a_dedicated_connection(server: Server, files: Path, name: str) -> None:
     driver = Driver(Settings.from_url(url(server, files)))
     driver.open()
     pubsub = driver.pubsub(server.address)

@@ -1,4 +1,4 @@
-"""A cluster whose nodes speak TLS only, to each other too: everything that a cluster does, over it."""
+"""A cluster whose nodes speak TLS only, also to each other, does all that a cluster does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several sentinels (or seeds of a cluster), of which some are of no use: the first that answers well counts."""
+"""Of several sentinels, or seeds of a cluster, the first that answers well is used, and the others are passed over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs that are well formed and wrong: each is told at once, with the address and what to write in its place."""
+"""URLs that are well formed and wrong fail at once, with the address and what to write instead."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cluster.sentinels import sentinel_of
 from cluster.server import Server
 from shardq.errors import AccessDenied, InvalidUrl, ServerFault, Unavailable
 from tests.drivers.carriers import Carriers
+from tests.drivers.not_redis import Banner, Echo, TcpServer, Web, serving
 from tests.drivers.refusals import SECRET, told_at_once
-from tests.drivers.strangers import Banner, Echo, TcpServer, Web, serving
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def web() -> Iterator[str]:
 
 
 @pytest.fixture(params=[Banner, Echo])
-def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
+def other_server(request: pytest.FixtureRequest) -> Iterator[str]:
     yield from serving(TcpServer(("127.0.0.1", 0), request.param))
 
 
@@ -153,7 +153,7 @@ def test_a_web_server(carriers: Carriers, web: str, scheme: str, protocol: int) 
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_another_server(carriers: Carriers, stranger: str, protocol: int) -> None:
-    told = told_at_once(carriers, f"redis://:{SECRET}@{stranger}", Unavailable, protocol=protocol)
+def test_another_server(carriers: Carriers, other_server: str, protocol: int) -> None:
+    told = told_at_once(carriers, f"redis://:{SECRET}@{other_server}", Unavailable, protocol=protocol)
     assert "it is no Redis server" in told
     assert "check the host and the port" in told

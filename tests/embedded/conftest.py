@@ -21,7 +21,7 @@ from tests.support.engines import Engines
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Its path is short, so that the socket is in it. Whatever still runs in it at the end is killed."""
+    """A directory with a short path, in which the socket fits. Servers that run in it at the end are killed."""
     with tempfile.TemporaryDirectory(prefix="embedded-", ignore_cleanup_errors=True) as home:
         folder = Path(home) / "data"
         yield folder
@@ -39,7 +39,7 @@ def engines(request: pytest.FixtureRequest, folder: Path) -> Iterator[Engines]:
 
 @pytest.fixture
 def wrapped(server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has servers started from now on by a shell that does something first: the lines given."""
+    """Lets a shell start all later servers, after the lines given."""
 
     def wrap(lines: str) -> None:
         path = tmp_path / "bin"

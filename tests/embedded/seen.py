@@ -1,4 +1,4 @@
-"""What tests see of embedded servers from outside: their processes and what they answer."""
+"""Embedded servers as seen from outside: their processes, and their answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def server_pid(use: Embedded) -> int:
 
 
 def gone(pid: int) -> bool:
-    """Ended, or so far ended that only the kernel still counts it: it has no memory any more."""
+    """True if the process has ended, or is a zombie without memory."""
     try:
         return not psutil.Process(pid).cmdline()
     except psutil.NoSuchProcess:  # or a zombie
@@ -40,7 +40,7 @@ def answers(socket: Path) -> bool:
 
 
 def servers_in(folder: Path) -> list[psutil.Process]:
-    """Every server that works in this directory, whether anybody can reach it or not."""
+    """Returns every server that runs in this directory, reachable or not."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""The disk is full: what is said, by whom, and that nothing is lost that was acknowledged.
+"""A full disk is reported by the engine, and nothing is lost that was acknowledged.
 
 The server may write no file beyond a size, from when a test says so: it gets an error as from a full disk (EFBIG in
 place of ENOSPC), on every machine and without rights.

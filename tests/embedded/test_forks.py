@@ -1,4 +1,4 @@
-"""A forked child is a user of its own: neither takes the server from the other."""
+"""A forked child uses the embedded server in its own right: neither process takes it from the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server is killed while engines use it, as the kernel does when there is no memory left: they start it again."""
+"""Engines start the embedded server again when it is killed, as the kernel does when memory runs out."""
 
 from __future__ import annotations
 

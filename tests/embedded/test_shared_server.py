@@ -1,4 +1,4 @@
-"""Several processes, one server: who starts it, who ends it, what survives when all are killed."""
+"""Several processes share an embedded server: which starts it, which ends it, and what survives when all are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket of a server that lives is removed, as programs do that tidy up /tmp: it is replaced; nothing is lost."""
+"""A server whose socket was removed, as programs do that tidy up /tmp, is replaced, and nothing is lost."""
 
 from __future__ import annotations
 

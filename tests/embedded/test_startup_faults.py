@@ -1,4 +1,4 @@
-"""Odd places, missing programs, servers that don't answer: what is done, and what the user is told."""
+"""Odd directories, missing programs and servers that don't answer: the start copes, or tells the user why not."""
 
 from __future__ import annotations
 

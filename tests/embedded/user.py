@@ -1,4 +1,4 @@
-"""A process that uses an embedded server, for the tests to order about and to kill."""
+"""A process that uses an embedded server: tests tell it what to do, and kill it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers whose settings can lose tasks: said once at open, and in stats(); never an error, whatever is denied."""
+"""Server settings that can lose tasks are in a warning at open and in stats(); they are never an error."""
 
 from __future__ import annotations
 

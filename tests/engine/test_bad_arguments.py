@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind: each has an error of ours, with the words of the option, and nothing is sent."""
+"""Arguments of the wrong type raise an error of shardq that names the option, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Given = Callable[[Any], Any]
 
 HOUR = dt.timedelta(hours=1)
 
-ORDERS: list[tuple[str, Given, str]] = [
+OPERATIONS: list[tuple[str, Given, str]] = [
     ("push: a list as topic", lambda e: e.push("x", topic=["a"]), "a topic can't be"),
     ("push: an id of bytes", lambda e: e.push("x", id=b"a"), "give a str"),
     ("push: reject without an id", lambda e: e.push("x", on_conflict="reject"), 'on_conflict="reject" .* id='),
@@ -95,8 +95,8 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-@pytest.mark.parametrize(("given", "words"), [row[1:] for row in ORDERS], ids=[row[0] for row in ORDERS])
-def test_orders(engine: Engine, given: Given, words: str) -> None:
+@pytest.mark.parametrize(("given", "words"), [row[1:] for row in OPERATIONS], ids=[row[0] for row in OPERATIONS])
+def test_operations_by_id(engine: Engine, given: Given, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         given(engine)
     assert (engine.stats().scheduled, engine.topology.shards, engine.topology.paused) == (0, SHARDS, ())

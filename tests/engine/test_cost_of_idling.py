@@ -1,4 +1,4 @@
-"""What an engine costs that has nothing to do: commands, the inner ones of scripts included, and CPU.
+"""The cost of an idle engine: commands, those inside of scripts included, and CPU.
 
 10,000 pending tasks stand for a million: an idle step looks at the head of a sorted set, so neither the number of
 commands nor, but for a logarithm, their cost depends on how many wait behind it.
@@ -68,7 +68,7 @@ def asleep(servers: Servers, name: str) -> Callable[[], bool]:
 def calm(places: list[Servers]) -> bool:
     """Whether there were heartbeats only for half a second in which this process did not stand still.
 
-    A poller that does not hear its bell yet looks every 250 ms, and once more when it does.
+    A poller that is not subscribed yet looks every 250 ms, and once more when it does.
     """
     before = [script_calls(servers) for servers in places]
     with Stopwatch() as watch:
@@ -84,7 +84,7 @@ def test_idleness_costs_next_to_nothing(places: list[Servers], single: Server, c
             engine.push_many([Task(n, delay=FAR_S) for n in range(PENDING)])
             engine.start()
             wait_until(asleep(servers, name), "all pollers sleep")
-        wait_until(lambda: calm(places) and calm(places), "all of them hear their bells, and sleep for long")
+        wait_until(lambda: calm(places) and calm(places), "all of them are subscribed, and sleep for long")
 
         before = [[counts(client) for client in servers.masters] for servers in places]
         cpu, began = time.process_time(), time.monotonic()

@@ -1,4 +1,4 @@
-"""Dead tasks: listed with their reasons page by page, brought back, forgotten in time; and removing tasks in bulk."""
+"""Dead tasks are listed with their reasons page by page, requeued, and trimmed in time; purge removes tasks in bulk."""
 
 from __future__ import annotations
 

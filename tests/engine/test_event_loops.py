@@ -1,4 +1,4 @@
-"""An asyncio engine and its event loop: what is cancelled half-way leaves nothing, and another loop can't use it."""
+"""A cancelled call of an asyncio engine leaves nothing behind, and another event loop can't use the engine."""
 
 from __future__ import annotations
 

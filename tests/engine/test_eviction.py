@@ -1,4 +1,4 @@
-"""A server that is full. One that evicts loses tasks without an error, and stats() says so; others refuse pushes."""
+"""A full server that evicts loses tasks without an error, and stats() says so; other full servers refuse pushes."""
 
 from __future__ import annotations
 

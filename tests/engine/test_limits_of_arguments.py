@@ -1,4 +1,4 @@
-"""Every limit on what a caller gives: an error that says what was wrong, is allowed and to be done; nothing written."""
+"""Every limit of arguments has an error that says what was wrong, what is allowed and what to do, before any write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A proxy in front of the server: one that breaks and stalls connections, and one that does not pass every command on.
+"""Proxies in front of the server: one breaks and stalls connections, another does not pass every command on.
 
-What shardq can do without (hearing, publishing, names of connections, the settings of the server) is told by stats();
-what it needs is named at open.
+What shardq can do without (subscribing, publishing, names of connections, the settings of the server) is reported by
+stats(); what it needs is named at open.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_it_is_heard_again(engines: Engines, own_server: Server, name: str) -> N
     own_server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-ssubscribe")
     engine = engines.opened(f"redis://me:secret9@{own_server.address}", name=name, shards=SHARDS)
     engine.start()
-    wait_until(lambda: any("hear nothing" in text for text in engine.stats().warnings), "it is deaf")
+    wait_until(lambda: any("hear nothing" in text for text in engine.stats().warnings), "it is not subscribed")
     own_server.ask("ACL", "SETUSER", "me", "+ssubscribe")
     wait_until(lambda: engine.stats().warnings == (), "it hears")
 

@@ -1,4 +1,4 @@
-"""stats(): what it tells, and that the totals are the sum of the shards."""
+"""The fields of stats(), and its totals, which are the sums over the shards."""
 
 from __future__ import annotations
 

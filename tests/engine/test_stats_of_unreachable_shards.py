@@ -1,4 +1,4 @@
-"""stats() while a shard can't be read: it says so of that shard, and tells of the others."""
+"""stats() marks a shard that can't be read, and reports the others."""
 
 from __future__ import annotations
 

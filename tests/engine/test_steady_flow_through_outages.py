@@ -97,7 +97,7 @@ def test_slots_that_move(calm_cluster: Cluster, name: str) -> None:
             n: calm_cluster.node_of_slot(slot).address for n, slot in enumerate(slots_of(name))
         }
         wait_until(lambda: engine.stats().healthy, "every poller is well")
-        # and the subscriber moved along: no poller sleeps deaf
+        # and the subscriber moved along: no poller sleeps unsubscribed
         assert_prompt(engine)
 
 

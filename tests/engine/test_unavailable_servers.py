@@ -1,4 +1,4 @@
-"""Servers that are out of memory, read-only, loading or gone: a clear error, nothing half done, and no silent loss."""
+"""Servers that are out of memory, read-only, loading or gone cause a clear error, and no half-done or lost task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``service`` runs a test under Sentinel and on a cluster: masters with a replica each, one of which may be lost."""
+"""``service`` runs a test under Sentinel and on a cluster: each master has a replica, and one master may be lost."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cluster.server import Server
 
 
 class Service(Protocol):
-    """Servers of which one can be lost."""
+    """Servers, one of which can be lost."""
 
     @property
     def url(self) -> str: ...
 
     def pair(self, slot: int) -> tuple[Server, Server]:
-        """The master of a slot, and its replica."""
+        """Returns the master of a slot, and its replica."""
         ...
 
 

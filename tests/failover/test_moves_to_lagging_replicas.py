@@ -1,4 +1,4 @@
-"""Tasks that are moved to a master whose replica does not keep up: what was confirmed stays confirmed."""
+"""Tasks that move to a master whose replica lags stay confirmed if they were confirmed before."""
 
 from __future__ import annotations
 

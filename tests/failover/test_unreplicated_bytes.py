@@ -1,4 +1,4 @@
-"""What stats() says of replicas: how much could be lost if one took over now."""
+"""stats() tells how many bytes of writes would be lost if a replica took over now."""
 
 from __future__ import annotations
 

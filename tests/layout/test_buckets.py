@@ -1,4 +1,4 @@
-"""The bucket table: even, growing with the least movement, and the same for ever."""
+"""The bucket table is even, grows with the least movement, and never changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of all names: other clients, ACLs and what is already stored rely on each of them."""
+"""The table of all key names: other clients, ACLs and stored data rely on each of them."""
 
 from __future__ import annotations
 

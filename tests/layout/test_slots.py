@@ -1,4 +1,4 @@
-"""Slots of keys, tags, and how evenly shards lie on masters."""
+"""Slots of keys, tags, and how evenly shards are spread over masters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From id to shard, where to look for an id, and the fields of the stored topology."""
+"""The shard of an id, the shards in which an id is looked for, and the fields of the stored topology."""
 
 from __future__ import annotations
 

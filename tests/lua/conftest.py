@@ -33,7 +33,7 @@ def driver(url: str) -> Iterator[Driver]:
 
 @pytest.fixture
 def shard(driver: Driver, keys: ShardKeys) -> Iterator[Shard]:
-    """Open and empty; its keys go with the test."""
+    """An open, empty shard; its keys are removed after the test."""
     shard = Shard(driver, keys)
     shard.seed({"meta": meta()})
     yield shard
@@ -42,7 +42,7 @@ def shard(driver: Driver, keys: ShardKeys) -> Iterator[Shard]:
 
 @pytest.fixture
 def centre(driver: Driver, control: ControlKeys) -> Iterator[Shard]:
-    """The control keys."""
+    """The control keys, as a ``Shard``."""
     centre = Shard(driver, control)
     yield centre
     centre.clear()

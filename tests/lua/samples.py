@@ -1,4 +1,4 @@
-"""One call of every script, and a shard with a task in every state, on which each of them has something to do."""
+"""One call of every script, and a shard with a task in every state, so that each call has something to do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOPICS = ("", "mail")
 
 
 def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
-    """Of every script that goes through the guard, for each of its ways to write something."""
+    """Calls of every script behind the guard, one for each way in which it writes."""
     return [
         produce.push(keys, epoch, ["n", 0, A], now_us=NOW),
         produce.push_unique(keys, epoch, ["n", 0, A, "keep", 50], now_us=NOW),
@@ -107,7 +107,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
 
 
 def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
-    """Of every script on the control keys."""
+    """Calls of every script on the control keys."""
     return [
         control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}),
         *(
@@ -125,7 +125,7 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
 
 
 def on_a_meta(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
-    """Of the one script that creates a meta, and so comes before the guard."""
+    """A call of the one script that creates a meta, and so comes before the guard."""
     return [control.open_shard(keys, epoch, "{}", anew=anew) for anew in (False, True)]
 
 
@@ -139,7 +139,7 @@ WHOLE: State = {
 
 
 def named(calls: list[Call[Any]]) -> list[str]:
-    """Script and number of each, for the ids of tests."""
+    """Returns script and number of each call, for the ids of tests."""
     return [f"{call.script.name} {number}" for number, call in enumerate(calls)]
 
 

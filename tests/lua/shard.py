@@ -1,4 +1,4 @@
-"""One shard on a real server, its clock in the hands of the test: seed its state, do one thing, look at all of it.
+"""One shard on a real server, whose clock the test sets: seed its state, do one thing, look at all of it.
 
 A ``State`` is every key of the shard by the last part of its name, as plain values: a ZSET as member → score, a HASH
 as field → text, a LIST as a list. Bytes are text throughout.
@@ -76,7 +76,7 @@ class Shard:
         self.slot = keys.slot
 
     def run(self, call: Command[R]) -> R:
-        """The result of a call."""
+        """Returns the decoded result of a call."""
         return self.driver.call(call)
 
     def ask(self, call: Call[Any]) -> Any:
@@ -84,13 +84,13 @@ class Shard:
         return self.driver.call(dataclasses.replace(call, decode=text))
 
     def do(self, *words: Word) -> Any:
-        """One plain command."""
+        """Sends one plain command."""
         return self.driver.call(
             Command(self.slot, [raw(word) if isinstance(word, str) else word for word in words], text)
         )
 
     def seed(self, state: Mapping[str, Any]) -> None:
-        """Exactly this state, and no other key."""
+        """Stores exactly this state, and no other key."""
         self.clear()
         for name, value in state.items():
             key = self.prefix + name
@@ -107,7 +107,7 @@ class Shard:
             self.do(verb, key, *words[start : start + 2000])
 
     def state(self) -> State:
-        """All keys there are."""
+        """Returns every key of the shard."""
         return {key.removeprefix(self.prefix): self._value(key) for key in sorted(self._keys())}
 
     def _value(self, key: str) -> Any:
@@ -160,7 +160,7 @@ class User:
 
 
 class Listener:
-    """Hears sharded channels of this shard. Context manager."""
+    """A subscription to sharded channels of this shard. Context manager."""
 
     def __init__(self, shard: Shard, channels: tuple[str, ...]) -> None:
         self._shard = shard
@@ -177,7 +177,7 @@ class Listener:
         self._ear.close()
 
     def heard(self) -> list[tuple[str, str]]:
-        """Channel and message of all since the last look: those before a message of our own, which ends the look."""
+        """Returns channel and message of all messages since the last call. A message of its own marks the end."""
         self._shard.do("SPUBLISH", self._channels[0], "<end>")
         heard: list[tuple[str, str]] = []
         while True:

@@ -1,4 +1,4 @@
-"""cancel, reschedule, requeue and get: orders and questions by id, in every state."""
+"""cancel, reschedule, requeue and get, of a task in every state."""
 
 from __future__ import annotations
 

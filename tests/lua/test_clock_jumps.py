@@ -1,4 +1,4 @@
-"""A server's clock that goes back, or ahead: what lasts goes by a steady clock, what is due at an instant does not."""
+"""A server's clock goes back, or ahead: lengths of time go by the steady clock, due times by the server's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dispatch: what is due moves to its list, leases that ran out come back, dedup windows are trimmed."""
+"""dispatch moves due tasks to their lists, takes back leases that ran out, and trims dedup windows."""
 
 from __future__ import annotations
 

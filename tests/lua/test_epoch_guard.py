@@ -1,4 +1,4 @@
-"""What all scripts on a shard have in common: who may go on, and that nothing happens otherwise."""
+"""The guard of all scripts on a shard: which callers may go on, and that a refused call writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""forward: payloads from a ready list to somebody's list on the same server, byte for byte."""
+"""forward moves payloads from a ready list to a list of the user's in the same slot, byte for byte."""
 
 from __future__ import annotations
 

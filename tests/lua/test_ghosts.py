@@ -1,4 +1,4 @@
-"""Ready ids that are cancelled, rescheduled or replaced leave a stale entry behind, and are still given out once."""
+"""Ready ids that are cancelled, rescheduled or replaced leave a ghost behind, and are still given out once."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_forwarded_once(shard: Shard, keys: ShardKeys, way: str) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_anything(shard: Shard, keys: ShardKeys, seed: int) -> None:
-    """Random orders on one id: it is given out exactly when it is ready, and in one state at any time."""
+    """Random operations on one id: it is given out exactly when it is ready, and in one state at any time."""
     chance = random.Random(seed)
     tokens = itertools.count()
     present, due = False, 0

@@ -1,4 +1,4 @@
-"""Many entries at once make a table of a small key, and nothing of how that is done is left behind."""
+"""A large batch of entries makes a table of a small key, and leaves no filler entry behind."""
 
 from __future__ import annotations
 

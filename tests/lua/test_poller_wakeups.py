@@ -1,4 +1,6 @@
-"""wake_at and the bell: whatever falls due before the poller wakes rings, once a sleep; a lost ring heals."""
+"""A script that makes something due before the poller wakes (wake_at) rings its bell, once a sleep; a lost ring is
+repeated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""push: new tasks under new ids."""
+"""push stores new tasks under new ids."""
 
 from __future__ import annotations
 

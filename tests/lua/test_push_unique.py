@@ -1,4 +1,4 @@
-"""push_unique: ids of the caller's own, by the table of conflicts; and what a lost answer makes of it."""
+"""push_unique stores ids of the caller's own by the table of conflicts, and knows what its lost first send stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""put: a task that is here already stays as it is here, and its mark is used up."""
+"""put leaves a task that is there already as it is, and uses up its mark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lua/README.md against the heads of the scripts, the names of keys and the code: its tables are read as they stand."""
+"""The tables of lua/README.md agree with the heads of the scripts, the names of keys, and the code."""
 
 from __future__ import annotations
 

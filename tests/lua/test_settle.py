@@ -1,4 +1,4 @@
-"""settle and extend: leases end or go on, and only by the token they were taken under."""
+"""settle and extend end or extend leases, and only by the token under which they were taken."""
 
 from __future__ import annotations
 

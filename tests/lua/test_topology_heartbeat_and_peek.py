@@ -1,4 +1,4 @@
-"""open, declare, heartbeat and peek: the whole of an engine, and how full a shard is."""
+"""open, declare, heartbeat and peek: the topology, the members, and the counts of a shard."""
 
 from __future__ import annotations
 

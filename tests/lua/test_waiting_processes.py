@@ -1,4 +1,6 @@
-"""Processes that wait for a topic: claim notes them; what makes tasks ready wakes as many, who waited longest first."""
+"""Processes that wait for a topic: claim registers them, and each task that becomes ready wakes one, the longest
+waiting first.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +107,8 @@ def test_what_lapses_wakes_too_and_says_its_topic(shard: Shard, keys: ShardKeys)
         assert wakes.heard() == [(keys.wake("p1"), "mail")]
 
 
-def test_who_does_not_hear_is_passed_over(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {"deaf": T - 9, "p1": T - 8, "p2": T - 7}})
+def test_a_process_that_is_not_subscribed_is_passed_over(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {"gone": T - 9, "p1": T - 8, "p2": T - 7}})
     with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
         shard.run(dispatch(keys))
         assert wakes.heard() == [(keys.wake("p1"), "")]
@@ -114,9 +116,9 @@ def test_who_does_not_hear_is_passed_over(shard: Shard, keys: ShardKeys) -> None
 
 
 def test_at_most_eight_draws_a_call(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {f"deaf{n}": T + n for n in range(9)}})
+    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {f"gone{n}": T + n for n in range(9)}})
     shard.run(dispatch(keys))
-    assert waiting(shard) == ["deaf8"]
+    assert waiting(shard) == ["gone8"]
 
 
 def test_a_paused_topic_wakes_nobody(shard: Shard, keys: ShardKeys) -> None:

@@ -1,4 +1,4 @@
-"""Every limit on arguments: what passes, what is refused, and with which error and words."""
+"""Every check of arguments: what passes, what is refused, and the error and its words."""
 
 from __future__ import annotations
 

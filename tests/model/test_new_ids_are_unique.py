@@ -1,4 +1,4 @@
-"""New ids: of the right form, in order, and never the same twice."""
+"""New ids have the right form, ascend, and are never the same twice."""
 
 from __future__ import annotations
 

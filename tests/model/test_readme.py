@@ -1,4 +1,4 @@
-"""model/README.md against the codecs: what its table says of payloads is tried."""
+"""The table of payloads in model/README.md is true of every codec."""
 
 from __future__ import annotations
 

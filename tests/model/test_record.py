@@ -1,4 +1,4 @@
-"""Records: pinned bytes, round trips, and what is refused on the way in and out."""
+"""The bytes of records: pinned examples, round trips, and what is refused."""
 
 from __future__ import annotations
 

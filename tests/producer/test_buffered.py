@@ -1,4 +1,4 @@
-"""engine.buffered(): the pushes of many threads in batches, and each thread learns what became of its own."""
+"""engine.buffered() sends the pushes of many threads in batches, and tells each thread what became of its own."""
 
 from __future__ import annotations
 

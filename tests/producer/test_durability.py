@@ -1,4 +1,4 @@
-"""durability=: what is confirmed is where it was said to be, also when the push itself wrote nothing."""
+"""A durable push returns only when its task is confirmed, also when the push itself wrote nothing."""
 
 from __future__ import annotations
 

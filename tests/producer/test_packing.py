@@ -1,4 +1,4 @@
-"""From tasks to entries to calls: many at once are what they are one by one, and no task is lost on the way."""
+"""Tasks become entries and calls: many at once are packed as each alone, and none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""push_many and push_iter: order, batches, and what is told when not everything is stored."""
+"""push_many and push_iter: order, batches, and the report of what was not stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``engine`` has few shards, no pollers, and a name of its own; ``migration`` moves its tasks by hand."""
+"""``engine`` has few shards and no pollers; ``migration`` moves its tasks step by step."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.resharding.picture import Picture, Task
 
 
 def judged(request: Command[Any], result: Any, before: Picture, after: Picture, now_ms: int) -> list[str]:
-    """What is wrong; ``now_ms`` is the time that was given to a dispatch."""
+    """Returns what is wrong; ``now_ms`` is the time that was given to a dispatch."""
     said = f"after {_named(request)}, answered {result!r}"
     wrong = [f"{what} {said}" for what in after.wrong]
     for id in sorted(before.tasks.keys() | after.tasks.keys()):
@@ -41,7 +41,7 @@ def _named(request: Command[Any]) -> str:
 
 
 def _may_change(request: Command[Any], id: str, before: Picture) -> bool:
-    """Whether the request is about this id."""
+    """True if the request may change this id."""
     if not isinstance(request, Call):
         return False
     match request.script.name:
@@ -59,7 +59,7 @@ def _may_change(request: Command[Any], id: str, before: Picture) -> bool:
 
 
 def _fitting(request: Command[Any], id: str, old: Task | None, new: Task | None, now_ms: int) -> bool:
-    """Whether a request that is about the id may make the one of the other."""
+    """True if a request on the id may turn the first state into the second."""
     assert isinstance(request, Call), "nothing else changes a task"
     was, is_now = (old.state if old else "gone"), (new.state if new else "gone")
     if old and new and request.script.name != "push_unique" and old.record != new.record:

@@ -125,7 +125,7 @@ def consume(engine: Engine, number: int, out: TextIO, end: threading.Event) -> N
 
 @dataclass
 class Book:
-    """What all processes were answered, by id."""
+    """The answers that all processes got, by id."""
 
     pushed: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)

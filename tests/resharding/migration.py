@@ -1,5 +1,4 @@
-"""A migration by hand: one task is brought to any point on its way; a change of the number of shards, to any of its
-requests."""
+"""A migration step by step: one task is brought to any point of its move, and a resize to any of its requests."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class Migration:
-    """Of an engine that is open, or was."""
+    """The migration of an engine that is open, or was."""
 
     def __init__(self, driver: Driver, name: str) -> None:
         self._driver = driver
@@ -33,11 +32,11 @@ class Migration:
         self._count = 0
 
     def cache(self) -> TopologyCache:
-        """A map of now."""
+        """Returns a cache of the present topology."""
         return TopologyCache(self._name, run(self._driver, create_topology(self._name, 1)))
 
     def bring(self, id: str, stage: Stage) -> None:
-        """From the shard under the last number to the one where it belongs now, as far as that."""
+        """Moves an id from its shard under the last number towards the one where it belongs now, up to this stage."""
         cache = self.cache()
         epoch = cache.topology.epoch
         source = cache.keys(Topology(epoch=1, shards=cache.topology.priors[-1]).shard_of(id))
@@ -62,7 +61,7 @@ class Migration:
         assert self._driver.call(call).moved == 1
 
     def resizing(self, shards: int) -> Stepped:
-        """Somebody who changes the number of shards, and has not begun."""
+        """Returns a resize that has not begun."""
         return Stepped(f"to {shards} shards", resize(self.cache(), shards, rate=None, members=0))
 
     def step(self, steps: Stepped, times: int) -> None:
@@ -74,12 +73,12 @@ class Migration:
         steps.advance(self._carry, lost=True, meanwhile=meanwhile)
 
     def epoch_of(self, shard: int) -> int:
-        """What the shard was told last."""
+        """Returns the epoch that the shard knows."""
         (epoch,) = self._driver.call(resharding.meta_fields(self.cache().keys(shard), "epoch"))
         return int(epoch or 0)
 
     def places(self, id: str, shards: int) -> list[ShardKeys]:
-        """Where there is a record of it."""
+        """Returns the shards that have a record of the id."""
         all_keys = [self.cache().keys(shard) for shard in range(shards)]
         return [keys for keys in all_keys if self._driver.call(Command(keys.slot, ("HEXISTS", keys.task, id), int))]
 

@@ -42,7 +42,7 @@ return shards
 
 @dataclass(frozen=True)
 class Task:
-    """What is stored of one id, wherever that is."""
+    """All that is stored of one id, in whichever shard."""
 
     state: str
     instant_ms: int
@@ -73,7 +73,7 @@ class Picture:
 
 
 def picture(client: redis.Redis, shards: list[ShardKeys]) -> Picture:
-    """Of one server, without a cluster."""
+    """Reads all shards of one server; not for clusters."""
     answer: Any = client.eval(LOOK, 0, *(keys.prefix for keys in shards))
     seen = Picture()
     marks = [{mark.decode() for mark in shard[9]} for shard in answer]

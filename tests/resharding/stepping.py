@@ -1,4 +1,4 @@
-"""An operation driven by hand, one request at a time, so that a test decides what happens between any two of them."""
+"""An operation that is advanced one request at a time, so that a test decides what happens between any two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who changes the number of shards: two at once, one that dies at any point of it, and those who complete it then."""
+"""Two resizes at once, a resize whose process dies at any point, and the processes that complete it."""
 
 from __future__ import annotations
 

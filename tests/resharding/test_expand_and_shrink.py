@@ -1,4 +1,4 @@
-"""A change as a whole: everything comes where it belongs, as it was, and the earlier number is forgotten."""
+"""A whole resize: every task arrives in its shard unchanged, and the earlier number is forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle of a change of the number of shards: the same on both engines, and what it shows of itself."""
+"""The handle of a resize is the same on both engines, and shows what it was told last."""
 
 from __future__ import annotations
 

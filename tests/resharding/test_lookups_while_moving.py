@@ -1,4 +1,4 @@
-"""Orders and questions by id while a task moves: right at every point of its way, to more shards and to fewer."""
+"""Operations by id are right at every point of a task's move, to more shards and to fewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer is lost, and a newer topology refuses the resend: what the first send may have done is not forgotten."""
+"""An answer is lost and a newer topology refuses the resend: the first send, which may have worked, still counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A control slot that forgets: the last topology is lost by a failover, or all of it, while tasks are in the shards."""
+"""The control slot loses the last topology, or all of it, in a failover, while tasks are in the shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 
 class Control:
-    """The stored topology, in the hands of the test."""
+    """The stored topology, written by the test."""
 
     def __init__(self, servers: Servers, name: str) -> None:
         self._servers, self._keys = servers, control_keys(name)
@@ -96,7 +96,7 @@ def test_the_announcement_is_lost(engine: Engine, control: Control, ids: list[st
 def test_whoever_comes_by_repairs_it(
     engine: Engine, control: Control, ids: list[str], url: str, name: str, everything: bool, who: str
 ) -> None:
-    """Without a push, or another order that would do it."""
+    """Without a push, or another operation that would do it."""
     before = control.read()
     engine.start()
     assert engine.expand(8).wait(30)

@@ -1,4 +1,4 @@
-"""Orders about all tasks while tasks move, to more shards and to fewer: purge, dead and requeue_all meet each one."""
+"""purge, dead and requeue_all meet every task while tasks move, to more shards and to fewer."""
 
 from __future__ import annotations
 

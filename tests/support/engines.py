@@ -1,4 +1,4 @@
-"""Both engines behind one face, so that one test text runs on both: the asyncio one gets a loop in a thread."""
+"""Both engines behind one interface, so that one test runs on both: the asyncio engine gets a loop in a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARDS = 4
 """Of the engines that the fixture ``engine`` opens: enough for every master of the cluster to have one."""
 
 ENDING_S = 40.0
-"""For a worker to finish what it holds."""
+"""The time for a worker to finish its tasks."""
 
 
 class Engines:
@@ -33,7 +33,7 @@ class Engines:
         self._made: list[Engine] = []
 
     def make(self, url: str | None = None, **options: Any) -> Engine:
-        """Not open yet."""
+        """Makes an engine that is not open yet."""
         if self._loop is None:
             engine = Engine(url, **options)
         else:
@@ -67,11 +67,11 @@ class Engines:
                 run.result(ENDING_S)
 
     def ran(self, worker: Any) -> None:
-        """Runs a worker until it ends by itself, as one does that can't begin."""
+        """Runs a worker that ends by itself, as it can't begin."""
         self.done(worker.run())
 
     def done(self, result: Any) -> Any:
-        """What a call of something not made by an engine here came to: awaited where that is needed."""
+        """Returns the result of a call on an object that no engine here made, awaited if need be."""
         return self._loop.run(result) if self._loop is not None and inspect.iscoroutine(result) else result
 
     def end(self) -> None:
@@ -105,7 +105,7 @@ class _Loop:
 
 
 class _Blocking:
-    """An asyncio engine or consumer, with the face of its twin for threads."""
+    """An asyncio engine or consumer, with the methods of its twin for threads."""
 
     def __init__(self, target: AsyncEngine | AsyncConsumer, loop: _Loop) -> None:
         self._target = target

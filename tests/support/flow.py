@@ -17,13 +17,13 @@ from shardq.drivers.retry import FIRST_PAUSE_S
 from tests.support.waiting import wait_until
 
 LONG_S = FIRST_PAUSE_S / 2
-"""A push that took less was not sent twice: there is a pause before the second time."""
+"""A push that took less time was not sent twice: there is a pause before the resend."""
 
 LEASE_S = 2.0
-"""What a claim whose answer was lost keeps away from others."""
+"""The time for which a claim whose answer was lost holds its tasks."""
 
 END_S = 60.0
-"""Until all is done after the last push: some leases, on a machine that is busy."""
+"""The time after the last push until all is done: some leases, on a busy machine."""
 
 
 class Flow:
@@ -48,7 +48,7 @@ class Flow:
         self._runs: list[Future[None]] = []
 
     def check(self) -> None:
-        """Raises what a pusher or consumer raised."""
+        """Raises the error of a pusher or consumer, if there is one."""
         for run in self._runs:
             if run.done():
                 run.result()
@@ -95,7 +95,7 @@ class Flow:
                     self.late |= ids
 
     def end(self) -> None:
-        """No more pushes; returns when everything pushed is done, also what was given out twice."""
+        """Ends the pushes; returns when everything pushed is done, also deliveries given out twice."""
         self._pushing.set()
 
         def all_done() -> bool:

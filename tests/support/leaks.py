@@ -1,4 +1,4 @@
-"""What a test must not leave behind in this process: threads of the engine, and open sockets."""
+"""Threads of the engine and open sockets that a test leaves behind in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_sockets() -> set[Socket]:
 
 
 class Leaks:
-    """Remembers what there is; ``check`` fails if there is more."""
+    """Remembers the present threads and sockets; ``check`` fails if there are more."""
 
     def __init__(self) -> None:
         self._threads = engine_threads()

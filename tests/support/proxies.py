@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a real server: it passes bytes on, and can refuse commands, stall, and break connections."""
+"""A TCP proxy in front of a real server: it passes bytes on, refuses commands, stalls, and breaks connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Proxy:
         return len(live)
 
     def mend(self) -> None:
-        """Connections are left alone again."""
+        """Ends all disturbances of connections."""
         self.cut_after = None
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""What the servers behind a URL hold, seen from outside: by plain commands, without a line of the engine's drivers."""
+"""The stored data of the servers behind a URL, read by plain commands, without the engine's drivers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Servers:
         return list(dict.fromkeys(client for _, _, client in self._slots))
 
     def master(self, slot: int) -> redis.Redis:
-        """The one that owned the slot when this was made."""
+        """Returns the master that owned the slot when this was made."""
         return next(client for first, last, client in self._slots if first <= slot <= last)
 
     def ask(self, slot: int, *words: str | bytes | float) -> Any:
@@ -53,7 +53,7 @@ class Servers:
         return [_told(client, *words) for client in self.masters]
 
     def now_ms(self, slot: int) -> float:
-        """What the clock of the slot's master says, in ms."""
+        """Returns the clock of the slot's master, in ms."""
         seconds, micros = self.ask(slot, "TIME")
         return int(seconds) * 1000 + int(micros) / 1000
 

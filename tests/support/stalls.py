@@ -1,4 +1,4 @@
-"""How long this process stood still, so that a promise of promptness is not broken by the machine."""
+"""Measures for how long this process stood still, so that no bound of time fails for a slow machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stopwatch:
         self.took = ended - self._began - self._still
 
     def _watch(self) -> None:
-        """A thread that has nothing to do but come back in time: what it is late by, the process stood still."""
+        """Runs in a thread that only sleeps: the process stood still for as long as its wake-ups are late."""
         while not self._ended.wait(_TICK_S):
             self._look()
         self._look()

@@ -1,4 +1,4 @@
-"""Bringing one task into a wanted state, through the public face only."""
+"""Brings one task into a given state, through the public interface only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 STATES: tuple[State, ...] = get_args(State)
 
 FAR_S = 3600.0
-"""A delay that no test sees the end of."""
+"""A delay that is longer than any test."""
 
 
 def put(engine: Engine, state: State, *, payload: Any = "first", **options: Any) -> Receipt:
@@ -50,7 +50,7 @@ def counted(engine: Engine) -> Stats:
 
 
 def claim(consumer: Consumer, count: int) -> list[Delivery]:
-    """Exactly so many deliveries, as they become ready."""
+    """Claims exactly this many deliveries, as they become ready."""
     deliveries: list[Delivery] = []
 
     def all_claimed() -> bool:

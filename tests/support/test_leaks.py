@@ -1,4 +1,4 @@
-"""The tests' own watchman."""
+"""The leak checker notices what a test leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the connection, seen from the servers: calls of scripts, and wake-ups of waiting processes."""
+"""Traffic as the servers see it: calls of scripts, and wake-ups of waiting processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unfinished(servers: Servers, name: str, shards: int) -> int:
 
 
 class WakeUps:
-    """Hears what these processes hear."""
+    """Subscribes to the wake-up channels of processes."""
 
     def __init__(self, subscriptions: list[PubSub]) -> None:
         self._subscriptions = subscriptions
@@ -67,7 +67,7 @@ class WakeUps:
 
 @contextmanager
 def wake_ups(servers: Servers, engine: Engine, processes: set[str]) -> Iterator[WakeUps]:
-    """Hears every wake-up of these processes during the block."""
+    """Collects every wake-up of these processes during the block."""
     with ExitStack() as stack:
         by_master: dict[Any, list[str]] = {}
         for keys in keys_of(engine.name, engine.topology.shards):

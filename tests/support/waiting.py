@@ -1,4 +1,4 @@
-"""Waiting in tests: until something is so, never for a time."""
+"""Waits until a condition is true, never for a length of time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POLL_S = 0.005
 
 
 def wait_until(predicate: Callable[[], T], sentence: str, *, timeout: float = 30.0) -> T:
-    """Ask again until the answer is true, and return it; fails with the sentence and the last answer.
+    """Calls ``condition`` until its answer is true, and returns that; fails with the sentence and the last answer.
 
     Who gives up asks once more after the time is over: a process that stood still meanwhile asked too seldom.
 

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 STOP_TIMEOUT_S = 40.0
 
 SOON_S = 40.0
-"""For other processes on a busy machine."""
+"""The time for other processes on a busy machine."""
 
 
 class Worker:
@@ -58,12 +58,12 @@ class Worker:
         return self._process.poll() is None
 
     def said(self) -> str:
-        """Its next line; waits for it. Empty when it has ended."""
+        """Waits for its next line; empty when it has ended."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def tell(self) -> None:
-        """An empty line for it."""
+        """Sends it an empty line."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -80,7 +80,7 @@ class Worker:
         self._finish()
 
     def stop(self) -> int:
-        """Tells it to stop, and waits. Its exit code."""
+        """Tells it to stop, waits, and returns its exit code."""
         self.end()
         return self._finish()
 
@@ -96,7 +96,7 @@ Start = Callable[..., Worker]
 
 
 def gone(process: psutil.Process) -> bool:
-    """Ended, though perhaps nobody has asked yet how."""
+    """True if the process has ended, or is a zombie."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -104,16 +104,16 @@ def gone(process: psutil.Process) -> bool:
 
 
 def ends(worker: Worker) -> None:
-    """By itself, and well."""
+    """Waits until the worker ends by itself, with exit code 0."""
     wait_until(lambda: not worker.running, "the worker has ended", timeout=SOON_S)
     assert worker.stop() == 0
 
 
 def wait_for_the_end() -> None:
-    """In the worker: until the test says stop, or is gone."""
+    """In the worker: waits until the test says stop, or has ended."""
     sys.stdin.read()
 
 
 def say(line: str) -> None:
-    """In the worker: one line to the test."""
+    """In the worker: sends one line to the test."""
     print(line, flush=True)

@@ -48,7 +48,7 @@ class Note(NamedTuple):
 
 
 def notes(folder: Path) -> Iterator[Note]:
-    """All that was noted so far."""
+    """Returns all notes so far."""
     for file in folder.glob("*.notes"):
         # the last line may be half written
         for line in file.read_text().split("\n")[:-1]:
@@ -61,7 +61,7 @@ def logged(folder: Path) -> str:
 
 
 def sated(folder: Path) -> set[int]:
-    """The processes that had tasks, and claim no more: until it is here, one that was told to stop may not know it."""
+    """Returns the processes that claim no more: one that is not among them may not know yet that it is to stop."""
     return {int(file.stem) for file in folder.glob("*.sated")}
 
 
@@ -128,7 +128,7 @@ def prepared(url: str, name: str, options: Options) -> tuple[Engine, Worker]:
 
 
 def stopped_at_the_end(worker: Worker) -> None:
-    """Stops it when the test says so, or is gone."""
+    """Stops the worker when the test says so, or has ended."""
 
     def stop() -> None:
         wait_for_the_end()

@@ -17,12 +17,12 @@ from tests.support.working import Note, Options, notes
 
 @pytest.fixture
 def start(running: Engine, url: str, name: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts a worker process; ``amid``: in a program of ``fleeting``."""
+    """Starts a worker process; ``amid``: in a program of ``worker_programs``."""
     with ExitStack() as stack:
 
         def begin(amid: str | None = None, **options: Any) -> Worker:
             text = msgspec.json.encode(Options(folder=str(tmp_path), **options)).decode()
-            program = ("tests.support.working",) if amid is None else ("tests.support.fleeting", amid)
+            program = ("tests.support.working",) if amid is None else ("tests.support.worker_programs", amid)
             worker = stack.enter_context(Worker(*program, url, name, text))
             assert worker.said() == "ready"
             return worker
@@ -33,7 +33,7 @@ def start(running: Engine, url: str, name: str, tmp_path: Path) -> Iterator[Star
 
 @pytest.fixture
 def noted(tmp_path: Path) -> Callable[[str], list[Note]]:
-    """The notes of one kind."""
+    """Returns the notes of one kind."""
     return lambda kind: [note for note in notes(tmp_path) if note.kind == kind]
 
 

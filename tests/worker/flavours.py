@@ -1,4 +1,4 @@
-"""Handlers of both flavours, function and coroutine, for one test text."""
+"""Handlers as functions and as coroutine functions, for one test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCKED_S = 60.0
 
 
 def handler(flavour: Flavour, function: Callable[[Delivery], Any]) -> Callable[[Delivery], Any]:
-    """The function, or a coroutine function that does the same."""
+    """Returns the function, or a coroutine function that does the same."""
     if flavour == "function":
         return function
 

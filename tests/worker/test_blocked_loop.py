@@ -1,4 +1,4 @@
-"""A loop that does not answer: what it can't begin is another worker's, and what needs no loop goes on."""
+"""While the event loop is blocked, other workers get the tasks that need it, and functions go on."""
 
 from __future__ import annotations
 

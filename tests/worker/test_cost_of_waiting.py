@@ -1,4 +1,4 @@
-"""What those who wait cost: a fleet of idle consumers, an idle worker, and a thousand coroutines that sleep."""
+"""The cost of waiting: a fleet of idle consumers, an idle worker, and a thousand sleeping coroutines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_fleet_may_grow(url: str, name: str) -> None:
         engine = stack.enter_context(Engine(url, name=name, shards=SHARDS))
         servers = stack.enter_context(Servers(url))
         engine.start()
-        workers = [stack.enter_context(Worker("tests.support.idling", url, name, 100)) for _ in range(3)]
+        workers = [stack.enter_context(Worker("tests.support.waiting_consumers", url, name, 100)) for _ in range(3)]
         for worker in workers:
             assert worker.said() == "ready"
         processes = wait_until(

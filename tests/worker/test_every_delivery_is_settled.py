@@ -1,4 +1,4 @@
-"""A running worker, for threads and for asyncio, with functions and with coroutines: every delivery is settled once."""
+"""A running worker, on threads and on asyncio, with functions and with coroutines, settles every delivery once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context in which a handler is called: its own, from the first hook to the last."""
+"""Each call of a handler has a context of its own, from the first hook to the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's table: every job has one settlement, whoever gives it, and nobody waits for nothing."""
+"""The worker's table of tasks in flight: every job is settled once, and no wait lasts for ever."""
 
 from __future__ import annotations
 

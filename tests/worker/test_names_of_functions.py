@@ -1,4 +1,4 @@
-"""The names of functions that are pushed: the same in the program that is run and in those that import it."""
+"""A pushed function has the same name in the program that is run and in those that import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many deliveries a worker holds: enough for quick handlers, none for slow ones."""
+"""A worker prefetches enough deliveries for quick handlers, and none for slow ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Functions pushed by name, and payloads decoded into types: what does not fit is never dropped in silence."""
+"""Functions pushed by name, and payloads decoded into types: a task that does not fit is retried or buried, never
+dropped.
+"""
 
 from __future__ import annotations
 

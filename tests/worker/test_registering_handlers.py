@@ -1,4 +1,4 @@
-"""Registering handlers: what is taken, and what is refused at once."""
+"""Registering handlers: which are accepted, and which are refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a failure: the backoff, the two exceptions, and the reason that is kept."""
+"""A failed attempt: its backoff, the exceptions Retry and Bury, and the reason that is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sign to stop may be given in the midst of anything, by signal handlers too."""
+"""The stop signal of a worker may be set at any instant, also by signal handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers as processes: told to stop, killed, frozen, several at once. What they held is never lost."""
+"""Worker processes that are stopped, killed or frozen, alone and several at once, lose no task."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Handlers that do not end when their task is ended over their heads: their place is another's, they are counted, and
-their number is bounded."""
+"""A handler that runs on after its task was ended (a stray) gives its place to another; strays are bounded."""
 
 from __future__ import annotations
 

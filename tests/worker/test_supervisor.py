@@ -183,7 +183,7 @@ def test_stdin_stdout_and_stderr_are_closed(
 ) -> None:
     ids = running.push_many([Task("gate") for _ in range(4)])
     text = msgspec.json.encode(Options(folder=str(tmp_path), processes=2, concurrency=2)).decode()
-    words = [sys.executable, "-m", "tests.support.fleeting", "main", url, name, text]
+    words = [sys.executable, "-m", "tests.support.worker_programs", "main", url, name, text]
     program = subprocess.Popen(["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words])
     try:
         pids = busy(noted, 4)

@@ -1,4 +1,4 @@
-"""A handler that gives back work instead of doing it has failed: nobody awaits or iterates over what it returns."""
+"""A handler that returns work instead of doing it has failed: nothing awaits or iterates over what it returns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Engines that go through a fork: ``python -m tests.support.forking CASE URL NAME``. Says OK, or what was wrong.
+"""Engines that go through a fork: ``python -m tests.support.forked_engines CASE URL NAME``. Says OK, or what was wrong.
 
-In a process of its own: a fork of a process full of threads is what no test runner should be.
+It is a process of its own, as a test runner should not fork with all its threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 from tests.support.workers import say
 
 STUCK_S = 90.0
-"""Who hangs ends; a child shows where, before."""
+"""The time after which a process that hangs ends; a child shows where, before."""
 
 MANY = 500
 
@@ -59,7 +59,7 @@ def threads() -> list[str]:
 
 
 def the_parents() -> Any:
-    """What is said of things that only the parent may use."""
+    """The errors of objects that only the parent may use."""
     return pytest.raises(EngineClosed, match="before a fork")
 
 
@@ -121,7 +121,7 @@ def engine_case(url: str, name: str) -> None:
 
 
 def locks() -> list[Any]:
-    """Every lock that an object of the library has, those inside of conditions and events too."""
+    """Returns every lock of the library's objects, those inside of conditions and events too."""
     found: dict[int, Any] = {}
     kinds = type(threading.Lock()), type(threading.RLock())
     for one in gc.get_objects():
@@ -139,7 +139,7 @@ def locks() -> list[Any]:
 
 @contextmanager
 def all_held() -> Iterator[None]:
-    """Another thread holds every lock of the library meanwhile."""
+    """Lets another thread hold every lock of the library during the block."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:

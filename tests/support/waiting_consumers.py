@@ -1,4 +1,4 @@
-"""Consumers that wait: ``python -m tests.support.idling URL NAME COUNT``. Each acknowledges what it gets."""
+"""Consumers that wait: ``python -m tests.support.waiting_consumers URL NAME COUNT``. Each acknowledges what it gets."""
 
 from __future__ import annotations
 

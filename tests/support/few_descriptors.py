@@ -1,5 +1,6 @@
-"""Engines of either kind in a process that may have few files open: ``python -m tests.support.limited CASE KIND URL
-NAME``. Says OK, or what was wrong.
+"""Engines of either kind in a process that may have few files open. Says OK, or what was wrong.
+
+python -m tests.support.few_descriptors CASE KIND URL NAME
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOON_S = 40.0
 
 
 class Log(logging.Handler):
-    """What is said, by whom."""
+    """The log lines, and their loggers."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -43,7 +44,7 @@ class Log(logging.Handler):
 
 
 def limit(files: int) -> None:
-    """The soft one: it can be raised again."""
+    """Sets the soft limit, which can be raised again."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
@@ -53,7 +54,7 @@ def open_now() -> int:
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Every descriptor that the process may have is taken meanwhile."""
+    """Takes every descriptor that the process may have, during the block."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     limit(open_now() + 10)
     taken = []

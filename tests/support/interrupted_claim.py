@@ -1,4 +1,4 @@
-"""A claim in a main thread: ``python -m tests.support.interrupted URL NAME TOPIC``. Ends by SIGINT, as Ctrl-C does.
+"""A claim in a main thread, ended by SIGINT as by Ctrl-C: ``python -m tests.support.interrupted_claim URL NAME TOPIC``.
 
 Says what it is about to do, and at its end how many deliveries it got.
 """

@@ -1,5 +1,6 @@
-"""Workers with several processes, amid programs of all sorts; one is ``python -m tests.support.fleeting CASE URL NAME
-OPTIONS``.
+"""Programs of all sorts around a worker with several processes.
+
+    python -m tests.support.worker_programs CASE URL NAME OPTIONS
 
 What a program does with its threads, signals, children and descriptors must not disturb the children of the worker, nor
 they it. Options and notes are those of ``working``.

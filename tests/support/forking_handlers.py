@@ -1,6 +1,6 @@
-"""Handlers that fork: ``python -m tests.support.handling_forks WHERE URL NAME``. Says OK, or what was wrong.
+"""Handlers that fork: ``python -m tests.support.forking_handlers WHERE URL NAME``. Says OK, or what was wrong.
 
-In a process of its own, as ``forking``.
+In a process of its own, as ``forked_engines``.
 """
 
 from __future__ import annotations
