@@ -1,4 +1,4 @@
-"""dead, trim and purge: reads dead tasks, and removes tasks in bulk."""
+"""dead, trim and purge: reads dead tasks (dead letters), and removes tasks in bulk."""
 
 from __future__ import annotations
 

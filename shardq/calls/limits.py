@@ -1,4 +1,6 @@
-"""permit, release and renew: the fleet-wide rate and concurrency limits of a topic, in the control slot."""
+"""permit, release and renew: the fleet-wide limits of a topic, in the control slot: a token bucket for its rate, and a
+set of permits for its concurrency.
+"""
 
 from __future__ import annotations
 

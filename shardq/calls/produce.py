@@ -1,4 +1,4 @@
-"""push and push_unique. Used by the producers only."""
+"""push, and push_unique for idempotent pushes. Used by the producers only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The fleet-wide rate limiter and concurrency limiter, as one consumer uses it: permits are asked for before a claim,
-and given back after it. Topics without limits cost nothing.
+"""The fleet-wide rate limiter (a token bucket) and concurrency limiter, as one consumer uses it: permits are asked for
+before a claim, and given back after it. Topics without limits cost nothing.
 
 A permit of a topic with limited concurrency belongs to one delivery until that is settled. A consumer that dies holds
 it no longer than its lease.

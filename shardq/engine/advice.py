@@ -1,8 +1,7 @@
-"""Settings of the servers that can lose tasks or make them late, or have lost some; commands that the engine does
-without where it may not run them; limits too low for pollers. Logged at open and at start, once a process and server,
-and told by ``stats()``.
+"""Advice on servers: settings that lose tasks or make them late, commands that an ACL or a proxy refuses, limits that
+are too low for pollers. It is logged at open and at start, once for each process and server, and told by ``stats()``.
 
-Nothing here ever fails: a server that is slow is passed over.
+Finding advice never fails: a slow server is skipped.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ LIMITS = "shardq.limits"
 """The log for limits that are too low for what this process has begun."""
 
 TIMEOUT_S = 0.5
-"""The bound of each of two trips: opening must not wait long for what is only good to know."""
+"""The timeout of each of two trips: opening must not wait long for advice."""
 
-_said: set[Advice] = set()
+_logged: set[Advice] = set()
 """The advice that this process has logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing that is wrong with one server. ``server`` is its run id: another on its port is another."""
+    """One thing that is wrong with one server. ``server`` is its run id: the next one on its port has another."""
 
     server: str
     text: str
@@ -55,9 +54,9 @@ UNRUNG = f"what it pushes rings no poller and may be {LONGEST_SLEEP_S:g} s late"
 def find_advice(
     slots: Mapping[str, int], shards: Mapping[str, ShardKeys], unserved: int, needs: Mapping[str, int]
 ) -> Operation[list[Advice]]:
-    """Finds what to change at these nodes. ``slots``: one slot of each; ``shards``: one shard of each that has any;
-    ``unserved``: how many slots no node serves; ``needs``: how many connections more to each this process comes to have
-    if it has to serve every shard.
+    """Finds advice on these nodes. ``slots``: one slot of each node; ``shards``: one shard of each that has any;
+    ``unserved``: the number of slots that no node serves; ``needs``: the further connections to each node that this
+    process opens if it has to serve every shard.
     """
     found = []
     if unserved:
@@ -72,12 +71,12 @@ def find_advice(
     for asked in tried:
         if isinstance(answer := answers[asked], AccessDenied):
             found.append(Advice(answer.node, f"{asked[1]}: {answer}"))
-    found += _mute({node: answers[node, UNRUNG] for node in shards})
+    found += _unpublished({node: answers[node, UNRUNG] for node in shards})
     found_settings: dict[str, observe.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
     unsure = {node: observe.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
     saving: dict[str, bool | None] = _told((yield Many(unsure)))
     for node, settings in sorted(found_settings.items()):
-        # no key of ours expires: the policies for those that do evict nothing here
+        # Keys of shardq have no TTL, so the volatile- policies evict none of them.
         if settings.maxmemory and settings.policy.startswith("allkeys-"):
             text = (
                 f"{node} evicts tasks without an error when it reaches its maxmemory of {settings.maxmemory:,} bytes "
@@ -85,7 +84,7 @@ def find_advice(
             )
             found.append(Advice(settings.server, text))
             if settings.evicted:
-                # how many tells nothing: one key may hold the tasks of a shard
+                # The number is left out: one key may hold the tasks of a shard.
                 text = (
                     f"{node} has evicted keys since it started, and tasks of this engine may be among them "
                     f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
@@ -116,14 +115,14 @@ def _of_descriptors(more: int) -> list[Advice]:
     return [Advice("", text, log=LIMITS)]
 
 
-def deaf(refusals: Mapping[str, str]) -> list[Advice]:
-    """``refusals``: node → why it lets this process subscribe to nothing."""
+def unsubscribed(refusals: Mapping[str, str]) -> list[Advice]:
+    """Advice on nodes that refuse this process its subscriptions. ``refusals``: node → the reason."""
     look = f"due tasks and changes are looked for every {UNSUBSCRIBED_SLEEP_S * 1000:g} ms"
     return [Advice("", f"{node} lets this process hear nothing, so {look}: {why}") for node, why in refusals.items()]
 
 
-def _mute(answers: Mapping[str, Any]) -> list[Advice]:
-    """Where a process can't publish, what it pushes is found when a poller looks by itself."""
+def _unpublished(answers: Mapping[str, Any]) -> list[Advice]:
+    """Advice on nodes that refuse this process to publish: pollers find its tasks when they look by themselves."""
     return [
         Advice("", f"{node} lets this process publish nothing, so {UNRUNG}: {said}")
         for node, said in answers.items()
@@ -132,13 +131,13 @@ def _mute(answers: Mapping[str, Any]) -> list[Advice]:
 
 
 def _told(answers: Iterable[tuple[str, T | ShardqError]]) -> dict[str, T]:
-    """The answers of those nodes that gave one."""
+    """Returns the answers of the nodes that gave one."""
     return {node: answer for node, answer in answers if not isinstance(answer, ShardqError)}
 
 
-def say(found: Iterable[Advice]) -> None:
-    """Log what this process has not said yet."""
+def log_new(found: Iterable[Advice]) -> None:
+    """Logs the advice that this process has not logged yet."""
     for advice in found:
-        if advice not in _said:
-            _said.add(advice)
+        if advice not in _logged:
+            _logged.add(advice)
             logging.getLogger(advice.log).warning("%s", advice.text)

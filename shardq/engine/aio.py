@@ -20,11 +20,11 @@ from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.aiorouter import OTHER_LOOP
 from shardq.drivers.settings import Settings
 from shardq.embedded import Embedded
-from shardq.engine import advice, in_threads
-from shardq.engine.in_threads import Threads
+from shardq.engine import advice, thread_work
 from shardq.engine.operator_commands_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.task_commands_aio import AsyncTaskCommands
+from shardq.engine.thread_work import Threads
 from shardq.errors import EngineClosed
 from shardq.model.task import Receipt
 from shardq.producer import pushing
@@ -39,9 +39,9 @@ from shardq.worker.processor import Processor
 class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
-    It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. For one
-    event loop, the one it is opened in, whose coroutines may share it. When that has ended without a ``close()``,
-    ``open()`` in another makes it that one's; pollers run on meanwhile.
+    It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. An engine
+    belongs to the event loop that opens it, and all coroutines of that loop may share it. When the loop ends without
+    ``close()``, another loop takes the engine over with ``open()``; pollers run on meanwhile.
 
     >>> async with shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     await engine.start()
@@ -70,8 +70,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         return self
 
     def _here(self) -> asyncio.Lock:
-        """The lock, for the loop in which the engine is open, or is to be. What another loop left open when it ended is
-        given up.
+        """Returns the lock of the running loop. Abandons what a loop that has ended left open. Raises EngineClosed
+        while the engine is open in another loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -88,8 +88,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     async def _open(self) -> AsyncDriver:
         self._closed = False
         if self._driver is None:
-            # starting an embedded server can take a moment
-            settings, self._embedded = await in_threads.made(self._entered, self._not_entered)
+            # In a thread: starting an embedded server can take a moment.
+            settings, self._embedded = await thread_work.make(self._entered, self._not_entered)
             driver = AsyncDriver(settings)
             try:
                 await driver.open()
@@ -98,13 +98,13 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
                     self._learn(topology)
                 else:
                     self._map().learn(topology)
-                advice.say(await operation.arun(driver, self._advice(driver), advice.TIMEOUT_S))
+                advice.log_new(await operation.arun(driver, self._advice(driver), advice.TIMEOUT_S))
             except BaseException:
                 try:
                     await driver.close()
                 finally:
                     if self._threads is None:
-                        await in_threads.ending(self._leave)
+                        await thread_work.start(self._leave)
                 raise
             self._driver = driver
         return self._driver
@@ -118,28 +118,28 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     async def close(self) -> None:
         """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
 
-        Cancelled, it returns at once, and all that is done all the same.
+        A cancelled call returns at once; the work is finished all the same.
 
         >>> await engine.close()
         """
         async with self._here():
             self._closed = True
             driver, self._driver = self._driver, None
-            # first, so that a cancellation finds nothing left to be begun
-            ended = in_threads.ending(self._rest())
+            # Begun first, so that a cancellation leaves nothing that is not begun.
+            ended = thread_work.start(self._rest())
             if driver is not None:
                 await asyncio.shield(asyncio.create_task(self._close_driver(driver)))
             await ended
 
     async def _close_driver(self, driver: AsyncDriver) -> None:
-        """When what cancelled callers left to be told has been told, for which it is needed."""
+        """Closes the driver after the requests that cancelled callers left behind: those need it."""
         try:
             await self._background.close()
         finally:
             await driver.close()
 
     def _rest(self) -> Callable[[], None]:
-        """Takes from this engine all but its driver; the thread that is given this ends it."""
+        """Detaches everything but the driver from this engine. Returns the function that ends it, for a thread."""
         dispatcher, self._dispatcher = self._dispatcher, None
         wakeups, self._wakeups = self._wakeups, None
         threads, self._threads = self._threads, None
@@ -164,10 +164,11 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         await self.close()
 
     async def start(self) -> None:
-        """Runs pollers in this process, for its share of the shards. Returns when they run; cancelled, none does.
+        """Runs pollers in this process, for its share of the shards. Returns when they run. A cancelled call leaves
+        none running.
 
-        Each shard takes a connection. Where the limit of open files of this process (``ulimit -n``) or the servers'
-        ``maxclients`` would not do for all shards, the log says so, and ``stats().warnings``.
+        Each shard takes a connection. The log and ``stats().warnings`` tell when ``ulimit -n`` or a server's
+        ``maxclients`` is too low for all shards.
 
         >>> await engine.start()
         """
@@ -176,8 +177,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
             if self._dispatcher is None:
                 threads = await self._open_threads()
                 advised = self._advice(driver, pollers=threads.driver)
-                advice.say(await operation.arun(driver, advised, advice.TIMEOUT_S))
-                self._dispatcher = await in_threads.made(lambda: self._new_dispatcher(threads), Dispatcher.stop)
+                advice.log_new(await operation.arun(driver, advised, advice.TIMEOUT_S))
+                self._dispatcher = await thread_work.make(lambda: self._new_dispatcher(threads), Dispatcher.stop)
 
     def _new_dispatcher(self, threads: Threads) -> Dispatcher:
         dispatcher = Dispatcher(
@@ -198,7 +199,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         async with self._here():
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
-                await in_threads.ending(dispatcher.stop)
+                await thread_work.start(dispatcher.stop)
 
     async def _open_driver(self) -> AsyncDriver:
         driver = self._driver
@@ -209,7 +210,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         return driver
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
-        """In a thread: on the shared connections of this loop a WAIT would hold up everybody."""
+        """Pushes in a thread: a WAIT on the loop's shared connections would delay every other caller."""
         check_durability(durability)
         (await self._open_driver()).check_open()
         async with self._here():
@@ -229,11 +230,11 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         lease: float = DEFAULT_LEASE_S,
         name: str | None = None,
     ) -> AsyncConsumer:
-        """Claims tasks of these topics, in this order of priority; of the default topic when none is given.
+        """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
 
-        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
-        forwarded or paused nothing is given out until that ends; the log says so of a forwarded one. The first use of
-        the consumer opens the engine, if it is not open.
+        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
+        paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
+        The first use of the consumer opens the engine, if it is not open.
 
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
@@ -298,7 +299,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         if self._threads is None:
             self._check_not_closed()
             settings = (await self._open()).settings
-            self._threads = await in_threads.made(lambda: Threads.opened(settings), Threads.close)
+            self._threads = await thread_work.make(lambda: Threads.opened(settings), Threads.close)
         return self._threads
 
     async def _open_wakeups(self) -> Wakeups:
@@ -306,7 +307,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
             async with self._here():
                 threads = await self._open_threads()
                 if self._wakeups is None:
-                    self._wakeups = await in_threads.made(
+                    self._wakeups = await thread_work.make(
                         lambda: Wakeups(threads.driver, self._map(), threads.subscriber), Wakeups.close
                     )
         return self._wakeups

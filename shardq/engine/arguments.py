@@ -12,7 +12,7 @@ from shardq.producer.packing import MAX_BATCH
 
 
 def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:
-    """The due word of a reschedule: a push without a time is due now, a reschedule without one is a mistake."""
+    """Returns the due word of a reschedule. A push without a time is due now; a reschedule without one is a mistake."""
     if delay is None and at is None:
         raise InvalidDelay("reschedule needs a time: give delay=seconds or at=instant; delay=0 makes it due now")
     return due_spec(delay, at)
@@ -24,7 +24,7 @@ def check_batch(batch: int) -> None:
 
 
 def check_rate(rate: float | None) -> None:
-    # what is stored must be readable by every process: a bool is no number there
+    # Every process must be able to read what is stored: a bool is no number there.
     if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
         raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
 
@@ -63,7 +63,7 @@ def check_purge(topic: str | None, everything: bool) -> None:
 
 
 def checked_id(id: str) -> str:
-    """A whole id, as push gave it back: TOPIC/UNIQUE or UNIQUE."""
+    """Returns the id if it is a whole one, as push returned it: TOPIC/UNIQUE or UNIQUE."""
     if not isinstance(id, str):
         raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
     topic, slash, unique = id.partition("/")

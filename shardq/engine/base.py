@@ -77,10 +77,10 @@ class EngineBase:
         """Checks its arguments; connects later.
 
         ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
-        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout`` bounds
-        how long a call waits out whatever passes: failovers, moving slots, loading servers. ``max_attempts`` holds for
-        tasks that bring no limit of their own; dead ones are kept for ``dead_age`` seconds, ``dead_count`` at most.
-        ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
+        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout``: the
+        seconds for which a call is retried, through failovers, moving slots and loading servers. ``max_attempts`` holds
+        for tasks that bring no limit of their own. Dead tasks are kept for ``dead_age`` seconds, ``dead_count`` at
+        most. ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
         """
         self.options = Options.checked(
             url,
@@ -106,8 +106,8 @@ class EngineBase:
         forks.watch(self, type(self)._forked)
 
     def _forked(self) -> None:
-        """Nothing is open, as at first; the first use opens it. The embedded server's share, if there is one, is the
-        child's too, until it closes the engine or ends.
+        """Resets the engine: nothing is open, and the first use opens it. The child of a fork keeps the parent's share
+        of the embedded server, if there is one, until it closes the engine or ends.
         """
         self._cache: TopologyCache | None = None
         self._ready_counts = ReadyCounts()
@@ -155,8 +155,8 @@ class EngineBase:
         *,
         pollers: Driver | None = None,
     ) -> Operation[list[Advice]]:
-        """Finds what to change at the servers of this engine, or at those where a shard was seen. ``pollers``: the
-        driver of those that run here, or are about to.
+        """Finds advice on the servers of this engine, or on those where a shard was seen. ``pollers``: the driver of
+        the pollers that run here, or are about to.
         """
         cache = self._map()
         if counts_by_shard is None:
@@ -174,7 +174,7 @@ class EngineBase:
         return dispatcher.driver if dispatcher is not None else None
 
     def _needs(self, driver: Driver) -> dict[str, int]:
-        """How many connections more to each node this process comes to have, at most, if it is the last one left."""
+        """Counts the further connections to each node that this process opens if it has to serve every shard."""
         polled = Counter(driver.node_of(keys.slot) for keys in self._map().span())
         open_now = driver.connections()
         needs = {}
@@ -246,7 +246,7 @@ class EngineBase:
         self._tasks.add(task)
 
     def _noted(self, processor: Processor) -> Processor:
-        """A worker's running part, of which stats tell as long as there is one."""
+        """Registers a worker's running part, whose problems ``stats`` tells."""
         self._processors.add(processor)
         return processor
 
@@ -287,7 +287,7 @@ class EngineBase:
             self._map(),
             shards,
             replication=replication,
-            advised=[*advised, *advice.deaf(subscriber.refusals() if subscriber else {})],
+            advised=[*advised, *advice.unsubscribed(subscriber.refusals() if subscriber else {})],
             server=server,
             reports=reports.values(),
             failing_routes=dispatcher.failing_routes() if dispatcher else (),

@@ -1,4 +1,4 @@
-"""Operations on the engine as a whole: changing the topology, and looking at every shard."""
+"""Operations on the whole engine: changes of the topology, purges, the list of dead tasks (dead letters), counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardq.resharding.migration import bring_in_all
 from shardq.topology_cache import TopologyCache
 
 MOST_WALKS = 10
-"""Through all shards, each under another number of them."""
+"""The most times that a walk begins anew, each under another number of shards."""
 
 
 def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
@@ -57,7 +57,7 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
 
 
 def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[Topology]:
-    """Sends a topic's payloads to a list from now on, or no longer."""
+    """Forwards a topic's payloads to a list from now on; None ends it."""
 
     def edit(topology: Topology) -> Topology:
         routes = {name: to for name, to in topology.routes.items() if name != topic}
@@ -75,7 +75,7 @@ def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[To
 
 
 def pause(cache: TopologyCache, topic: str, *, pause: bool) -> Operation[Topology]:
-    """Gives out no more of a topic, or again, over the whole fleet."""
+    """Pauses or resumes a topic over the whole fleet."""
 
     def edit(topology: Topology) -> Topology:
         others = {name for name in topology.paused if name != topic}
@@ -85,7 +85,7 @@ def pause(cache: TopologyCache, topic: str, *, pause: bool) -> Operation[Topolog
 
 
 def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]:
-    """Gives out a topic within limits from now on; a limit of nothing ends them."""
+    """Limits a topic from now on; an empty limit ends that."""
 
     def edit(topology: Topology) -> Topology:
         limits = {name: other for name, other in topology.limits.items() if name != topic}
@@ -103,9 +103,9 @@ def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]
 
 
 class Walk:
-    """Through all shards, so that a task that is moved meanwhile is met in one of them at least: in the order in which
-    tasks move, and after each shard all that is on its way out of it is put where it goes. Another number of shards
-    changes the order, and so the walk begins anew.
+    """A walk through all shards that meets every task in at least one of them, also those that are moved meanwhile. It
+    follows the order in which tasks move, and brings moves out of a shard to their end before it goes on to the next.
+    Another number of shards changes the order, so the walk begins anew.
     """
 
     def __init__(self, cache: TopologyCache) -> None:
@@ -125,8 +125,7 @@ class Walk:
         if left is not None and (self._cache.topology.priors or self._cache.topology.pending):
             yield from bring_in_all(self._cache, left)
         shard = next(self._shards, None)
-        # A number that is in force is known to every shard before anything is moved by it: as long as each took our
-        # epoch, nothing was.
+        # Every shard knows a number before anything is moved by it: as long as each took our epoch, nothing was.
         if shard is None and self._cache.topology.since != self._since:
             if self._walks >= MOST_WALKS:
                 raise Unavailable(
@@ -139,7 +138,7 @@ class Walk:
 
 
 def purge(cache: TopologyCache, topic: str | None) -> Operation[int]:
-    """Removes a topic's tasks, or all (None), that nobody holds; answers how many."""
+    """Removes a topic's tasks, or all (None), that nobody holds. Returns how many."""
     removed, walk = 0, Walk(cache)
     keys: ShardKeys | None = None
     try:
@@ -185,7 +184,7 @@ def _page(cache: TopologyCache, keys: ShardKeys, after: clean.DeadRecord | None)
 
 
 class DeadPages:
-    """All dead tasks, page by page, each once."""
+    """The dead tasks (dead letters) of all shards, page by page, each once."""
 
     def __init__(self, cache: TopologyCache) -> None:
         self._cache = cache
@@ -195,7 +194,7 @@ class DeadPages:
         self._seen: set[str] = set()
 
     def following(self) -> Operation[list[clean.DeadRecord]]:
-        """The next page; empty at the end."""
+        """Returns the next page; an empty one at the end."""
         while True:
             if self._last is None:
                 self._keys = yield from self._walk.following(self._keys)
@@ -234,7 +233,7 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
 
 
 def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, observe.Replication]]:
-    """How far the replicas of each node are, of those that could be seen and may say. ``nodes``: who serves a slot."""
+    """Returns how far the replicas of each node are, for nodes that answer. ``nodes``: slot → its node."""
     slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
     answers = yield Many({node: observe.replication(slot) for node, slot in slots.items()})
     return {node: said for node, said in answers if not isinstance(said, ShardqError)}

@@ -46,11 +46,12 @@ class AsyncOperatorCommands(EngineBase, ABC):
     def _present_subscriber(self) -> Subscriber | None: ...
 
     async def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
-        """From now on the topic's payloads go to that list, byte for byte, also those ready already; None: no longer.
+        """Forwards the topic's payloads to that list from now on, byte for byte, with those that are ready already.
+        ``to=None`` ends it.
 
-        Exactly once to a list on the same server, at least once to one in another slot of a cluster. A rate given with
-        ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of ours get nothing of the topic
-        meanwhile.
+        A list on the same server gets each payload exactly once, a list in another slot of a cluster at least once. A
+        rate given with ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of shardq get
+        nothing of the topic meanwhile.
 
         >>> await engine.forward("emails", to="mail-queue")
         """
@@ -59,11 +60,11 @@ class AsyncOperatorCommands(EngineBase, ABC):
         await arun(driver, control.route(self._map(), topic, route))
 
     async def resize(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """Another number of shards, more or fewer, while everything runs. Returns when new tasks go by the new number;
-        dispatchers move the rest, and shards that fall away are served until they are empty.
+        """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;
+        dispatchers move the rest, and serve shards that fall away until those are empty.
 
-        ``rate``: tasks a second to move at most. Again, by anybody, goes on with a change that was interrupted, at the
-        rate given now; raises ChangeUnderWay when another number was announced before.
+        ``rate``: tasks a second to move at most. A repeated call, by anybody, goes on with an interrupted change, at
+        the rate given now. Raises ChangeUnderWay when another number was announced before.
 
         >>> growth = await engine.resize(8)
         >>> await growth.wait(timeout=600)
@@ -72,14 +73,14 @@ class AsyncOperatorCommands(EngineBase, ABC):
         return await self._resize(shards, rate)
 
     async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """``resize`` to more shards; fewer than there are is refused.
+        """Resizes to more shards; a smaller number than the present one is refused.
 
         >>> growth = await engine.expand(8, rate=1000)
         """
         return await self._resize(shards, rate, "expand")
 
     async def shrink(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """``resize`` to fewer shards; more than there are is refused.
+        """Resizes to fewer shards; a larger number than the present one is refused.
 
         >>> growth = await engine.shrink(2)
         """
@@ -105,7 +106,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         return await arun(driver, preview_resize(self._map(), shards, driver.node_of))
 
     async def growth(self) -> AsyncGrowth:
-        """The change of the number of shards that is under way, or the last one: to wait for it, or to look.
+        """Returns the change of the number of shards that is under way, or the last one: to wait for it, or to look.
 
         >>> growth = await engine.growth()
         >>> await growth.wait(timeout=600)
@@ -117,7 +118,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         return AsyncGrowth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
 
     async def pause(self, topic: str) -> None:
-        """Gives out no more of the topic, over the whole fleet; what runs goes on, and tasks still become ready.
+        """Stops giving out the topic's tasks, over the whole fleet. Handlers finish, and tasks still become ready.
 
         >>> await engine.pause("mail")
         """
@@ -126,7 +127,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         await arun(driver, control.pause(self._map(), topic, pause=True))
 
     async def resume(self, topic: str) -> None:
-        """Gives the topic out again.
+        """Gives out the topic's tasks again.
 
         >>> await engine.resume("mail")
         """
@@ -135,8 +136,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         await arun(driver, control.pause(self._map(), topic, pause=False))
 
     async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
-        """At most ``rate`` tasks a second and ``concurrency`` at once of the topic, over all shards and workers of the
-        fleet; neither ends the limits. Of a forwarded topic the rate only: its tasks leave, and are not counted.
+        """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
+        fleet; without either its limits end. A forwarded topic takes a rate only: its tasks leave, and are not counted.
 
         >>> await engine.limit("invoice", rate=100, concurrency=20)
         """
@@ -145,8 +146,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         await arun(driver, control.limit(self._map(), topic, limit))
 
     async def dead(self, topic: str | None = None) -> AsyncIterator[DeadTask]:
-        """The dead tasks (of one topic), shard by shard, those that died first coming first; read page by page. Also
-        while tasks are moved between shards each is met, and once.
+        """Lists the dead tasks (dead letters) of a topic, or all, shard by shard, the oldest deaths first; reads page
+        by page. Each is listed once, also while tasks are moved between shards.
 
         >>> async for task in engine.dead("mail"):
         ...     print(task.id, task.died, task.reason)
@@ -161,19 +162,20 @@ class AsyncOperatorCommands(EngineBase, ABC):
                     yield self._dead_task(dead_record)
 
     async def requeue_all(self, topic: str | None = None) -> int:
-        """Schedules all dead tasks (of one topic) again, now and with all their attempts; answers how many.
+        """Schedules all dead tasks of a topic, or all, again: now, with all their attempts. Returns how many.
 
         >>> print(await engine.requeue_all("mail"), "tasks run again")
         """
-        # all listed before the first is requeued: those that die again meanwhile would be met again, without end
+        # All are listed before the first is requeued: tasks that die again meanwhile would be listed without end.
         driver = await self._open_driver()
         ids = [task.id async for task in self.dead(topic)]
         return await arun(driver, by_id.requeue_all(self._map(), ids, NOW))
 
     async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
-        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Answers how many.
+        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.
 
-        Those that are running finish. What is pushed meanwhile may stay; what is moved to another shard meanwhile goes.
+        Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
+        are removed.
 
         >>> print(await engine.purge("mail"), "tasks removed")
         """
@@ -182,8 +184,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         return await arun(driver, control.purge(self._map(), topic))
 
     async def stats(self) -> Stats:
-        """Counts for each shard and in total. No snapshot: shards are seen one after the other, and one that can't be
-        seen says why.
+        """Returns the counts of each shard and their totals. They are no snapshot: shards are read one after the other.
+        A shard that can't be read says why.
 
         >>> stats = await engine.stats()
         >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)

@@ -21,8 +21,8 @@ log = logging.getLogger("shardq")
 DEFAULT_NAME = "default"
 DEFAULT_SHARDS = 16
 DEFAULT_ATTEMPTS = 25
-"""The attempts of a task that brings no limit of its own. With a worker's growing delays that is days; without, it
-still ends.
+"""The attempts of a task that brings no limit of its own. With a worker's backoff they take days; without, they still
+end.
 """
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
@@ -32,7 +32,7 @@ DEFAULT_DEAD_COUNT = 100_000
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_CONNECT_TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 3.0
-"""The bound for each shard: a look should not wait out a failover, but say that it is under way."""
+"""The timeout for each shard: stats report a failover instead of waiting for its end."""
 
 DEFAULT_LEASE_S = 30.0
 ENVIRONMENT = "SHARDQ_URL"
@@ -110,7 +110,7 @@ class Options:
         return self.url is None or self.url.startswith("embedded:")
 
     def embedded_path(self) -> Path | None:
-        """Where the embedded server's data is; None: under the user's data directory."""
+        """Returns the directory of the embedded server's data; None for the user's data directory."""
         if self.url is None:
             return None
         parts = urlsplit(self.url)
@@ -124,11 +124,11 @@ class Options:
         )
 
     def enter(self) -> tuple[Settings, embedded.Embedded | None]:
-        """Finds or starts the embedded server where that is wanted, and says where to connect."""
+        """Returns the settings of connections, and the embedded server, found or started, if one is used."""
         if not self.is_embedded:
             return self.settings(str(self.url)), None
         server = embedded.enter(self.embedded_path(), fsync=self.fsync, timeout=self.timeout)
-        # at WARNING, to be seen without any logging set up: tasks are about to live in a place nobody named
+        # WARNING is seen without any logging set up: nobody named the place where tasks will be stored.
         log.log(
             logging.WARNING if self.url is None else logging.INFO,
             "%s embedded server with its data in %s (give a url, or set $%s, to use another)",
@@ -139,7 +139,7 @@ class Options:
         return self.settings_of(server), server
 
     def settings_of(self, server: embedded.Embedded) -> Settings:
-        """How to connect to the embedded server, wherever it will be."""
+        """Returns the settings of connections to the embedded server, which find it again after a restart."""
         return replace(self.settings(server.url), locate=server.locate)
 
     @property
@@ -148,11 +148,11 @@ class Options:
         return self.url or "embedded://" if self.is_embedded else self.settings(str(self.url)).safe_url
 
     def keep(self) -> Retention:
-        """The dead that dispatchers keep."""
+        """Returns the bounds of the dead tasks that dispatchers keep."""
         return Retention(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
 
     def compare(self, topology: Topology) -> None:
-        """Says so when the stored number of shards is not the one asked for."""
+        """Logs a warning when the stored number of shards is not the one asked for."""
         if topology.shards != self.shards:
             log.warning(
                 "%r has %d shards, not the %d asked for: the stored number counts",

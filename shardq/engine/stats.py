@@ -1,6 +1,4 @@
-"""The result of ``engine.stats()``. Each shard is seen at one instant, but not all at the same: totals are no
-snapshot.
-"""
+"""The result of ``engine.stats()``. Each shard is read at another instant, so totals are no snapshot."""
 
 from __future__ import annotations
 
@@ -23,16 +21,16 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 OVERDUE_S = 10.0
-"""A task due for longer than this without being moved is a problem. Others take over from a dispatcher that was killed
-within four seconds, from one that stopped at once; and a shard that moves what is due is never this far behind.
+"""A task that is due for longer than this is a problem. Other dispatchers take over from a killed one within four
+seconds, from a stopped one at once, and no shard that is served falls this far behind.
 """
 
 NAMED = 5
-"""Shards named in a sentence; of more only how many."""
+"""The most shards that a sentence names; it counts the others."""
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard.
+    """The state of one shard.
 
     >>> for shard in engine.stats().shards:
     ...     print(shard.shard, shard.node, shard.scheduled, shard.poller, shard.error)
@@ -41,7 +39,7 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     node: str
     error: str | None = None
-    """Why it could not be seen: then its counts say nothing. None: it was."""
+    """The reason why it could not be read, in which case its counts say nothing; None if it was."""
     scheduled: int
     ready: int
     leased: int
@@ -67,7 +65,7 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """All shards. The totals add up what was seen shard by shard, one after the other.
+    """The state of all shards. The totals add up what was read shard by shard, one after the other.
 
     >>> stats = engine.stats()
     >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)
@@ -92,13 +90,13 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     paused: tuple[str, ...]
     """Topics that are not given out."""
     limits: Mapping[str, Limit]
-    """Topics that are given out within limits."""
+    """Topics with a rate or concurrency limit."""
     routes: Mapping[str, Route]
     """Topics whose payloads go to a list."""
     failing_routes: tuple[RouteFault, ...]
-    """Those of them that this process can't serve now: topic, list, reason, shards."""
+    """Routes that this process can't serve now: topic, list, reason, shards."""
     healthy: bool
-    """There are no problems."""
+    """True if there are no problems."""
     problems: tuple[str, ...]
     """A sentence each: shards that could not be seen, pollers, routes and workers of this process that fail or stand
     still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them, and servers that

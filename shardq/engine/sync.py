@@ -33,7 +33,7 @@ class Engine(TaskCommands, OperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
-    share one. So may processes that are forked: in the child it is as one that was never opened.
+    share an engine, and so may forked processes: in the child it is like one that was never opened.
 
     >>> with shardq.Engine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     engine.start()
@@ -63,7 +63,7 @@ class Engine(TaskCommands, OperatorCommands):
                 try:
                     driver.open()
                     self._learn(operation.run(driver, recovery.create_topology(self.name, self.options.shards)))
-                    advice.say(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
+                    advice.log_new(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
                 except BaseException:
                     driver.close()
                     self._leave()
@@ -99,8 +99,8 @@ class Engine(TaskCommands, OperatorCommands):
     def start(self) -> None:
         """Runs pollers in this process, for its share of the shards. Returns when they run.
 
-        Each shard takes a connection. Where the limit of open files of this process (``ulimit -n``) or the servers'
-        ``maxclients`` would not do for all shards, the log says so, and ``stats().warnings``.
+        Each shard takes a connection. The log and ``stats().warnings`` tell when ``ulimit -n`` or a server's
+        ``maxclients`` is too low for all shards.
 
         >>> engine.start()
         """
@@ -108,7 +108,7 @@ class Engine(TaskCommands, OperatorCommands):
             self.open()
             if self._dispatcher is None:
                 driver = self._open_driver()
-                advice.say(operation.run(driver, self._advice(driver, pollers=driver), advice.TIMEOUT_S))
+                advice.log_new(operation.run(driver, self._advice(driver, pollers=driver), advice.TIMEOUT_S))
                 dispatcher = Dispatcher(
                     driver,
                     self._map(),
@@ -145,10 +145,11 @@ class Engine(TaskCommands, OperatorCommands):
         return push_durably(driver, cache, entries.ids, steps, durability)
 
     def buffered(self, *, linger: float = 0.0) -> Buffer:
-        """Coalesces the pushes of many threads; each gets a Pending that tells when its task is stored.
+        """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when its
+        task is stored.
 
-        What comes while one sending is under way goes with the next; ``linger``: seconds to wait for more company than
-        that. Close it, or use it in a ``with`` block, to send the rest.
+        Tasks that are pushed while one batch is sent go with the next. ``linger``: the seconds that a batch waits for
+        more. Close the buffer, or use it in a ``with`` block, to send the rest.
 
         >>> with engine.buffered() as buffer:
         ...     pending = buffer.push({"order": 42}, delay=60)
@@ -172,10 +173,10 @@ class Engine(TaskCommands, OperatorCommands):
         lease: float = DEFAULT_LEASE_S,
         name: str | None = None,
     ) -> Consumer:
-        """Claims tasks of these topics, in this order of priority; of the default topic when none is given.
+        """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
 
-        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. Of a topic that is
-        forwarded or paused nothing is given out until that ends; the log says so of a forwarded one.
+        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
+        paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
 
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """

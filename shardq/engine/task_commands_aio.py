@@ -51,11 +51,12 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
 
-        With an ``id`` of your own the push can be repeated safely: ``on_conflict`` says what becomes of a task that has
-        the id already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
+        A push with an ``id`` of your own is idempotent. ``on_conflict`` says what becomes of a task that has the id
+        already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
         remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
-        buried instead of run late. ``durability``: return only when all replicas ("replicated") or the disk ("fsynced")
-        have it, else raise NotReplicated; where there are none, DurabilityUnavailable, with nothing stored.
+        buried instead of run late. ``durability``: returns only when all replicas ("replicated") or the disk
+        ("fsynced") have the task, else raises NotReplicated; where there are none, raises DurabilityUnavailable, with
+        nothing stored.
 
         >>> await engine.push({"order": 42}, delay=1800)
         >>> await engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
@@ -85,7 +86,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     ) -> list[Receipt]:
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
-        All or nothing for each batch of at most ``batch`` tasks of one shard; raises PushError when not all are stored.
+        A batch of at most ``batch`` tasks of one shard is stored as a whole or not at all. Raises PushError when some
+        tasks are not stored.
 
         >>> ids = await engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
@@ -99,8 +101,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
         Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
-        its window of some thousand tasks is stored and yielded; of that window nothing is sent. A window that is not
-        stored as a whole ends the taking: what is under way is finished and yielded, then PushError tells the rest.
+        its window of some thousand tasks is stored and yielded; of that window nothing is sent. After a window that is
+        not stored as a whole no more input is read: what is in flight is finished and yielded, then PushError tells the
+        rest.
 
         >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")

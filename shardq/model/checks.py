@@ -179,7 +179,7 @@ def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int) ->
 
 
 def check_dedup(dedup: float | dt.timedelta | None, id: str | None) -> int | None:
-    """The dedup window in ms, or None without one."""
+    """Returns the dedup window of an idempotent push in ms, or None without one."""
     if dedup is None:
         return None
     if id is None:

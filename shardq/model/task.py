@@ -131,7 +131,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead task, as ``engine.dead()`` lists it.
+    """One dead task (dead letter), as ``engine.dead()`` lists it.
 
     >>> for task in engine.dead():
     ...     print(task.id, task.died, task.reason, task.payload)

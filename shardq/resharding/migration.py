@@ -1,6 +1,6 @@
 """Moves the tasks of one shard that belong elsewhere under the present number of shards. Operations, for both drivers.
 
-Scheduled and dead tasks move, and the ends of dedup windows; ready and leased tasks drain where they are.
+Scheduled and dead tasks migrate, and the ends of dedup windows; ready and leased tasks drain where they are.
 ``calls.resharding`` says why every step may be repeated, by anybody, at any time. A move happens under one topology
 from its first step to its last: a shard that knows a newer one refuses it.
 """

@@ -1,7 +1,7 @@
-"""Work that an asyncio engine leaves to threads. It is done to its end, or undone, whatever becomes of its caller.
+"""Threads that work for an asyncio engine. A thread finishes its work, or undoes it, also when its caller is cancelled.
 
-Not by the loop's executor: what waits there for a free thread is dropped when its caller is cancelled, and a program's
-own work may take all of its threads.
+The loop's own executor is not used: it drops work that waits for a free thread when the caller is cancelled, and a
+program's own work may take all of its threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """What works in threads, whatever the loop is busy with."""
+    """The connections and the thread pool that work beside the loop, however busy that is."""
 
     driver: Driver
     subscriber: Subscriber
@@ -43,39 +43,39 @@ class Threads:
         self.durable_pushes.shutdown(wait=False)
 
 
-async def made(make: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Has a thread make something. When the caller is cancelled nothing of it stays: the thread undoes it."""
-    future = _begun(make, undo)
+async def make(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """Returns what a thread made. When the caller is cancelled, the thread undoes it."""
+    future = _start(work, undo)
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
         if not future.cancel() and future.exception() is None:
-            # it was made, and the news of it under way
-            _begun(lambda: undo(future.result()), None)
+            # The thread was faster than the cancellation.
+            _start(lambda: undo(future.result()), None)
         raise
 
 
-def ending(work: Callable[[], object]) -> asyncio.Future[object]:
-    """Begins it at once; done when the thread has done it, which it does also when nobody waits any more."""
-    return asyncio.wrap_future(_begun(work, None))
+def start(work: Callable[[], object]) -> asyncio.Future[object]:
+    """Starts work in a thread at once. Returns a future of its end; the work goes on when nobody waits for that."""
+    return asyncio.wrap_future(_start(work, None))
 
 
-def _begun(work: Callable[[], T], undo: Callable[[T], object] | None) -> Future[T]:
+def _start(work: Callable[[], T], undo: Callable[[T], object] | None) -> Future[T]:
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             result = work()
-        except BaseException as exc:  # noqa: BLE001  whoever waits learns of it
+        except BaseException as exc:  # noqa: BLE001  the future carries it
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(exc)
             return
         try:
             future.set_result(result)
-        except InvalidStateError:  # cancelled meanwhile
+        except InvalidStateError:  # The caller was cancelled meanwhile.
             if undo is not None:
                 undo(result)
 
-    # the end of a program waits for what ends, and not for what is being made
+    # A program that ends waits for threads that end something, and not for those that make something.
     threading.Thread(target=run, name="shardq-aside", daemon=undo is not None).start()
     return future
