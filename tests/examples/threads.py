@@ -16,8 +16,8 @@ def remind(consumer: shardq.Consumer, handled: threading.Semaphore) -> None:
     """Handles reminders until the consumer is closed."""
     while deliveries := consumer.claim(10, wait=60.0):  # leased: nobody else has them now
         for delivery in deliveries:
-            print(f"{delivery.payload['text']} (attempt {delivery.attempt})")
-            consumer.ack(delivery)  # or retry, bury, extend; without any of them it comes again after the lease
+            with consumer.settling(delivery):  # acked at the end of the block, retried if it raises
+                print(f"{delivery.payload['text']} (attempt {delivery.attempt})")
             handled.release()
 
 
