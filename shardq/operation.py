@@ -42,8 +42,8 @@ class Many(Generic[K, T]):
     @property
     def alone(self) -> tuple[K, Command[T]] | None:
         """The only request, if there is one. Most claims and acks are one, and need no loop over the nodes."""
-        requests = self.requests
-        return next(iter(requests.items())) if isinstance(requests, dict) and len(requests) == 1 else None
+        one = isinstance(self.requests, (dict, list)) and len(self.requests) == 1
+        return next(iter(self.pairs)) if one else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,16 @@ async def _amany(driver: AsyncDriver, timeout: float | None, many: Many[K, Any])
         return [(key, await driver.call(call, timeout))]
     except ShardqError as exc:
         return [(key, _told(exc))]
+
+
+def values(answers: Mapping[K, T | ShardqError] | Iterable[tuple[K, T | ShardqError]]) -> dict[K, T]:
+    """The results of requests made together, by key. Raises the first error if there is one."""
+    results: dict[K, T] = {}
+    for key, result in answers.items() if isinstance(answers, Mapping) else answers:
+        if isinstance(result, ShardqError):
+            raise result
+        results[key] = result
+    return results
 
 
 def _told(error: ShardqError) -> ShardqError:

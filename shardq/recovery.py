@@ -1,9 +1,11 @@
 """Recovery from an old topology, and the upkeep of the stored one. Operations, for both drivers.
 
 A shard may answer that the caller's topology is old (``Stale``), or that the shard was never opened (``Missing``). The
-guard of every script answers so before anything is written. ``recover`` then refreshes or repairs the topology, and the
-request is sent again. An earlier send whose answer was lost may have been executed under the older topology: such a
+guard of every script answers so before anything is written. A ``Recovery`` then refreshes or repairs the topology, and
+the request is sent again. An earlier send whose answer was lost may have been executed under the older topology: such a
 request is ``in_doubt``, and what takes its place is sent as after a lost answer, wherever it goes.
+
+Calls on given shards go by ``call_shards``; a search for an id, from shard to shard, by ``walk_shards``.
 
 A repair may have to complete a change of the number of shards that somebody else began; so that is here, too.
 """
@@ -11,9 +13,10 @@ A repair may have to complete a change of the number of shards that somebody els
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -21,12 +24,13 @@ from shardq.calls import control, replicas, resharding
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.request import Call
 from shardq.calls.resharding import MovingTask
-from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
+from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys, control_keys
 from shardq.layout.topology import Topology
-from shardq.operation import Confirm, Histories, Many, Operation, Pause
+from shardq.operation import Confirm, Histories, Many, Operation, Pause, values
 from shardq.topology_cache import TopologyCache
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 REPAIR_ROUND = 8
@@ -122,12 +126,8 @@ def put_in_force(cache: TopologyCache) -> Operation[None]:
 def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[None]:
     """Delivers everything that is moving out of these shards."""
     for _ in range(ARRIVAL_ROUNDS):
-        left = []
-        for source, count in (yield Many({keys: resharding.moving_tasks(keys) for keys in shards})):
-            if isinstance(count, ShardqError):
-                raise count
-            if count:
-                left.append(source)
+        counts: dict[ShardKeys, int] = values((yield Many({keys: resharding.moving_tasks(keys) for keys in shards})))
+        left = [source for source, count in counts.items() if count]
         if not left:
             return
         for source in left:
@@ -160,17 +160,17 @@ def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[Movi
     yield from put(cache, moving_tasks)
     behind = yield from barrier.behind(targets)
     arrived = resharding.loads(moving_task for moving_task in moving_tasks if moving_task.target not in behind)
-    clears: list[Part[None]] = [(source, partial(resharding.clear, moving_tasks=some)) for _, some in arrived]
-    yield from call_shards(cache, clears)
+    clears = [partial(resharding.clear, moving_tasks=some) for _, some in arrived]
+    values((yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})))
 
 
 def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
     """Puts moving tasks that were taken into their targets, under whatever topology."""
-    puts: list[Part[None]] = [
+    puts = [
         (cache.keys(target), partial(resharding.put, moving_tasks=some))
         for target, some in resharding.loads(moving_tasks)
     ]
-    yield from call_shards(cache, puts)
+    values((yield from call_shards(cache, dict(enumerate(puts)))))
 
 
 class ReplicaBarrier:
@@ -202,27 +202,89 @@ class ReplicaBarrier:
         return behind
 
 
-def recover(
-    cache: TopologyCache, keys: ShardKeys, fault: ShardqError, round: int, *, in_doubt: bool = False
-) -> Operation[None]:
-    """Recovers from the ``fault`` of a call on a shard, so that it can be sent again, or raises the fault.
+Refusal = Stale | Missing
+REFUSALS = (Stale, Missing)
+"""The guard's answers to a call under a topology that is not the shard's. Nothing was written."""
 
-    ``in_doubt``: the call may have been executed. Then Unanswered is raised in place of Unavailable.
+
+@dataclass(slots=True, eq=False)
+class Routed(Generic[K, T]):
+    """A call on its way to a shard."""
+
+    key: K
+    """What it is about, to whoever sends it."""
+    keys: ShardKeys
+    call: Call[T]
+
+
+class Recovery:
+    """The recovery of one operation from an old topology. It goes by rounds: each takes longer than the one before, and
+    the later ones repair what nobody else has.
     """
-    if not isinstance(fault, (Stale, Missing)):
-        raise fault
-    try:
-        yield from _recover(cache, keys, fault, round)
-    except ServerFault as exc:
-        if not in_doubt or isinstance(exc, Unanswered):
-            raise
-        raise Unanswered(
-            f"an answer of shard {keys.shard} was lost, and it could not be asked again: {exc}; the order may or may "
-            "not have been carried out: look, or repeat it where that is safe"
-        ) from exc
+
+    __slots__ = ("_cache", "_round")
+
+    def __init__(self, cache: TopologyCache) -> None:
+        self._cache = cache
+        self._round = 0
+
+    def over(self) -> None:
+        """Begins anew with the next refusal: for operations that never end."""
+        self._round = 0
+
+    def recover(self, keys: ShardKeys, refusal: Refusal, *, in_doubt: bool = False) -> Operation[None]:
+        """Makes one round after a shard's refusal of a call, so that it can be sent again. Raises why it can't be.
+
+        ``in_doubt``: an earlier send may have been executed. Then Unanswered is raised in place of Unavailable.
+        """
+        failed = yield from self.recover_all([(keys, refusal)])
+        if failed:
+            raise _told(failed[keys.shard], keys, in_doubt=in_doubt)
+
+    def recover_all(self, refusals: Iterable[tuple[ShardKeys, Refusal]]) -> Operation[dict[int, ShardqError]]:
+        """Makes one round after the refusals of several shards. Returns, by shard, why calls can't be sent again."""
+        round, self._round = self._round, self._round + 1
+        failed: dict[int, ShardqError] = {}
+        for keys, refusal in {keys.shard: (keys, refusal) for keys, refusal in refusals}.values():
+            try:
+                yield from _recover(self._cache, keys, refusal, round)
+            except EngineClosed:
+                raise
+            except ShardqError as exc:
+                failed[keys.shard] = exc
+        return failed
+
+    def send(self, calls: Iterable[Routed[K, T]]) -> Operation[list[tuple[Routed[K, T], T | ShardqError]]]:
+        """Sends calls together, and returns each with its result or error. A refusal among these has been recovered
+        from: its call can be sent again.
+        """
+        # A list stays one, so that a single call needs no loop over the nodes.
+        pairs = ((routed, routed.call) for routed in calls)
+        answers = yield Many(list(pairs) if isinstance(calls, list) else pairs)
+        refusals = [(routed.keys, result) for routed, result in answers if isinstance(result, REFUSALS)]
+        if refusals and (failed := (yield from self.recover_all(refusals))):
+            return [
+                (routed, _told(failed[routed.keys.shard], routed.keys, in_doubt=routed.call.in_doubt))
+                if isinstance(result, REFUSALS) and routed.keys.shard in failed
+                else (routed, result)
+                for routed, result in answers
+            ]
+        return answers  # type: ignore[no-any-return]  # what a yield gives back is untyped
 
 
-def _recover(cache: TopologyCache, keys: ShardKeys, fault: Stale | Missing, round: int) -> Operation[None]:
+def _told(error: ShardqError, keys: ShardKeys, *, in_doubt: bool) -> ShardqError:
+    """The error of a call that was refused and can't be sent again."""
+    if not in_doubt or isinstance(error, Unanswered) or not isinstance(error, ServerFault):
+        return error
+    unanswered = Unanswered(
+        f"an answer of shard {keys.shard} was lost, and it could not be asked again: {error}; the order may or may "
+        "not have been carried out: look, or repeat it where that is safe"
+    )
+    unanswered.__cause__ = error
+    return unanswered
+
+
+def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) -> Operation[None]:
     if round >= ROUNDS:
         raise Unavailable(
             f"the stored topology of {cache.name!r} and its shard {keys.shard} do not agree: {fault}. "
@@ -271,105 +333,82 @@ def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
 Make = Callable[[ShardKeys, int], Call[T]]
 """Makes a call for a shard under the topology of an epoch."""
 
-
-def resending(make: Make[T]) -> Make[T]:
-    """Makes the same calls in the form in which they are sent after a lost answer."""
-    return lambda keys, epoch: make(keys, epoch).after_loss()
+Request = tuple[ShardKeys, Make[T]]
+"""A call for a given shard, under whatever topology."""
 
 
-def call_shard(cache: TopologyCache, shard: Callable[[], ShardKeys], make: Make[T]) -> Operation[T]:
-    """Makes one call on the shard that ``shard`` names under the present topology, again under a newer one."""
-    round = 0
+def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Operation[dict[K, T | ShardqError]]:
+    """Makes calls on given shards, in no order. Those that are refused are sent again. Returns results and errors by
+    key.
+    """
+    results: dict[K, T | ShardqError] = {}
+    recovery, left, doubted = Recovery(cache), dict(requests), set[K]()
+    while left:
+        epoch = cache.topology.epoch
+        calls = [Routed(key, keys, make(keys, epoch)) for key, (keys, make) in left.items()]
+        for routed in calls if doubted else ():
+            if routed.key in doubted:
+                routed.call = routed.call.after_loss()
+        for routed, result in (yield from recovery.send(calls)):
+            if not isinstance(result, REFUSALS):
+                results[routed.key] = result
+                del left[routed.key]
+            elif routed.call.in_doubt:
+                doubted.add(routed.key)
+    return results
+
+
+def call_shard(cache: TopologyCache, keys: ShardKeys, make: Make[T]) -> Operation[T]:
+    """Makes one call on a given shard."""
+    results = yield from call_shards(cache, {keys.shard: (keys, make)})
+    return values(results)[keys.shard]
+
+
+def call_every_shard(cache: TopologyCache, make: Make[T]) -> Operation[list[tuple[ShardKeys, T | ShardqError]]]:
+    """Makes one call on every shard, also of a topology that comes meanwhile. Returns results and errors, by shard."""
+    results: dict[int, T | ShardqError] = {}
+    span = cache.span()
+    while new := {keys.shard: (keys, make) for keys in span if keys.shard not in results}:
+        results |= yield from call_shards(cache, new)
+        span = cache.span()
+    return [(keys, results[keys.shard]) for keys in span]
+
+
+class CallChain:
+    """Calls about one thing on one shard after another. Once the answer of one was lost, all later ones are sent, and
+    their answers read, as after that, wherever they go.
+    """
+
+    __slots__ = ("_doubted", "_last", "keys")
+
+    def __init__(self, *, in_doubt: bool) -> None:
+        self._doubted = in_doubt
+        self._last: Call[Any] | None = None
+        self.keys: ShardKeys
+        """The shard of the last call."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """True if one of the calls may have been executed and its answer was lost."""
+        return self._doubted or (self._last is not None and self._last.in_doubt)
+
+    def next(self, keys: ShardKeys, call: Call[T]) -> Call[T]:
+        """Returns the call in the form in which it is to be sent now."""
+        call = call.after_loss() if self.in_doubt else call
+        self.keys, self._last = keys, call
+        return call
+
+
+def walk_shards(
+    cache: TopologyCache, walk: Callable[[CallChain], Operation[T]], *, in_doubt: bool = False
+) -> Operation[T]:
+    """Carries out a walk over shards that the topology names; again from its beginning when one of them refuses it.
+
+    ``in_doubt``: an earlier send may have been executed.
+    """
+    chain, recovery = CallChain(in_doubt=in_doubt), Recovery(cache)
     while True:
-        epoch, keys = cache.topology.epoch, shard()
-        call = make(keys, epoch)
         try:
-            return (yield call)  # type: ignore[no-any-return]  # what a yield gives back is untyped
-        except ShardqError as fault:
-            yield from recover(cache, keys, fault, round, in_doubt=call.in_doubt)
-        if call.in_doubt:
-            make = resending(make)
-        round += 1
-
-
-Part = tuple[ShardKeys, Make[T]]
-
-
-def call_shards(
-    cache: TopologyCache, parts: Sequence[Part[T]], *, broken: list[tuple[Part[T], ShardqError]] | None = None
-) -> Operation[list[T]]:
-    """Makes calls on given shards, under whatever topology, in no order. Calls refused by the guard, before anything
-    was written, are sent again. Failed parts are noted in ``broken`` if it is given; otherwise the first error is
-    raised when all the rest is done.
-    """
-    done: list[T] = []
-    failures: list[tuple[Part[T], ShardqError]] = []
-    waiting: list[tuple[Part[T], Make[T]]] = [(part, part[1]) for part in parts]
-    """The parts as given, and how their calls are made now."""
-    round = 0
-    while waiting:
-        epoch = cache.topology.epoch
-        sent = [(part, make, make(part[0], epoch)) for part, make in waiting]
-        waiting = []
-        faults: dict[int, tuple[ShardKeys, ShardqError]] = {}
-        doubted: set[int] = set()
-        for number, result in (yield Many({number: call for number, (_, _, call) in enumerate(sent)})):
-            part, make, call = sent[number]
-            if isinstance(result, (Stale, Missing)):
-                faults[part[0].shard] = part[0], result
-                if call.in_doubt:
-                    doubted.add(part[0].shard)
-                    make = resending(make)
-                waiting.append((part, make))
-            elif isinstance(result, ShardqError):
-                failures.append((part, result))
-            else:
-                done.append(result)
-        for keys, fault in faults.values():
-            try:
-                yield from recover(cache, keys, fault, round, in_doubt=keys.shard in doubted)
-            except ShardqError as exc:
-                failures += [(part, exc) for part, _ in waiting if part[0].shard == keys.shard]
-                waiting = [(part, make) for part, make in waiting if part[0].shard != keys.shard]
-        round += 1
-    if broken is not None:
-        broken += failures
-    elif failures:
-        raise failures[0][1]
-    return done
-
-
-def call_every_shard(
-    cache: TopologyCache, make: Make[T], *, broken: dict[int, ShardqError] | None = None
-) -> Operation[list[tuple[ShardKeys, T]]]:
-    """Makes one call on every shard. Returns the results by shard. Shards that can't be asked are noted in ``broken``
-    and left out if it is given; otherwise the first error is raised.
-    """
-    done: dict[int, T] = {}
-    skipped: dict[int, ShardqError] = {} if broken is None else broken
-    makes: dict[int, Make[T]] = {}
-    """Shard whose answer was lost → how its call is made now."""
-    round = 0
-    while True:
-        epoch = cache.topology.epoch
-        calls = {
-            keys: makes.get(keys.shard, make)(keys, epoch)
-            for keys in cache.span()
-            if keys.shard not in done and keys.shard not in skipped
-        }
-        faults: list[tuple[ShardKeys, ShardqError, bool]] = []
-        for keys, result in (yield Many(calls)):
-            call = calls[keys]
-            if call.in_doubt:
-                makes[keys.shard] = resending(make)
-            if broken is not None and isinstance(result, ShardqError) and not isinstance(result, (Stale, Missing)):
-                broken[keys.shard] = result
-            elif isinstance(result, ShardqError):
-                faults.append((keys, result, call.in_doubt))
-            else:
-                done[keys.shard] = result
-        if not faults:
-            return [(keys, done[keys.shard]) for keys in cache.span() if keys.shard in done]
-        for keys, fault, in_doubt in faults:
-            yield from recover(cache, keys, fault, round, in_doubt=in_doubt)
-        round += 1
+            return (yield from walk(chain))
+        except REFUSALS as refusal:
+            yield from recovery.recover(chain.keys, refusal, in_doubt=chain.in_doubt)

@@ -33,6 +33,14 @@ def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") ->
     )
 
 
+def unique(tasks: Sequence[Word]) -> list[Word]:
+    """Makes words of push_unique from words of push."""
+    words: list[Word] = []
+    for at in range(0, len(tasks), 3):
+        words += (*tasks[at : at + 3], "keep", 0)
+    return words
+
+
 def push_unique(
     keys: ShardKeys,
     epoch: int,
@@ -58,12 +66,9 @@ def push_unique(
 
 def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> Call[list[str]]:
     # After a lost answer the ids may be ours already: whatever is stored under them is what we sent.
-    words: list[Word] = [epoch, now_us, keys.bell, "1", "0"]
-    for at in range(0, len(tasks), 3):
-        words += (*tasks[at : at + 3], "keep", 0)
     return Call(
         slot=keys.slot,
-        words=words,
+        words=[epoch, now_us, keys.bell, "1", "0", *unique(tasks)],
         decode=lambda answer: _answers(answer) and [],
         script=script("push_unique"),
         keys=_unique_keys(keys),

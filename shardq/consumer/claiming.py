@@ -28,7 +28,7 @@ from shardq.model.ids import topic_of
 from shardq.model.record import decode_record
 from shardq.model.task import Delivery
 from shardq.operation import Many, Operation
-from shardq.recovery import recover, refresh
+from shardq.recovery import REFUSALS, Refusal, refresh
 
 log = logging.getLogger("shardq.consumer")
 
@@ -163,7 +163,8 @@ def _ask(
     deliveries: list[Delivery] = []
     stale = False
     broken: list[tuple[ShardKeys, SettleBury]] = []
-    faults: list[tuple[ShardKeys, ShardqError]] = []
+    refusals: list[tuple[ShardKeys, Refusal]] = []
+    errors: list[ShardqError] = []
     named: list[ReadyList] = []
     crowd = 0
     for shard, result in (yield Many(requests)):
@@ -171,8 +172,11 @@ def _ask(
         if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
             claims.note_unreachable(keys.shard, list(ask.shares), result)
             continue
+        if isinstance(result, REFUSALS):
+            refusals.append((keys, result))
+            continue
         if isinstance(result, ShardqError):
-            faults.append((keys, result))
+            errors.append(result)
             continue
         if claims.unreachable:
             claims.note_reachable(keys.shard)
@@ -191,17 +195,21 @@ def _ask(
                 broken.append((keys, SettleBury(task.id, token, f"can't be decoded: {exc}")))
     if wakeups:
         wakeups.waiters.registered(before, named, crowd)
-    round, claims.recoveries = claims.recoveries, claims.recoveries + 1 if faults else 0
-    chores = [settle(claims, {keys.shard: ([], [bury])}) for keys, bury in broken]
-    for chore in (*chores, *(recover(cache, keys, fault, round) for keys, fault in faults)):
+    if refusals:
+        errors += (yield from claims.recovery.recover_all(refusals)).values()
+    else:
+        claims.recovery.over()
+    for keys, bury in broken:
         try:
-            yield from chore
+            yield from settle(claims, {keys.shard: ([], [bury])})
         except ShardqError as exc:
-            if not deliveries:
-                claims.recoveries = 0
-                raise
-            # What was claimed elsewhere is worth more than the error, which the next claim meets again.
-            log.warning("not all could be claimed: %s", exc)
+            errors.append(exc)
+    for error in errors:
+        if not deliveries:
+            claims.recovery.over()
+            raise error
+        # What was claimed elsewhere is worth more than the error, which the next claim meets again.
+        log.warning("not all could be claimed: %s", error)
     return deliveries, stale
 
 

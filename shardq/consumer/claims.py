@@ -13,6 +13,7 @@ from shardq.consumer.waiting.registry import Waiter
 from shardq.errors import ShardqError
 from shardq.layout.topology import Route
 from shardq.model.record import Codec
+from shardq.recovery import Recovery
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.consumer")
@@ -60,9 +61,8 @@ class Claims:
         """Topics that the worker of this consumer can't handle now."""
         self.waiter: Waiter | None = None
         """The waiter of the present claim, or of the last one."""
-        self.recoveries = 0
-        """Claims in a row in which a shard refused the topology. The recovery takes more time and more steps with each.
-        """
+        self.recovery = Recovery(cache)
+        """The recovery from refusals of claims, as long as each claim meets some."""
         self._calls = 0
 
     def cut_off(self) -> bool:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from shardq.calls import consume
 from shardq.calls.consume import OtherSettlement, SettleAck, SettleStatus
-from shardq.calls.request import Call
 from shardq.consumer.claims import Claims
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
-from shardq.layout.keys import ShardKeys
 from shardq.model.task import Delivery
-from shardq.operation import Operation
-from shardq.recovery import Part, call_shards
+from shardq.operation import Operation, values
+from shardq.recovery import call_shards
 
 T = TypeVar("T")
 
@@ -30,32 +29,35 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
     Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
     """
 
-    def settle(
-        acks: Sequence[SettleAck], others: Sequence[OtherSettlement]
-    ) -> Callable[[ShardKeys, int], Call[SettleStatuses]]:
-        return lambda keys, epoch: consume.settle(keys, epoch, acks, others)
-
-    parts: list[tuple[Part[SettleStatuses], Sequence[SettleAck | OtherSettlement]]] = []
-    for shard, (acks, others) in by_shard.items():
-        keys = claims.cache.keys(shard)
-        parts += [((keys, settle(some, ())), some) for some in _slices(acks, consume.MAX_CLAIM)]
-        parts += [((keys, settle((), some)), some) for some in _slices(others, OTHERS_PER_CALL)]
-    broken: list[tuple[Part[SettleStatuses], ShardqError]] = []
-    answers = yield from call_shards(claims.cache, [part for part, _ in parts], broken=broken)
-    statuses = _statuses(answers)
-    errors = {id(part): error for part, error in broken}
-    done = [item for part, some in parts if id(part) not in errors for item in some]
+    parts = [
+        *((shard, some, ()) for shard, (acks, _) in by_shard.items() for some in _slices(acks, consume.MAX_CLAIM)),
+        *((shard, (), some) for shard, (_, others) in by_shard.items() for some in _slices(others, OTHERS_PER_CALL)),
+    ]
+    requests = {
+        number: (claims.cache.keys(shard), partial(consume.settle, acks=acks, others=others))
+        for number, (shard, acks, others) in enumerate(parts)
+    }
+    results = yield from call_shards(claims.cache, requests)
+    statuses: dict[str, SettleStatus] = {}
+    done: list[SettleAck | OtherSettlement] = []
+    errors: dict[str, ShardqError] = {}
+    for number, result in results.items():
+        _, acks, others = parts[number]
+        if isinstance(result, ShardqError):
+            errors |= dict.fromkeys([item.id for item in (*acks, *others)], result)
+        else:
+            statuses |= result
+            done += (*acks, *others)
     yield from claims.limiter.settled(done)
-    if broken:
-        first = broken[0][1]
+    if errors:
+        first = next(iter(errors.values()))
         if not done:
             raise first
-        reasons = {item.id: errors[id(part)] for part, some in parts if id(part) in errors for item in some}
         raise SettleError(
             settled=[item.id for item in done if statuses.get(item.id, "dead") == "dead"],
             lost=[item.id for item in done if statuses.get(item.id, "dead") != "dead"],
-            failed={id: error for id, error in reasons.items() if not isinstance(error, Unanswered)},
-            unknown=[id for id, error in reasons.items() if isinstance(error, Unanswered)],
+            failed={id: error for id, error in errors.items() if not isinstance(error, Unanswered)},
+            unknown=[id for id, error in errors.items() if isinstance(error, Unanswered)],
             first=first,
         ) from first
     return statuses
@@ -66,25 +68,19 @@ def extend(
 ) -> Operation[dict[str, SettleStatus]]:
     """Moves the deadlines of leases. Returns, by id, those that are no longer held."""
 
-    def extend(held: Sequence[SettleAck]) -> Callable[[ShardKeys, int], Call[SettleStatuses]]:
-        return lambda keys, epoch: consume.extend(keys, epoch, held, lease_ms=lease_ms)
-
-    parts: list[Part[SettleStatuses]] = [
-        (claims.cache.keys(shard), extend(some))
-        for shard, held in by_shard.items()
-        for some in _slices(held, consume.MAX_CLAIM)
-    ]
-    statuses = _statuses((yield from call_shards(claims.cache, parts)))
+    parts = [(shard, some) for shard, held in by_shard.items() for some in _slices(held, consume.MAX_CLAIM)]
+    requests = {
+        number: (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
+        for number, (shard, some) in enumerate(parts)
+    }
+    results = values((yield from call_shards(claims.cache, requests)))
+    statuses = {id: status for result in results.values() for id, status in result.items()}
     if claims.limiter.any_held:
         items = [item for held in by_shard.values() for item in held]
         yield from claims.limiter.extended([item for item in items if item.id not in statuses], lease_ms)
         # Whoever has these leases now has permits of its own.
         yield from claims.limiter.settled([item for item in items if item.id in statuses])
     return statuses
-
-
-def _statuses(answers: Iterable[SettleStatuses]) -> dict[str, SettleStatus]:
-    return {id: status for answer in answers for id, status in answer.items()}
 
 
 def _slices(items: Sequence[T], most: int) -> list[Sequence[T]]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardq.calls import clean, dispatch
-from shardq.calls.answers import Missing, Stale
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
 from shardq.dispatcher.lateness import Lateness, LatenessRecorder
@@ -25,7 +24,7 @@ from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
 from shardq.operation import run
-from shardq.recovery import recover
+from shardq.recovery import REFUSALS, Recovery, Refusal
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.dispatcher")
@@ -119,8 +118,8 @@ class Poller:
         self._error: str | None = None
         self._said = False
         """True if it was logged that this shard fails."""
-        self._mends = 0
-        """Steps in a row that the shard refused: with each, mending takes more time, and more steps."""
+        self._recovery = Recovery(cache)
+        """The recovery from steps in a row that the shard refused."""
         self._dispatched = 0
         self._late_ms: int | None = None
         self._lateness = LatenessRecorder()
@@ -173,8 +172,8 @@ class Poller:
         """Takes a step. Returns how long to wait, also after a failure. The log has that once, by node or by shard."""
         try:
             wait = self.step()
-        except (Stale, Missing) as fault:
-            return self._mend(fault)
+        except REFUSALS as fault:
+            return self._recover(fault)
         except Exception as exc:  # noqa: BLE001  no error ends a poller: what it was is logged, and shown in stats()
             return self._failed(exc)
         if self._state == "failing":
@@ -183,7 +182,7 @@ class Poller:
                 log.warning("shard %d is dispatched again", self.keys.shard)
                 self._said = False
         self._state, self._error = "running", None
-        self._mends = 0
+        self._recovery.over()
         return wait
 
     def _failed(self, exc: Exception) -> float:
@@ -203,12 +202,11 @@ class Poller:
         self._state, self._error = "failing", f"{type(exc).__name__}: {exc}"
         return self._pace.failed()
 
-    def _mend(self, fault: ShardqError) -> float:
-        round, self._mends = self._mends, self._mends + 1
+    def _recover(self, refusal: Refusal) -> float:
         try:
-            run(self._driver, recover(self._cache, self.keys, fault, round), CALL_TIMEOUT_S)
+            run(self._driver, self._recovery.recover(self.keys, refusal), CALL_TIMEOUT_S)
         except Exception as exc:  # noqa: BLE001  as above
-            self._mends = 0
+            self._recovery.over()
             return self._failed(exc)
         # nothing was done yet under the newer topology; a short pause when it is the same keeps this from spinning
         return 0.01

@@ -358,7 +358,7 @@ class Relay:
             self._failed(batch.topic, batch.route, batch.keys.shard, exc)
 
     def _on(self, keys: ShardKeys, make: Callable[[ShardKeys, int], Call[T]]) -> T:
-        return run(self._driver, call_shard(self._cache, lambda: keys, make), CALL_TIMEOUT_S)
+        return run(self._driver, call_shard(self._cache, keys, make), CALL_TIMEOUT_S)
 
     def _failed(self, topic: str, route: Route, shard: int, exc: ShardqError) -> None:
         """Notes an error: if the node does not answer, it holds back all topics of the shard, else only this one."""

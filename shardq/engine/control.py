@@ -157,7 +157,7 @@ def _purge_shard(cache: TopologyCache, keys: ShardKeys, topic: str | None) -> Op
     # the looks through due and dead are for all topics at once
     removed, done, go_on = 0, set[str](), clean.START
     while True:
-        counts = yield from call_shard(cache, lambda: keys, lambda keys, epoch: observe.peek(keys, epoch, []))
+        counts = yield from call_shard(cache, keys, lambda keys, epoch: observe.peek(keys, epoch, []))
         topics = [name for name in counts.dispatched if name not in done] or ([] if done else [""])
         if not topics:
             return removed
@@ -173,14 +173,14 @@ def _purge_list(
     removed = 0
     while True:
         make = partial(clean.purge, topic=topic, scope=scope, go_on=go_on)
-        go_on = yield from call_shard(cache, lambda: keys, make)
+        go_on = yield from call_shard(cache, keys, make)
         removed += go_on.removed
         if go_on.done:
             return removed
 
 
 def _page(cache: TopologyCache, keys: ShardKeys, after: clean.DeadRecord | None) -> Operation[list[clean.DeadRecord]]:
-    return (yield from call_shard(cache, lambda: keys, partial(clean.dead, after=after)))
+    return (yield from call_shard(cache, keys, partial(clean.dead, after=after)))
 
 
 class DeadPages:
@@ -221,14 +221,14 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
         return observe.peek(keys, epoch, known.get(keys.shard, []))
 
     while True:
-        broken: dict[int, ShardqError] = {}
-        counts_by_shard = yield from call_every_shard(cache, make, broken=broken)
-        new = {k.shard: list(g.dispatched) for k, g in counts_by_shard if g.dispatched.keys() != g.ready.keys()}
+        counts_by_shard = yield from call_every_shard(cache, make)
+        new = {
+            keys.shard: list(counts.dispatched)
+            for keys, counts in counts_by_shard
+            if not isinstance(counts, ShardqError) and counts.dispatched.keys() != counts.ready.keys()
+        }
         if not new:
-            seen: dict[int, ShardCounts | ShardqError] = {
-                keys.shard: counts for keys, counts in counts_by_shard
-            } | broken
-            return [(cache.keys(shard), seen[shard]) for shard in sorted(seen)]
+            return counts_by_shard
         known |= new
 
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TypeVar
 
 from shardq.calls import by_id
-from shardq.calls.answers import Missing, Moving, Stale
+from shardq.calls.answers import Moving
 from shardq.errors import ShardqError
 from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
 from shardq.model.task import Outcome, TaskInfo
 from shardq.operation import Many, Operation
-from shardq.recovery import Make, recover, resending
+from shardq.recovery import CallChain, Make, walk_shards
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
 
@@ -29,37 +29,28 @@ def find_and_call(
     """Sends a request about one id to each shard that may hold the id, until one knows it.
 
     Shards are asked in the direction in which tasks move: an id that moves meanwhile is met in a later one. A topology
-    that changes meanwhile starts the round anew. A moving task is put where it goes, and asked for there. ``in_doubt``:
-    an earlier send may have been executed. So may each of these, once an answer was lost: all later ones are sent, and
-    their answers read, as after that.
+    that changes meanwhile starts the walk anew. A moving task is put where it goes, and asked for there. ``in_doubt``:
+    an earlier send may have been executed.
     """
-    round = 0
-    while True:
-        topology = cache.topology
-        shards = topology.homes(id)
-        keys = cache.keys(shards[0])
-        try:
+
+    def walk(chain: CallChain) -> Operation[T]:
+        while True:
+            topology = cache.topology
+            shards = topology.homes(id)
             for shard in shards:
                 keys = cache.keys(shard)
-                call = (resending(make) if in_doubt else make)(keys, topology.epoch)
                 try:
-                    result = yield call
+                    result: T = yield chain.next(keys, make(keys, topology.epoch))
                 except Moving:
                     if shard == shards[-1]:
-                        raise
-                    yield from bring_in(cache, keys, id)
-                    continue
-                finally:
-                    in_doubt = in_doubt or call.in_doubt
-                if not absent(result):
-                    break
-        except (Stale, Missing) as fault:
-            yield from recover(cache, keys, fault, round, in_doubt=in_doubt)
-            round += 1
-        except Moving:
-            yield from bring_in_and_clear(cache, keys, id)
-        else:
-            return result  # type: ignore[no-any-return]  # what a yield gives back is untyped
+                        yield from bring_in_and_clear(cache, keys, id)
+                    else:
+                        yield from bring_in(cache, keys, id)
+                else:
+                    if shard == shards[-1] or not absent(result):
+                        return result
+
+    return (yield from walk_shards(cache, walk, in_doubt=in_doubt))
 
 
 def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:

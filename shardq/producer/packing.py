@@ -193,15 +193,6 @@ class Batch:
     def ids(self) -> list[str]:
         return self.words[:: self.width]  # type: ignore[return-value]  # the first word of each task is its id
 
-    def as_unique(self) -> list[Word]:
-        """The same tasks as words of push_unique. Their ids are kept."""
-        if self.width == UNIQUE:
-            return self.words
-        words: list[Word] = []
-        for at in range(0, len(self.words), FRESH):
-            words += (*self.words[at : at + FRESH], "keep", 0)
-        return words
-
     def call(self, epoch: int) -> Call[list[str]]:
         if self.width == FRESH:
             return produce.push(self.keys, epoch, self.words)

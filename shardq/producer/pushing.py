@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from shardq.calls import produce
-from shardq.calls.answers import Missing, Stale
-from shardq.calls.request import Call, Word
+from shardq.calls.produce import unique
+from shardq.calls.request import Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
-from shardq.layout.keys import ShardKeys
 from shardq.model.task import Receipt
-from shardq.operation import Many, Operation
+from shardq.operation import Operation
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
-from shardq.recovery import recover
+from shardq.recovery import REFUSALS, CallChain, Recovery, Routed, walk_shards
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
 
@@ -31,8 +30,7 @@ class PushResults:
     """The results of one push so far."""
 
     ids: list[str]
-    failed: dict[str, ShardqError] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)
+    errors: dict[str, ShardqError] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     """Id that collided → the id that took its place."""
     answers: dict[str, list[str]] = field(default_factory=dict)
@@ -69,29 +67,26 @@ class PushResults:
         else:
             self._make(len(self.ids))
             receipts = self._ready
-        if self.failed or self.unknown:
+        if self.errors:
             raise PushError(
                 ids=receipts,
-                stored=[id for id in receipts if id not in self.failed and id not in self.unknown],
-                failed=self.failed,
-                unknown=[id for id in receipts if id in self.unknown],
+                stored=[id for id in receipts if id not in self.errors],
+                failed={id: error for id, error in self.errors.items() if not isinstance(error, Unanswered)},
+                unknown=[id for id in receipts if isinstance(self.errors.get(id), Unanswered)],
             )
         return receipts
 
     def answered(self, id: str, answer: str) -> None:
         """Notes push_unique's answer for a caller-given id."""
         if answer.startswith("refused:"):
-            self.failed[id] = Conflict(id, answer.removeprefix("refused:"))
+            self.errors[id] = Conflict(id, answer.removeprefix("refused:"))
             return
         self.answers.setdefault(id, []).append(answer)
 
     def note(self, batch: Batch, result: list[str] | ShardqError, packer: Packer) -> list[Word]:
         """Notes a batch's answer. Returns the words to send again, under other ids."""
         if isinstance(result, ShardqError):
-            if isinstance(result, Unanswered):
-                self.unknown.update(batch.ids)
-            else:
-                self.failed.update(dict.fromkeys(batch.ids, result))
+            self.errors.update(dict.fromkeys(batch.ids, result))
             return []
         if batch.width == UNIQUE:
             for id, answer in zip(batch.ids, result, strict=True):
@@ -124,29 +119,51 @@ def complete(
 ) -> Operation[list[Receipt]]:
     """Stores the tasks of a push that are still to be sent."""
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
-        round = 0
+        recovery = Recovery(cache)
         while words:
             # The epoch first. A shard then refuses what another thread's newer topology has decided meanwhile, and it
             # is decided anew.
             epoch = cache.topology.epoch
             if width == UNIQUE and cache.topology.priors:
-                yield from _push_where_found(cache, packer, results, words)
+                yield from push_each(cache, results, words, UNIQUE)
                 break
-            words = yield from _send_once(cache, packer, results, words, width, epoch, most=most, round=round)
-            round += 1
+            parts = batches(cache, words, width, most=most, sizes=windows(cache.topology.shards))
+            words = []
+            for routed, result in (yield from recovery.send(_calls(epoch, parts, results))):
+                batch = routed.key
+                if not isinstance(result, REFUSALS):
+                    words += results.note(batch, result, packer)
+                elif routed.call.in_doubt:
+                    # Some of it may be stored, under the older topology: each task is asked for where it may be.
+                    yield from push_each(cache, results, batch.words, width, in_doubt=True)
+                else:
+                    words += batch.words
     return results.receipts()
 
 
-def _push_where_found(cache: TopologyCache, packer: Packer, results: PushResults, words: list[Word]) -> Operation[None]:
-    """Pushes caller-given ids while tasks move: each id is looked for where it may be before it is pushed where it
-    belongs.
+def _calls(epoch: int, source: Iterable[Batch], results: PushResults) -> Iterator[Routed[Batch, list[str]]]:
+    for batch in source:
+        yield Routed(batch, batch.keys, batch.call(epoch))
+        results.sent(batch)
+
+
+def push_each(
+    cache: TopologyCache, results: PushResults, words: list[Word], width: int, *, in_doubt: bool = False
+) -> Operation[None]:
+    """Pushes tasks one by one, each looked for where it may be before it is pushed where it belongs: caller-given ids
+    while tasks move, and any task ``in_doubt``, whose earlier send may have been executed.
     """
-    for at in range(0, len(words), UNIQUE):
-        some = words[at : at + UNIQUE]
+    for at in range(0, len(words), width):
+        task = words[at : at + width]
+        id = str(task[0])
         try:
-            results.answered(str(some[0]), (yield from push_unique(cache, some)))
+            answer = yield from push_unique(cache, task if width == UNIQUE else unique(task), in_doubt=in_doubt)
         except ShardqError as exc:
-            results.note(Batch(cache.home(str(some[0])), some, UNIQUE), exc, packer)
+            results.errors[id] = exc
+        else:
+            # What is stored under an id that was made here is ours.
+            if width == UNIQUE:
+                results.answered(id, answer)
 
 
 def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = False) -> Operation[str]:
@@ -154,124 +171,53 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
     answer.
 
     Shards are asked in the direction in which tasks move, so that a task that moves meanwhile is met in a later one.
-    ``in_doubt``: an earlier send may have been executed. So may each of these, once an answer was lost.
+    ``in_doubt``: an earlier send may have been executed.
     """
     id = str(words[0])
-    round = 0
 
-    def asked(keys: ShardKeys, epoch: int, *, earlier: produce.Earlier) -> Operation[str]:
-        nonlocal in_doubt
-        call = produce.push_unique(keys, epoch, words, earlier=earlier)
-        if in_doubt:
-            call = call.after_loss()
-        try:
-            (answer,) = yield call
-        finally:
-            in_doubt = in_doubt or call.in_doubt
-        return str(answer)
-
-    while True:
-        topology = cache.topology
-        *former, home = (cache.keys(shard) for shard in topology.homes(id))
-        keys = home
-        try:
+    def walk(chain: CallChain) -> Operation[str]:
+        while True:
+            topology = cache.topology
+            *former, home = map(cache.keys, topology.homes(id))
             for keys in former:
-                answer = yield from asked(keys, topology.epoch, earlier="1")
+                (answer,) = yield chain.next(keys, produce.push_unique(keys, topology.epoch, words, earlier="1"))
                 if answer == "moving":
                     # Asked again: what has arrived may be done before we look there, and its window is still here.
                     yield from bring_in(cache, keys, id)
-                    answer = yield from asked(keys, topology.epoch, earlier="2")
+                    (answer,) = yield chain.next(keys, produce.push_unique(keys, topology.epoch, words, earlier="2"))
                 if answer != "elsewhere":
-                    return answer
-            keys = home
-            answer = yield from asked(home, topology.epoch, earlier="0")
+                    return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
+            (answer,) = yield chain.next(home, produce.push_unique(home, topology.epoch, words))
             if answer != "moving":
-                return answer
+                return answer  # type: ignore[no-any-return]  # as above
             yield from bring_in_and_clear(cache, home, id)
-        except (Stale, Missing) as fault:
-            yield from recover(cache, keys, fault, round, in_doubt=in_doubt)
-            round += 1
 
-
-def _send_once(
-    cache: TopologyCache,
-    packer: Packer,
-    results: PushResults,
-    words: list[Word],
-    width: int,
-    epoch: int,
-    *,
-    most: int,
-    round: int,
-) -> Operation[list[Word]]:
-    """Sends tasks once, under the topology of this epoch. Returns the words that must be sent again."""
-    again: list[Word] = []
-    faults: list[tuple[Batch, ShardqError, bool]] = []
-    parts = batches(cache, words, width, most=most, sizes=windows(cache.topology.shards))
-    for (batch, call), result in (yield Many(_calls(epoch, parts, results))):
-        if isinstance(result, (Stale, Missing)):
-            faults.append((batch, result, call.in_doubt))
-        else:
-            again += results.note(batch, result, packer)
-    for batch, fault, in_doubt in faults:
-        try:
-            yield from recover(cache, batch.keys, fault, round, in_doubt=in_doubt)
-        except ShardqError as exc:
-            results.note(batch, exc, packer)
-        else:
-            if in_doubt:
-                # Some of it may be stored, under the older topology: each task is asked for where it may be.
-                yield from push_in_doubt(cache, packer, results, batch)
-            else:
-                again += batch.words
-    return again
-
-
-def push_in_doubt(cache: TopologyCache, packer: Packer, results: PushResults, batch: Batch) -> Operation[None]:
-    """Pushes tasks one by one after a lost answer and a change of topology: what is stored already is ours."""
-    words = batch.as_unique()
-    for at in range(0, len(words), UNIQUE):
-        id = str(words[at])
-        try:
-            answer = yield from push_unique(cache, words[at : at + UNIQUE], in_doubt=True)
-        except ShardqError as exc:
-            results.note(Batch(batch.keys, words[at : at + UNIQUE], UNIQUE), exc, packer)
-        else:
-            if batch.width == UNIQUE:
-                results.answered(id, answer)
-
-
-def _calls(
-    epoch: int, source: Iterable[Batch], results: PushResults
-) -> Iterator[tuple[tuple[Batch, Call[list[str]]], Call[list[str]]]]:
-    for batch in source:
-        call = batch.call(epoch)
-        yield (batch, call), call
-        results.sent(batch)
+    return (yield from walk_shards(cache, walk, in_doubt=in_doubt))
 
 
 def push_one(cache: TopologyCache, packer: Packer, entries: Entries) -> Operation[Receipt]:
     """Stores one packed task, and raises its own error as it is."""
-    if entries.unique:
-        return _receipt(entries.ids[0], (yield from push_unique(cache, entries.unique)))
-    words = entries.fresh
-    round = 0
-    while True:
-        # The epoch first, as above.
-        epoch = cache.topology.epoch
-        batch = Batch(cache.home(str(words[0])), words, FRESH)
-        call = batch.call(epoch)
-        try:
-            if not (yield call):
-                return Receipt(words[0])
-        except (Stale, Missing) as fault:
-            yield from recover(cache, batch.keys, fault, round, in_doubt=call.in_doubt)
-            if call.in_doubt:
-                yield from push_unique(cache, batch.as_unique(), in_doubt=True)
-                return Receipt(words[0])
-            round += 1
-        else:
-            words = [*packer.again(str(words[0]), words[1], words[2])]
+    id, words = entries.ids[0], entries.fresh
+    if not words:
+        return _receipt(id, (yield from push_unique(cache, entries.unique)))
+    # The epoch first, as above.
+    epoch = cache.topology.epoch
+    call = produce.push(cache.home(id), epoch, words)
+    try:
+        if not (yield call):
+            return Receipt(id)
+    except REFUSALS:
+        if call.in_doubt:
+            yield from push_unique(cache, unique(words), in_doubt=True)
+            return Receipt(id)
+    # Refused, or the id is taken: begun anew like many.
+    results = PushResults(entries.ids)
+    try:
+        (receipt,) = yield from complete(cache, packer, results, entries, most=1)
+    except PushError:
+        (error,) = results.errors.values()
+        raise error from error.__cause__
+    return receipt
 
 
 def _receipt(id: str, answer: str) -> Receipt:

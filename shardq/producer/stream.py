@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardq.calls.answers import Missing, Stale
 from shardq.calls.request import Command, Word
 from shardq.errors import BadInput, PushError, ShardqError
 from shardq.model.task import Receipt, Task
 from shardq.operation import Operation
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
-from shardq.producer.pushing import PushResults, complete, push_in_doubt
+from shardq.producer.pushing import PushResults, complete, push_each
+from shardq.recovery import REFUSALS
 from shardq.topology_cache import TopologyCache
 
 WINDOW_BYTES = 16 << 20
@@ -95,7 +95,7 @@ class Stream:
     def note(self, answered: InFlight, result: list[str] | ShardqError) -> None:
         window, batch = answered.window, answered.batch
         window.open -= 1
-        refused = isinstance(result, (Stale, Missing))
+        refused = isinstance(result, REFUSALS)
         if refused and answered.call.in_doubt:
             window.uncertain.append(batch)
             return
@@ -119,7 +119,7 @@ class Stream:
 
     def _completed(self, window: Window) -> Operation[list[Receipt]]:
         for batch in window.uncertain:
-            yield from push_in_doubt(self.cache, self.packer, window.results, batch)
+            yield from push_each(self.cache, window.results, batch.words, batch.width, in_doubt=True)
         return (yield from complete(self.cache, self.packer, window.results, window.leftover, most=self.most))
 
     def finished(self) -> Iterator[Window]:

@@ -19,7 +19,7 @@ from shardq.calls.resharding import MovingTask
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Many, Operation, Pause
+from shardq.operation import Many, Operation, Pause, values
 from shardq.recovery import ReplicaBarrier, deliver, deliver_all, put
 from shardq.topology_cache import TopologyCache
 
@@ -273,13 +273,12 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
         if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
             yield from barrier.behind(new)
         # At no instant in neither shard: an id that is asked for meanwhile is asked for here first.
-        yield from _all_or_raise(
-            [resharding.remember(keys, topology.epoch, some, ahead_ms=ahead_ms) for keys, some in parts]
-        )
+        remembers = [resharding.remember(keys, topology.epoch, some, ahead_ms=ahead_ms) for keys, some in parts]
+        values((yield Many(enumerate(remembers))))
         behind = yield from barrier.behind(homes)
         all_moved = all_moved and not behind
         gone = [some for keys, some in parts if keys.shard not in behind]
-        yield from _all_or_raise([resharding.forget(source, topology.epoch, some) for some in gone])
+        values((yield Many(enumerate(resharding.forget(source, topology.epoch, some) for some in gone))))
     return all_moved
 
 
@@ -293,9 +292,3 @@ def _batches(misplaced: Iterable[Misplaced], most: int) -> Iterator[tuple[int, l
     for home, id in misplaced:
         by_home.setdefault(home, []).append(id)
     return ((home, ids[at : at + most]) for home, ids in by_home.items() for at in range(0, len(ids), most))
-
-
-def _all_or_raise(commands: list[Command[None]]) -> Operation[None]:
-    for _, result in (yield Many(enumerate(commands))):
-        if isinstance(result, ShardqError):
-            raise result

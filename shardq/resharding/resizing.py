@@ -10,7 +10,7 @@ from shardq.calls import resharding
 from shardq.calls.observe import peek
 from shardq.errors import ChangeUnderWay, ShardqError
 from shardq.layout.keys import ShardKeys
-from shardq.operation import Many, Operation, Pause
+from shardq.operation import Many, Operation, Pause, values
 from shardq.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
 from shardq.resharding.preview import Holding, Preview, preview
 from shardq.resharding.progress import Progress
@@ -139,7 +139,8 @@ def preview_resize(cache: TopologyCache, shards: int, node_of: Callable[[int], s
     yield from refresh(cache)
     topology = cache.topology
     holdings: dict[int, Holding] = {}
-    for keys, counts in (yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, []))):
+    answers = yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, []))
+    for keys, counts in values(answers).items():
         size = yield resharding.record_bytes(keys)
         records = yield resharding.records(keys)
         tasks = counts.scheduled + counts.dead

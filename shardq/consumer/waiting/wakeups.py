@@ -169,5 +169,4 @@ class Wakeups:
 
     def _wake_another(self, entry: ReadyList) -> Operation[None]:
         shard, topic = entry
-        keys = self._cache.keys(shard)
-        return call_shard(self._cache, lambda: keys, lambda keys, epoch: consume.wake(keys, epoch, topic))
+        return call_shard(self._cache, self._cache.keys(shard), lambda keys, epoch: consume.wake(keys, epoch, topic))
