@@ -50,8 +50,8 @@ def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
     cache = TopologyCache("bench", Topology(epoch=1, shards=SHARDS))
 
     def packed() -> list[bytes]:
-        parts = batches(cache, entries.fresh, FRESH, most=MAX_BATCH, sizes=[1000])
-        return [batch.call(1).packed() for batch in parts]
+        parts = batches(cache, 1, entries.fresh, FRESH, most=MAX_BATCH, sizes=[1000])
+        return [batch.call.packed() for batch in parts]
 
     assert len(benchmark(packed)) == SHARDS
 

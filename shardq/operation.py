@@ -9,7 +9,7 @@ in the awaiting only. What is done when a shard refuses a request's topology is 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -29,21 +29,23 @@ T = TypeVar("T")
 class Many(Generic[K, T]):
     """Requests that do not wait for each other, each under a key, which comes back with its result.
 
-    A mapping by key, or pairs of key and request, taken lazily: later ones are made while earlier ones run.
+    A dict by key, or pairs of key and request, taken lazily: later ones are made while earlier ones run.
     """
 
-    requests: Mapping[K, Command[T]] | Iterable[tuple[K, Command[T]]]
+    requests: dict[K, Command[T]] | dict[K, Call[T]] | Iterable[tuple[K, Command[T]]]
 
     @property
     def pairs(self) -> Iterable[tuple[K, Command[T]]]:
         requests = self.requests
-        return requests.items() if isinstance(requests, Mapping) else requests
+        return requests.items() if isinstance(requests, dict) else requests
 
     @property
     def alone(self) -> tuple[K, Command[T]] | None:
         """The only request, if there is one. Most claims and acks are one, and need no loop over the nodes."""
-        one = isinstance(self.requests, (dict, list)) and len(self.requests) == 1
-        return next(iter(self.pairs)) if one else None
+        if not isinstance(self.requests, dict | list) or len(self.requests) != 1:
+            return None
+        (alone,) = self.pairs
+        return alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,10 @@ async def _amany(driver: AsyncDriver, timeout: float | None, many: Many[K, Any])
         return [(key, _told(exc))]
 
 
-def values(answers: Mapping[K, T | ShardqError] | Iterable[tuple[K, T | ShardqError]]) -> dict[K, T]:
+def values(answers: Iterable[tuple[K, T | ShardqError]]) -> dict[K, T]:
     """The results of requests made together, by key. Raises the first error if there is one."""
     results: dict[K, T] = {}
-    for key, result in answers.items() if isinstance(answers, Mapping) else answers:
+    for key, result in answers:
         if isinstance(result, ShardqError):
             raise result
         results[key] = result

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 REPAIR_ROUND = 8
 """About half a second of rounds."""
+
+ANNOUNCED_PAUSE_S = 0.05
+"""The time between two looks at an announced change: most come in force at the first."""
 
 ROUNDS = 40
 """Refreshes before giving up on a topology that stays behind its shards. With the pauses that is about 4 s, longer than
@@ -123,6 +126,18 @@ def put_in_force(cache: TopologyCache) -> Operation[None]:
     yield from declare(cache, announced.epoch, following)
 
 
+def topology_in_force(cache: TopologyCache) -> Operation[Topology]:
+    """Returns the present topology once no change of the number of shards is announced. After a while an announced one
+    counts as interrupted, and is completed.
+    """
+    round = 0
+    while (known := cache.topology).pending is not None:
+        yield Pause(ANNOUNCED_PAUSE_S)
+        yield from refresh(cache) if round < REPAIR_ROUND else put_in_force(cache)
+        round += 1
+    return known
+
+
 def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[None]:
     """Delivers everything that is moving out of these shards."""
     for _ in range(ARRIVAL_ROUNDS):
@@ -161,7 +176,8 @@ def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[Movi
     behind = yield from barrier.behind(targets)
     arrived = resharding.loads(moving_task for moving_task in moving_tasks if moving_task.target not in behind)
     clears = [partial(resharding.clear, moving_tasks=some) for _, some in arrived]
-    values((yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})))
+    results = yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})
+    values(results.items())
 
 
 def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
@@ -170,7 +186,7 @@ def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[N
         (cache.keys(target), partial(resharding.put, moving_tasks=some))
         for target, some in resharding.loads(moving_tasks)
     ]
-    values((yield from call_shards(cache, dict(enumerate(puts)))))
+    values((yield from call_shards(cache, dict(enumerate(puts)))).items())
 
 
 class ReplicaBarrier:
@@ -208,28 +224,27 @@ REFUSALS = (Stale, Missing)
 
 
 @dataclass(slots=True, eq=False)
-class Routed(Generic[K, T]):
-    """A call on its way to a shard."""
+class Routed(Generic[T]):
+    """A call on its way to a shard, and the key of that call. Subclasses say what it is about."""
 
-    key: K
-    """What it is about, to whoever sends it."""
     keys: ShardKeys
     call: Call[T]
 
 
+R = TypeVar("R", bound=Routed[Any])
+
+
+@dataclass(slots=True, eq=False)
 class Recovery:
     """The recovery of one operation from an old topology. It goes by rounds: each takes longer than the one before, and
     the later ones repair what nobody else has.
     """
 
-    __slots__ = ("_cache", "_round")
-
-    def __init__(self, cache: TopologyCache) -> None:
-        self._cache = cache
-        self._round = 0
+    _cache: TopologyCache
+    _round: int = field(default=0, init=False)
 
     def over(self) -> None:
-        """Begins anew with the next refusal: for operations that never end."""
+        """Forgets the rounds so far, when a trip met no refusal: for loops, whose next one is a first one."""
         self._round = 0
 
     def recover(self, keys: ShardKeys, refusal: Refusal, *, in_doubt: bool = False) -> Operation[None]:
@@ -254,13 +269,11 @@ class Recovery:
                 failed[keys.shard] = exc
         return failed
 
-    def send(self, calls: Iterable[Routed[K, T]]) -> Operation[list[tuple[Routed[K, T], T | ShardqError]]]:
+    def send(self, calls: Iterable[tuple[R, Call[Any]]]) -> Operation[list[tuple[R, Any]]]:
         """Sends calls together, and returns each with its result or error. A refusal among these has been recovered
         from: its call can be sent again.
         """
-        # A list stays one, so that a single call needs no loop over the nodes.
-        pairs = ((routed, routed.call) for routed in calls)
-        answers = yield Many(list(pairs) if isinstance(calls, list) else pairs)
+        answers = yield Many(calls)
         refusals = [(routed.keys, result) for routed, result in answers if isinstance(result, REFUSALS)]
         if refusals and (failed := (yield from self.recover_all(refusals))):
             return [
@@ -337,6 +350,11 @@ Request = tuple[ShardKeys, Make[T]]
 """A call for a given shard, under whatever topology."""
 
 
+@dataclass(slots=True, eq=False)
+class _Keyed(Routed[T], Generic[K, T]):
+    key: K
+
+
 def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Operation[dict[K, T | ShardqError]]:
     """Makes calls on given shards, in no order. Those that are refused are sent again. Returns results and errors by
     key.
@@ -345,10 +363,12 @@ def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Opera
     recovery, left, doubted = Recovery(cache), dict(requests), set[K]()
     while left:
         epoch = cache.topology.epoch
-        calls = [Routed(key, keys, make(keys, epoch)) for key, (keys, make) in left.items()]
-        for routed in calls if doubted else ():
-            if routed.key in doubted:
-                routed.call = routed.call.after_loss()
+        calls: list[tuple[_Keyed[K, T], Call[T]]] = []
+        for key, (keys, make) in left.items():
+            call = make(keys, epoch)
+            if key in doubted:
+                call = call.after_loss()
+            calls.append((_Keyed(keys, call, key), call))
         for routed, result in (yield from recovery.send(calls)):
             if not isinstance(result, REFUSALS):
                 results[routed.key] = result
@@ -361,7 +381,7 @@ def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Opera
 def call_shard(cache: TopologyCache, keys: ShardKeys, make: Make[T]) -> Operation[T]:
     """Makes one call on a given shard."""
     results = yield from call_shards(cache, {keys.shard: (keys, make)})
-    return values(results)[keys.shard]
+    return values(results.items())[keys.shard]
 
 
 def call_every_shard(cache: TopologyCache, make: Make[T]) -> Operation[list[tuple[ShardKeys, T | ShardqError]]]:
@@ -374,41 +394,39 @@ def call_every_shard(cache: TopologyCache, make: Make[T]) -> Operation[list[tupl
     return [(keys, results[keys.shard]) for keys in span]
 
 
-class CallChain:
+@dataclass(slots=True, eq=False)
+class CallChain(Recovery):
     """Calls about one thing on one shard after another. Once the answer of one was lost, all later ones are sent, and
     their answers read, as after that, wherever they go.
     """
 
-    __slots__ = ("_doubted", "_last", "keys")
-
-    def __init__(self, *, in_doubt: bool) -> None:
-        self._doubted = in_doubt
-        self._last: Call[Any] | None = None
-        self.keys: ShardKeys
-        """The shard of the last call."""
-
-    @property
-    def in_doubt(self) -> bool:
-        """True if one of the calls may have been executed and its answer was lost."""
-        return self._doubted or (self._last is not None and self._last.in_doubt)
+    _in_doubt: bool
+    _last: tuple[ShardKeys, Call[Any]] | None = field(default=None, init=False)
 
     def next(self, keys: ShardKeys, call: Call[T]) -> Call[T]:
         """Returns the call in the form in which it is to be sent now."""
-        call = call.after_loss() if self.in_doubt else call
-        self.keys, self._last = keys, call
+        if self._in_doubt or (self._last is not None and self._last[1].in_doubt):
+            self._in_doubt, call = True, call.after_loss()
+        self._last = keys, call
         return call
+
+    def refused(self, refusal: Refusal) -> Operation[None]:
+        """Recovers from the refusal of the last call."""
+        assert self._last is not None, "a refusal follows a call"
+        keys, call = self._last
+        yield from self.recover(keys, refusal, in_doubt=call.in_doubt)
 
 
 def walk_shards(
     cache: TopologyCache, walk: Callable[[CallChain], Operation[T]], *, in_doubt: bool = False
 ) -> Operation[T]:
-    """Carries out a walk over shards that the topology names; again from its beginning when one of them refuses it.
+    """Carries out a walk over the shards that the topology names; again from its beginning when one refuses a call.
 
     ``in_doubt``: an earlier send may have been executed.
     """
-    chain, recovery = CallChain(in_doubt=in_doubt), Recovery(cache)
+    chain = CallChain(cache, in_doubt)
     while True:
         try:
             return (yield from walk(chain))
         except REFUSALS as refusal:
-            yield from recovery.recover(chain.keys, refusal, in_doubt=chain.in_doubt)
+            yield from chain.refused(refusal)

@@ -142,8 +142,7 @@ def _ask(
     cache = claims.cache
     epoch = cache.topology.epoch
     before = wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
-    sent: dict[int, tuple[ShardKeys, str, ShardClaim]] = {}
-    requests: dict[int, Call[Claim]] = {}
+    requests: list[tuple[tuple[ShardKeys, str, ShardClaim], Call[Claim]]] = []
     for ask in shard_claims:
         keys, token = cache.keys(ask.shard), claims.token()
         call = consume.claim(
@@ -158,8 +157,7 @@ def _ask(
             waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
             retry_for_s=retry_for_s,
         )
-        sent[ask.shard] = keys, token, ask
-        requests[ask.shard] = noting(call, partial(notes.leased, ask.shard, token))
+        requests.append(((keys, token, ask), noting(call, partial(notes.leased, ask.shard, token))))
     deliveries: list[Delivery] = []
     stale = False
     broken: list[tuple[ShardKeys, SettleBury]] = []
@@ -167,8 +165,7 @@ def _ask(
     errors: list[ShardqError] = []
     named: list[ReadyList] = []
     crowd = 0
-    for shard, result in (yield Many(requests)):
-        keys, token, ask = sent[shard]
+    for (keys, token, ask), result in (yield Many(requests)):
         if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
             claims.note_unreachable(keys.shard, list(ask.shares), result)
             continue

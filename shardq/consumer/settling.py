@@ -12,7 +12,7 @@ from shardq.consumer.claims import Claims
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 from shardq.model.task import Delivery
 from shardq.operation import Operation, values
-from shardq.recovery import call_shards
+from shardq.recovery import Request, call_shards
 
 T = TypeVar("T")
 
@@ -28,26 +28,25 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
 
     Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
     """
-
-    parts = [
-        *((shard, some, ()) for shard, (acks, _) in by_shard.items() for some in _slices(acks, consume.MAX_CLAIM)),
-        *((shard, (), some) for shard, (_, others) in by_shard.items() for some in _slices(others, OTHERS_PER_CALL)),
-    ]
-    requests = {
-        number: (claims.cache.keys(shard), partial(consume.settle, acks=acks, others=others))
-        for number, (shard, acks, others) in enumerate(parts)
-    }
-    results = yield from call_shards(claims.cache, requests)
+    parts: list[Sequence[SettleAck | OtherSettlement]] = []
+    requests: dict[int, Request[SettleStatuses]] = {}
+    for shard, (acks, others) in by_shard.items():
+        keys = claims.cache.keys(shard)
+        for some in _slices(acks, consume.MAX_CLAIM):
+            requests[len(parts)] = keys, partial(consume.settle, acks=some)
+            parts.append(some)
+        for more in _slices(others, OTHERS_PER_CALL):
+            requests[len(parts)] = keys, partial(consume.settle, acks=(), others=more)
+            parts.append(more)
     statuses: dict[str, SettleStatus] = {}
     done: list[SettleAck | OtherSettlement] = []
     errors: dict[str, ShardqError] = {}
-    for number, result in results.items():
-        _, acks, others = parts[number]
+    for number, result in (yield from call_shards(claims.cache, requests)).items():
         if isinstance(result, ShardqError):
-            errors |= dict.fromkeys([item.id for item in (*acks, *others)], result)
+            errors |= dict.fromkeys([item.id for item in parts[number]], result)
         else:
             statuses |= result
-            done += (*acks, *others)
+            done += parts[number]
     yield from claims.limiter.settled(done)
     if errors:
         first = next(iter(errors.values()))
@@ -67,13 +66,12 @@ def extend(
     claims: Claims, by_shard: Mapping[int, Sequence[SettleAck]], lease_ms: int
 ) -> Operation[dict[str, SettleStatus]]:
     """Moves the deadlines of leases. Returns, by id, those that are no longer held."""
-
-    parts = [(shard, some) for shard, held in by_shard.items() for some in _slices(held, consume.MAX_CLAIM)]
     requests = {
-        number: (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
-        for number, (shard, some) in enumerate(parts)
+        (shard, number): (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
+        for shard, held in by_shard.items()
+        for number, some in enumerate(_slices(held, consume.MAX_CLAIM))
     }
-    results = values((yield from call_shards(claims.cache, requests)))
+    results = values((yield from call_shards(claims.cache, requests)).items())
     statuses = {id: status for result in results.values() for id, status in result.items()}
     if claims.limiter.any_held:
         items = [item for held in by_shard.values() for item in held]
@@ -83,7 +81,9 @@ def extend(
     return statuses
 
 
-def _slices(items: Sequence[T], most: int) -> list[Sequence[T]]:
+def _slices(items: Sequence[T], most: int) -> Sequence[Sequence[T]]:
+    if not items:
+        return ()
     return [items[at : at + most] for at in range(0, len(items), most)]
 
 

@@ -13,8 +13,8 @@ from shardq.calls.observe import ShardCounts
 from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route, Topology
-from shardq.operation import Many, Operation, Pause
-from shardq.recovery import REPAIR_ROUND, call_every_shard, call_shard, declare, open_shards, put_in_force, refresh
+from shardq.operation import Many, Operation
+from shardq.recovery import call_every_shard, call_shard, declare, open_shards, refresh, topology_in_force
 from shardq.resharding.migration import bring_in_all
 from shardq.topology_cache import TopologyCache
 
@@ -29,14 +29,8 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
     Published before the shards are told: whoever is then refused as stale finds the newer one to read. While a number
     of shards is announced nothing else may change: what follows it is settled.
     """
-    round = 0
     while True:
-        known = cache.topology
-        if known.pending is not None:
-            yield Pause(0.05)
-            yield from refresh(cache) if round < REPAIR_ROUND else put_in_force(cache)
-            round += 1
-            continue
+        known = yield from topology_in_force(cache)
         try:
             edited = msgspec.structs.replace(edit(known), epoch=known.epoch)
         except BadInput:

@@ -50,7 +50,7 @@ def find_and_call(
                     if shard == shards[-1] or not absent(result):
                         return result
 
-    return (yield from walk_shards(cache, walk, in_doubt=in_doubt))
+    return walk_shards(cache, walk, in_doubt=in_doubt)
 
 
 def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:

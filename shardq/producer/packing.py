@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardq.calls import produce
-from shardq.calls.request import Call, Word
+from shardq.calls.request import Word
 from shardq.errors import BadInput
-from shardq.layout.keys import ShardKeys
 from shardq.model.checks import (
     check_dedup,
     check_headers,
@@ -31,6 +30,7 @@ from shardq.model.checks import (
 from shardq.model.ids import Ids, full_id, new_nonce
 from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.model.task import Task
+from shardq.recovery import Routed
 from shardq.topology_cache import TopologyCache
 
 BATCH = 500
@@ -181,10 +181,9 @@ class Packer:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """One script call's tasks, kept as words to route them again if necessary."""
+class Batch(Routed[list[str]]):
+    """One script call and its tasks, kept as words to route them again if necessary."""
 
-    keys: ShardKeys
     words: list[Word]
     width: int
     """FRESH or UNIQUE: the script, and the words of a task."""
@@ -192,11 +191,6 @@ class Batch:
     @property
     def ids(self) -> list[str]:
         return self.words[:: self.width]  # type: ignore[return-value]  # the first word of each task is its id
-
-    def call(self, epoch: int) -> Call[list[str]]:
-        if self.width == FRESH:
-            return produce.push(self.keys, epoch, self.words)
-        return produce.push_unique(self.keys, epoch, self.words)
 
 
 def windows(shards: int) -> Iterator[int]:
@@ -207,12 +201,16 @@ def windows(shards: int) -> Iterator[int]:
         size = min(2 * size, most)
 
 
-def batches(cache: TopologyCache, words: list[Word], width: int, *, most: int, sizes: Iterable[int]) -> Iterator[Batch]:
+def batches(
+    cache: TopologyCache, epoch: int, words: list[Word], width: int, *, most: int, sizes: Iterable[int]
+) -> Iterator[Batch]:
     """Groups the tasks of windows of these ``sizes`` by shard under the present topology; a call has at most ``most``
-    tasks and 256 KiB.
+    tasks and 256 KiB. ``epoch`` was read before: a shard then refuses what a newer topology has routed meanwhile.
     """
+    make = produce.push if width == FRESH else produce.push_unique
     if len(words) == width:
-        yield Batch(cache.home(words[0]), words, width)  # type: ignore[arg-type]  # the id
+        keys = cache.home(words[0])  # type: ignore[arg-type]  # the id
+        yield Batch(keys, make(keys, epoch, words), words, width)
         return
     start = 0
     for size in sizes:
@@ -230,7 +228,7 @@ def batches(cache: TopologyCache, words: list[Word], width: int, *, most: int, s
                 places.sort(key=columns[1].__getitem__)
             keys = cache.keys(shard)
             for part in _bounded(_rows(columns, places), width, most):
-                yield Batch(keys, part, width)
+                yield Batch(keys, make(keys, epoch, part), part, width)
 
 
 def _rows(columns: list[list[Word]], places: list[int]) -> list[Word]:

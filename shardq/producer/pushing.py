@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from shardq.calls import produce
 from shardq.calls.produce import unique
-from shardq.calls.request import Word
+from shardq.calls.request import Call, Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
 from shardq.model.task import Receipt
 from shardq.operation import Operation
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
-from shardq.recovery import REFUSALS, CallChain, Recovery, Routed, walk_shards
+from shardq.recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
 
@@ -39,11 +39,13 @@ class PushResults:
     """The first receipts, if all goes well."""
     _sent_count: int = 0
 
-    def sent(self, batch: Batch) -> None:
-        """Called when a batch is in flight: the time to make receipts, while the servers work."""
-        self._sent_count += len(batch.words) // batch.width
-        if self._sent_count - len(self._ready) >= RECEIPTS or self._sent_count == len(self.ids):
-            self._make(self._sent_count)
+    def sending(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Call[list[str]]]]:
+        """Yields the calls of these batches. Makes receipts when one is in flight, while the servers work."""
+        for batch in batches:
+            yield batch, batch.call
+            self._sent_count += len(batch.words) // batch.width
+            if self._sent_count - len(self._ready) >= RECEIPTS or self._sent_count == len(self.ids):
+                self._make(self._sent_count)
 
     def _make(self, until: int) -> None:
         made = self.ids[len(self._ready) : until]
@@ -127,24 +129,17 @@ def complete(
             if width == UNIQUE and cache.topology.priors:
                 yield from push_each(cache, results, words, UNIQUE)
                 break
-            parts = batches(cache, words, width, most=most, sizes=windows(cache.topology.shards))
+            parts = batches(cache, epoch, words, width, most=most, sizes=windows(cache.topology.shards))
             words = []
-            for routed, result in (yield from recovery.send(_calls(epoch, parts, results))):
-                batch = routed.key
+            for batch, result in (yield from recovery.send(results.sending(parts))):
                 if not isinstance(result, REFUSALS):
                     words += results.note(batch, result, packer)
-                elif routed.call.in_doubt:
+                elif batch.call.in_doubt:
                     # Some of it may be stored, under the older topology: each task is asked for where it may be.
                     yield from push_each(cache, results, batch.words, width, in_doubt=True)
                 else:
                     words += batch.words
     return results.receipts()
-
-
-def _calls(epoch: int, source: Iterable[Batch], results: PushResults) -> Iterator[Routed[Batch, list[str]]]:
-    for batch in source:
-        yield Routed(batch, batch.keys, batch.call(epoch))
-        results.sent(batch)
 
 
 def push_each(
@@ -192,14 +187,17 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
                 return answer  # type: ignore[no-any-return]  # as above
             yield from bring_in_and_clear(cache, home, id)
 
-    return (yield from walk_shards(cache, walk, in_doubt=in_doubt))
+    return walk_shards(cache, walk, in_doubt=in_doubt)
 
 
 def push_one(cache: TopologyCache, packer: Packer, entries: Entries) -> Operation[Receipt]:
     """Stores one packed task, and raises its own error as it is."""
     id, words = entries.ids[0], entries.fresh
     if not words:
-        return _receipt(id, (yield from push_unique(cache, entries.unique)))
+        answer = yield from push_unique(cache, entries.unique)
+        if answer.startswith("refused:"):
+            raise Conflict(id, answer.removeprefix("refused:"))
+        return Receipt.of(id, answer)
     # The epoch first, as above.
     epoch = cache.topology.epoch
     call = produce.push(cache.home(id), epoch, words)
@@ -218,9 +216,3 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries) -> Operatio
         (error,) = results.errors.values()
         raise error from error.__cause__
     return receipt
-
-
-def _receipt(id: str, answer: str) -> Receipt:
-    if answer.startswith("refused:"):
-        raise Conflict(id, answer.removeprefix("refused:"))
-    return Receipt.of(id, answer)

@@ -37,13 +37,8 @@ class Window:
     """Tasks in doubt, because of a lost answer and then a newer topology."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InFlight:
-    """One call of a stream: the key under which the driver carries it."""
-
-    window: Window
-    batch: Batch
-    call: Command[list[str]]
+InFlight = tuple[Window, Batch]
+"""The key of a call."""
 
 
 @dataclass(slots=True)
@@ -73,11 +68,10 @@ class Stream:
                 # Looked for where they may be, one by one, when the rest of the window is done.
                 window.leftover.unique, tasks.unique = tasks.unique, []
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
-                for batch in batches(self.cache, words, width, most=self.most, sizes=[len(words) // width]):
-                    call = batch.call(epoch)
+                parts = batches(self.cache, epoch, words, width, most=self.most, sizes=[len(words) // width])
+                for batch, call in window.results.sending(parts):
                     window.open += 1
-                    yield InFlight(window, batch, call), call
-                    window.results.sent(batch)
+                    yield (window, batch), call
             window.packed = True
 
     def _taken(self, most: int) -> Entries | None:
@@ -93,10 +87,10 @@ class Stream:
         return entries
 
     def note(self, answered: InFlight, result: list[str] | ShardqError) -> None:
-        window, batch = answered.window, answered.batch
+        window, batch = answered
         window.open -= 1
         refused = isinstance(result, REFUSALS)
-        if refused and answered.call.in_doubt:
+        if refused and batch.call.in_doubt:
             window.uncertain.append(batch)
             return
         again: list[Word] = batch.words if refused else window.results.note(batch, result, self.packer)
