@@ -219,7 +219,8 @@ class AsyncConsuming(ABC):
         except ShardqError as fault:
             if exc is None or decided:
                 raise
-            log.warning("%d deliveries could not be settled after %r: %s", len(deliveries), exc, fault)
+            # Not the text of the exception, which is the user's code.
+            log.warning("deliveries could not be settled after a %s: %s", type(exc).__name__, fault)
             exc.add_note(f"its deliveries could not be settled: {fault}")
         return decided
 
