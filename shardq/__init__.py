@@ -76,7 +76,8 @@ else:
     }
     __getattr__, __dir__ = lazily(
         __name__,
-        {name: place for place, names in _PLACES.items() for name in names.split()} | {"errors": "shardq.errors"},
+        {name: place for place, names in _PLACES.items() for name in names.split()}
+        | {"errors": "shardq.errors", "outbox": "shardq.outbox"},
     )
 
 __all__ = [

@@ -15,6 +15,7 @@ from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.forward import forward
 from shardq.cli.options import Given, shared
+from shardq.cli.outbox import outbox
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
 from shardq.cli.push.command import push
 from shardq.cli.resize import expand, resize, shrink
@@ -63,7 +64,7 @@ def app() -> None:
 
 for command in (
     *(demo, run, push, get, cancel, reschedule, forward, stats),
-    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, acl),
+    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, acl),
 ):
     app.add_command(command)
 

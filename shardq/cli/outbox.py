@@ -1,0 +1,217 @@
+"""outbox: the transactional outbox of a database, and the relay that moves its rows to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from shardq.cli.numbers import Decimal, Whole
+from shardq.cli.options import Given, pass_given, shared, sharing
+from shardq.cli.output import complain, say, set_up_logging, tell
+from shardq.cli.session import opened
+from shardq.cli.signals import Ending
+from shardq.errors import ShardqError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from shardq.outbox import Outbox, OutboxRelay
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATUS_S = 10.0
+"""Between two status lines of ``run``: they end up in a log."""
+
+DATABASE_ENVIRONMENT = "SHARDQ_DATABASE"
+
+NAME, BATCH, MAX_BATCH, DEDUP_S = "shardq_outbox", 1000, 10_000, 600.0
+"""The defaults of ``shardq.outbox``, which can be loaded only where SQLAlchemy is installed; a test compares them."""
+
+_quiet = sharing(url="Not used: the command talks to the database only.", name=None)
+
+
+def _of_database(command: F) -> F:
+    """Adds the options that say where the outbox is."""
+    for option in (
+        click.option("--table", default=NAME, metavar="NAME", help=f"The outbox's table. Default: {NAME}."),
+        click.option("--schema", metavar="NAME", help="The table's schema. Default: the connection's own."),
+        click.option(
+            "--database",
+            required=True,
+            envvar=DATABASE_ENVIRONMENT,
+            metavar="URL",
+            help=f"The database, as SQLAlchemy writes it. Default: ${DATABASE_ENVIRONMENT}.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    short_help="Move tasks from a database's outbox.",
+    epilog="""\b
+example:
+  export SHARDQ_DATABASE=postgresql://app@127.0.0.1/shop
+  shardq outbox create
+  shardq outbox run --name orders
+  shardq outbox status""",
+)
+def outbox() -> None:
+    """Move tasks that were pushed in transactions of a database (`shardq.outbox.push`) to the engine, once committed.
+
+    It needs SQLAlchemy and the database's driver: pip install 'shardq[sql]'.
+    """
+
+
+@outbox.command(short_help="Make the table.")
+@_of_database
+@_quiet
+@pass_given
+def create(given: Given, database: str, table: str, schema: str | None) -> None:
+    """Make the outbox's table, where it is not there yet. `shardq outbox sql` prints the same for a migration."""
+    with _opened_outbox(given, database, table, schema) as (source, chosen):
+        chosen.create(source)
+    if given.json:
+        tell({"table": str(chosen.table.fullname)})
+    else:
+        say(f"the table {chosen.table.fullname} is there")
+
+
+@outbox.command(short_help="Print the table's SQL.")
+@click.option(
+    "--dialect",
+    type=click.Choice(["postgresql", "sqlite", "mysql"]),
+    default="postgresql",
+    help="Default: postgresql.",
+)
+@click.option("--table", default=NAME, metavar="NAME", help=f"The outbox's table. Default: {NAME}.")
+@click.option("--schema", metavar="NAME", help="The table's schema. Default: the connection's own.")
+def sql(dialect: str, table: str, schema: str | None) -> None:
+    """Print the SQL that makes the outbox's table, to paste into a migration."""
+    say(_outbox(table, schema).sql(dialect).rstrip())
+
+
+@outbox.command(short_help="Count the rows that wait.")
+@_of_database
+@_quiet
+@pass_given
+def status(given: Given, database: str, table: str, schema: str | None) -> None:
+    """Show how many committed rows wait to be moved, and how long the oldest has waited."""
+    from shardq.outbox.database import waiting
+
+    with _opened_outbox(given, database, table, schema) as (source, chosen):
+        seen = waiting(source, chosen)
+    if given.json:
+        tell({"table": str(chosen.table.fullname), "waiting": seen.rows, "oldest_s": seen.oldest_s})
+    elif seen.oldest_s is None:
+        say("none waits")
+    else:
+        say(f"{seen.rows:,} wait, the oldest for {seen.oldest_s:,.1f} s")
+
+
+@outbox.command(
+    short_help="Move rows until Ctrl-C.",
+    epilog="""\b
+example:
+  shardq outbox run --database postgresql://app@127.0.0.1/shop --name orders
+  shardq outbox run --database sqlite:////srv/app.db --once""",
+)
+@_of_database
+@click.option(
+    "--batch", type=Whole(1, MAX_BATCH), default=BATCH, metavar="N", help=f"Rows of a step. Default: {BATCH}."
+)
+@click.option("--keep", is_flag=True, help="Keep moved rows, with the time of their move, instead of removing them.")
+@click.option(
+    "--dedup",
+    type=Decimal(1),
+    default=DEDUP_S,
+    metavar="SECONDS",
+    help="How long Redis remembers a moved task, against pushing it twice when a relay dies between the push and the "
+    f"removal of the row. Default: {DEDUP_S:g}.",
+)
+@click.option("--once", is_flag=True, help="End when no row waits.")
+@shared
+@pass_given
+def run(
+    given: Given,
+    database: str,
+    table: str,
+    schema: str | None,
+    batch: int,
+    keep: bool,
+    dedup: float,
+    once: bool,
+) -> int | None:
+    """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many as you like at once.
+
+    It neither polls nor handles tasks: that is the work of `shardq run` and of workers.
+    """
+    with _opened_outbox(given, database, table, schema) as (source, chosen):
+        from shardq.outbox import OutboxRelay
+
+        with opened(given, create=True) as engine, Ending() as ending:
+            relay = OutboxRelay(engine, source, outbox=chosen, batch=batch, keep=keep, dedup=dedup)
+            if once:
+                _move_all(relay, ending)
+            else:
+                _move_until(relay, ending, given)
+        if given.json:
+            tell(_shown(relay))
+        else:
+            say(f"moved {relay.moved:,}")
+    return ending.code if once and ending.asked else None
+
+
+def _move_all(relay: OutboxRelay, ending: Ending) -> None:
+    while not ending.asked and relay.step():
+        pass
+
+
+def _move_until(relay: OutboxRelay, ending: Ending, given: Given) -> None:
+    with relay:
+        while not ending.wait(STATUS_S):
+            if given.json:
+                tell(_shown(relay))
+            else:
+                say(f"moved {relay.moved:,}" + (f"; {relay.problem}" if relay.problem else ""))
+    if not given.json:
+        complain("stopped")
+
+
+def _shown(relay: OutboxRelay) -> dict[str, object]:
+    return {"moved": relay.moved, "refused": relay.refused, "problem": relay.problem or None}
+
+
+@contextmanager
+def _opened_outbox(given: Given, database: str, table: str, schema: str | None) -> Iterator[tuple[sa.Engine, Outbox]]:
+    """The database and its outbox. What goes wrong with the database is said in a line."""
+    set_up_logging(verbose=given.verbose)
+    chosen = _outbox(table, schema)
+    import sqlalchemy as sa
+
+    from shardq.outbox.database import open_database
+
+    source = open_database(database)
+    try:
+        yield source, chosen
+    except sa.exc.DBAPIError as exc:
+        raise ShardqError(_said(exc, chosen)) from exc
+    finally:
+        source.dispose()
+
+
+def _said(exc: sa.exc.DBAPIError, chosen: Outbox) -> str:
+    first = str(exc.orig).strip().splitlines()[0]
+    hint = "; `shardq outbox create` makes the table" if chosen.table.name in first else ""
+    return f"the database says: {first}{hint}"
+
+
+def _outbox(table: str, schema: str | None) -> Outbox:
+    try:
+        from shardq.outbox import Outbox
+    except ImportError as exc:
+        raise ShardqError(f"{exc}") from exc
+    return Outbox(table, schema=schema)

@@ -1,0 +1,244 @@
+"""The relay: moves committed rows from the outbox to the engine.
+
+A step reads rows, pushes them, and removes them, in this order: a relay that dies in between leaves rows that are
+pushed already, and the next one pushes them again. Those pushes are sent as after a lost answer, so a task that is
+stored, or was handled within its dedup window, counts as pushed. No row is lost and none is pushed twice.
+
+Several relays may work at once. Where the database can skip locked rows, each has rows of its own; elsewhere they
+push the same rows, to the same effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import sqlalchemy as sa
+
+from shardq.errors import BadInput, Conflict, PushError, ShardqError
+from shardq.model.checks import check_seconds, duration_ms
+from shardq.outbox.database import Waiting, open_database, waiting
+from shardq.outbox.notices import Notices, Polling, notices
+from shardq.outbox.rows import entries_of
+from shardq.outbox.table import Outbox
+
+if TYPE_CHECKING:
+    from shardq.engine import Engine
+
+log = logging.getLogger("shardq.outbox")
+
+BATCH = 1000
+"""Rows of one step: with these the databases' trips are cheap, and a lock is held for some 20 ms."""
+
+MAX_BATCH = 10_000
+
+DEDUP_S = 600.0
+"""How long an id that was made here is remembered after its push. A relay that died between a push and the removal of
+its rows is replaced well before that.
+"""
+
+POLL_S = 0.2
+"""Between two looks at a database that does not tell of new rows."""
+
+LISTEN_S = 5.0
+"""The same where it tells: a notice may be lost with its connection."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""After a failed step; each pause is twice as long as the one before."""
+
+_SKIPPING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
+
+
+class OutboxRelay:
+    """Moves committed rows of an outbox to an engine; ``run()`` until ``stop()``, or ``start()`` in a thread.
+
+    >>> relay = shardq.outbox.OutboxRelay(engine, "postgresql+psycopg://app@db/shop")
+    >>> relay.run()
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        database: str | sa.URL | sa.Engine,
+        *,
+        outbox: Outbox | None = None,
+        batch: int = BATCH,
+        keep: bool = False,
+        dedup: float = DEDUP_S,
+        poll: float = POLL_S,
+    ) -> None:
+        """``keep``: rows stay, with the time of their move, instead of being removed. ``dedup``: the seconds for which
+        an id that was made by ``push`` is remembered in Redis. ``poll``: the seconds between two looks at a database
+        that does not tell of new rows.
+        """
+        if not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
+            raise BadInput(f"batch can't be {batch!r}; give a number of rows from 1 to {MAX_BATCH:,}")
+        check_seconds(poll, "poll")
+        if outbox is None:
+            from shardq.outbox import default as outbox
+        self.engine = engine
+        self.outbox = outbox
+        self.moved = 0
+        """Rows that were pushed and removed, or marked."""
+        self.refused = 0
+        """Those of them whose id was taken, with ``on_conflict="reject"``."""
+        self.problem = ""
+        """The error of the last step, while steps fail."""
+        self.listen_s = LISTEN_S
+        """The seconds between two looks at a database that tells of new rows."""
+        self._window_ms = duration_ms(dedup, "dedup")
+        self._batch = batch
+        self._keep = keep
+        self._poll_s = poll
+        self._own = not isinstance(database, sa.Engine)
+        self._database = database if isinstance(database, sa.Engine) else open_database(database)
+        self._skips = self._database.dialect.name in _SKIPPING
+        table = outbox.table
+        select = (
+            sa.select(table.c.seq, table.c.id, table.c.due, table.c.record, table.c.on_conflict, table.c.dedup)
+            .where(table.c.moved.is_(None))
+            .order_by(table.c.seq)
+            .limit(batch)
+        )
+        self._select = select.with_for_update(skip_locked=True) if self._skips else select
+        self._stopping = threading.Event()
+        self._notices: Notices | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopping.is_set() else "running" if self._notices else "not started"
+        return f"<OutboxRelay {self.outbox.table.fullname!r} -> {self.engine.name!r}: {state}, {self.moved} moved>"
+
+    # ---- one step
+
+    def step(self) -> int:
+        """Moves up to a batch of rows. Returns their number. Raises what kept rows from being moved."""
+        if self._skips:
+            with self._database.begin() as connection:
+                rows = connection.execute(self._select).all()
+                done, failure = self._push(rows)
+                self._remove(connection, done)
+        else:
+            with self._database.connect() as connection:
+                rows = connection.execute(self._select).all()
+            done, failure = self._push(rows)
+            if done:
+                with self._database.begin() as connection:
+                    self._remove(connection, done)
+        self.moved += len(done)
+        if failure is not None:
+            raise failure
+        return len(done)
+
+    def _push(self, rows: Sequence[sa.Row[Any]]) -> tuple[list[int], ShardqError | None]:
+        """Pushes rows. Returns the numbers of those that are done with, and what kept others from it."""
+        if not rows:
+            return [], None
+        try:
+            self.engine.push_packed(entries_of(rows, window_ms=self._window_ms), in_doubt=True)
+        except PushError as exc:
+            left = dict.fromkeys(exc.unknown) | {
+                id: None for id, error in exc.failed.items() if not isinstance(error, Conflict)
+            }
+            for id, error in exc.failed.items():
+                if isinstance(error, Conflict):
+                    self.refused += 1
+                    log.warning("the task %s of the outbox was refused: %s", id, error)
+            done = [row.seq for row in rows if row.id not in left]
+            failure = next((error for error in exc.failed.values() if not isinstance(error, Conflict)), exc)
+            return done, failure if left else None
+        return [row.seq for row in rows], None
+
+    def _remove(self, connection: sa.Connection, done: list[int]) -> None:
+        if not done:
+            return
+        table = self.outbox.table
+        chosen = table.c.seq.in_(done)
+        if self._keep:
+            connection.execute(table.update().where(chosen).values(moved=int(time.time() * 1000)))
+        else:
+            connection.execute(table.delete().where(chosen))
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Moves rows until ``stop()`` is called. What fails is logged once, and tried again."""
+        pause = FIRST_PAUSE_S
+        try:
+            while not self._stopping.is_set():
+                try:
+                    if self._notices is None:
+                        self._notices = notices(self._database, self.outbox.channel)
+                    moved = self.step()
+                except Exception as exc:  # noqa: BLE001  drivers raise errors of their own, and the loop goes on
+                    self._forget_notices()
+                    self._failed(exc)
+                    self._stopping.wait(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+                    continue
+                pause = FIRST_PAUSE_S
+                self._worked()
+                if moved < self._batch:
+                    self._wait()
+        finally:
+            self._close()
+
+    def _wait(self) -> None:
+        assert self._notices is not None, "made before the step"
+        try:
+            self._notices.wait(self._poll_s if isinstance(self._notices, Polling) else self.listen_s)
+        except Exception as exc:  # noqa: BLE001  the database's driver raises errors of its own
+            log.info("the connection that listens for rows of the outbox was lost: %s", exc)
+            self._forget_notices()
+
+    def _failed(self, exc: Exception) -> None:
+        problem = str(exc)
+        if problem != self.problem:
+            log.warning("rows of the outbox can't be moved, and are tried again: %s", problem)
+        self.problem = problem
+
+    def _worked(self) -> None:
+        if self.problem:
+            log.warning("rows of the outbox are moved again")
+        self.problem = ""
+
+    def stop(self) -> None:
+        """Ends ``run`` after the present step, and waits for the thread of ``start()``. From any thread."""
+        self._stopping.set()
+        if (waiting := self._notices) is not None:
+            waiting.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def start(self) -> None:
+        """Runs in a thread of its own. It ends with ``stop()``."""
+        self._thread = threading.Thread(target=self.run, name="shardq-outbox", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _forget_notices(self) -> None:
+        listening, self._notices = self._notices, None
+        if listening is not None:
+            with contextlib.suppress(Exception):  # it is lost already
+                listening.close()
+
+    def _close(self) -> None:
+        self._forget_notices()
+        if self._own:
+            self._database.dispose()
+
+    # ---- for operators
+
+    def waiting(self) -> Waiting:
+        """How many rows wait to be moved, and since when the oldest does."""
+        return waiting(self._database, self.outbox)

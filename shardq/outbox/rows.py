@@ -1,0 +1,109 @@
+"""The rows of the outbox: tasks packed as the table stores them, and as the relay pushes them. No I/O, no SQLAlchemy.
+
+A row holds what ``push_unique.lua`` takes, so the relay needs neither the codec nor the classes of a payload. Instants
+are absolute: a delay counts from the push into the outbox, by the clock of the process that pushes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+import msgspec
+
+from shardq.calls.request import Word
+from shardq.errors import InvalidOption
+from shardq.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
+from shardq.model.record import Codec, codec_named
+from shardq.model.task import OnConflict, Task
+from shardq.producer.packing import FRESH, Entries, Packer
+
+NAME = "shardq_outbox"
+"""The table, unless another is named."""
+
+
+class PushOptions(TypedDict, total=False):
+    """The options of a push into the outbox: those of ``Engine.push``, but ``durability``."""
+
+    delay: float | dt.timedelta | None
+    at: float | dt.datetime | None
+    topic: str
+    id: str | None
+    on_conflict: OnConflict
+    dedup: float | dt.timedelta | None
+    headers: Mapping[str, str] | None
+    max_attempts: int | None
+    expires: float | dt.timedelta | dt.datetime | None
+
+
+class Row(TypedDict):
+    """One row, without the columns that the database and the relay fill."""
+
+    id: str
+    due: int
+    """An instant in ms of the epoch, or 0: due at once."""
+    record: bytes
+    on_conflict: str
+    dedup: int | None
+    """The dedup window in ms of an id that the caller gave, or None for an id made here, which gets the relay's."""
+    created: int
+
+
+class RowPacker:
+    """Checks and encodes tasks for the outbox."""
+
+    def __init__(
+        self,
+        codec: str | Codec = "json",
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._packer = Packer(codec_named(codec), max_payload=max_payload)
+        self._clock_s = clock_s
+
+    def pack(self, task: Task) -> Row:
+        """The row of a task. Raises its BadInput."""
+        now_ms = int(self._clock_s() * 1000)
+        entries = self._packer.one(_absolute(task, now_ms))
+        words: list[Any] = list(entries.fresh or entries.unique)
+        if len(words) == FRESH:
+            words += ["keep", None]
+        id, due, record, on_conflict, dedup = words
+        return Row(id=id, due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=now_ms)
+
+    def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
+        return [self.pack(task) for task in tasks]
+
+
+def entries_of(rows: Iterable[Any], *, window_ms: int) -> Entries:
+    """Rows as entries to push. ``window_ms``: how long an id that was made here is remembered after its push."""
+    entries = Entries()
+    for row in rows:
+        dedup = window_ms if row.dedup is None else row.dedup
+        words: tuple[Word, ...] = (row.id, row.due, bytes(row.record), row.on_conflict, dedup)
+        entries.unique += words
+        entries.ids.append(row.id)
+    return entries
+
+
+def _absolute(task: Task, now_ms: int) -> Task:
+    """The same task, whose times are instants."""
+    if not isinstance(task, Task):
+        return task  # the packer says what is wrong
+    due = due_spec(task.delay, task.at)
+    expires = expiry_spec(task.expires, due)
+    if due < 0:
+        due = now_ms - due
+    if expires is not None and expires < 0:
+        expires = now_ms - expires
+    if expires is not None and 0 < expires <= max(due, now_ms):
+        raise InvalidOption(f"expires={task.expires!r} is not after the task's due time; it would never be handled")
+    return msgspec.structs.replace(
+        task,
+        delay=None,
+        at=due / 1000 if due else None,
+        expires=None if expires is None else expires / 1000,
+    )

@@ -1,0 +1,191 @@
+"""The outbox's table, and pushing into it within the caller's transaction. Nothing here talks to Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, TypeVar, Unpack, overload
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from shardq.errors import BadInput
+from shardq.model.checks import MAX_PAYLOAD, check_name
+from shardq.model.record import Codec
+from shardq.model.task import Task
+from shardq.outbox.rows import NAME, PushOptions, Row, RowPacker
+from shardq.producer.packing import each_task
+
+Target = sa.Connection | Session | scoped_session[Any]
+AsyncTarget = AsyncConnection | AsyncSession | async_scoped_session[Any]
+
+_SYNC = (sa.Connection, Session, scoped_session)
+_ASYNC = (AsyncConnection, AsyncSession, async_scoped_session)
+
+R = TypeVar("R")
+
+_BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""SQLite numbers rows by itself in a column of type INTEGER only."""
+
+
+class Outbox:
+    """One outbox: a table, and the codec of its payloads. The functions of ``shardq.outbox`` belong to a default one.
+
+    Give ``metadata`` to have the table among those of your own, as Alembic's autogenerate wants it.
+    """
+
+    def __init__(
+        self,
+        table: str = NAME,
+        *,
+        metadata: sa.MetaData | None = None,
+        schema: str | None = None,
+        codec: str | Codec = "json",
+        max_payload: int = MAX_PAYLOAD,
+    ) -> None:
+        check_name(table, of="table")
+        self.table = sa.Table(
+            table,
+            sa.MetaData() if metadata is None else metadata,
+            sa.Column("seq", _BIG, sa.Identity(), primary_key=True, autoincrement=True),
+            sa.Column("id", sa.String(330), nullable=False),
+            sa.Column("due", sa.BigInteger, nullable=False),
+            sa.Column("record", sa.LargeBinary(1 << 24), nullable=False),
+            sa.Column("on_conflict", sa.String(8), nullable=False),
+            sa.Column("dedup", sa.BigInteger),
+            sa.Column("created", sa.BigInteger, nullable=False),
+            sa.Column("moved", sa.BigInteger),
+            schema=schema,
+        )
+        waiting = self.table.c.moved.is_(None)
+        sa.Index(f"{table}_waiting", self.table.c.seq, postgresql_where=waiting, sqlite_where=waiting)
+        self._packer = RowPacker(codec, max_payload=max_payload)
+
+    def __repr__(self) -> str:
+        return f"<Outbox {self.table.fullname!r}>"
+
+    @property
+    def channel(self) -> str:
+        """The channel on which PostgreSQL tells relays of new rows."""
+        return self.table.name
+
+    # ---- the table
+
+    @overload
+    def create(self, database: sa.Engine | sa.Connection) -> None: ...
+
+    @overload
+    def create(self, database: AsyncEngine | AsyncConnection) -> Awaitable[None]: ...
+
+    def create(self, database: sa.Engine | sa.Connection | AsyncEngine | AsyncConnection) -> Awaitable[None] | None:
+        """Makes the table and its index, and on PostgreSQL the trigger that tells relays of rows, where missing."""
+        if isinstance(database, AsyncEngine | AsyncConnection):
+            return self._create_async(database)
+        if isinstance(database, sa.Engine):
+            with database.begin() as connection:
+                self._create(connection)
+        else:
+            self._create(database)
+        return None
+
+    async def _create_async(self, database: AsyncEngine | AsyncConnection) -> None:
+        if isinstance(database, AsyncConnection):
+            await database.run_sync(self._create)
+            return
+        async with database.begin() as connection:
+            await connection.run_sync(self._create)
+
+    def _create(self, connection: sa.Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            # Two processes that create it at once: "if not exists" is not atomic there.
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        self.table.create(connection, checkfirst=True)
+        for statement in self._trigger(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+
+    def sql(self, dialect: str = "postgresql") -> str:
+        """What ``create`` does, as SQL to paste into a migration."""
+        try:
+            compiler = sa.create_mock_engine(f"{dialect}://", lambda *_, **__: None).dialect
+        except sa.exc.NoSuchModuleError as exc:
+            raise BadInput(f"there is no SQL dialect {dialect!r}; use postgresql, sqlite or mysql") from exc
+        made: list[Any] = [CreateTable(self.table), *map(CreateIndex, self.table.indexes)]
+        statements = [str(each.compile(dialect=compiler)).strip() for each in made]
+        return ";\n".join([*statements, *self._trigger(dialect)]) + ";\n"
+
+    def _trigger(self, dialect: str) -> Sequence[str]:
+        """A statement's trigger, so that no push takes a trip more, and rows that others insert are told, too."""
+        if dialect != "postgresql":
+            return ()
+        name, table = self.table.name, _quoted(self.table)
+        function = f'"{name}_notify"' if self.table.schema is None else f'"{self.table.schema}"."{name}_notify"'
+        return (
+            f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN PERFORM pg_notify('{self.channel}', ''); RETURN NULL; END $$",
+            f'CREATE OR REPLACE TRIGGER "{name}_notify" AFTER INSERT ON {table} '
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+        )
+
+    # ---- pushing
+
+    @overload
+    def push(self, target: Target, payload: Any, **options: Unpack[PushOptions]) -> str: ...
+
+    @overload
+    def push(self, target: AsyncTarget, payload: Any, **options: Unpack[PushOptions]) -> Awaitable[str]: ...
+
+    def push(self, target: Target | AsyncTarget, payload: Any, **options: Unpack[PushOptions]) -> str | Awaitable[str]:
+        """Pushes a task in the transaction of a session or connection. Returns its id; to be awaited if they are async.
+
+        It takes the options of ``Engine.push``, without ``durability``: the database keeps the task. The relay pushes
+        it once the transaction is committed. ``delay`` counts from now.
+        """
+        if isinstance(payload, Task) and not options:
+            task = payload
+        else:
+            try:
+                task = Task(payload, **options)
+            except TypeError as exc:
+                raise BadInput(f"a push into the outbox: {exc}") from exc
+        row = self._packer.pack(task)
+        if isinstance(target, _ASYNC):
+            return self._push_async(target, [row], row["id"])
+        self._executor(target).execute(self.table.insert(), [row])
+        return row["id"]
+
+    @overload
+    def push_many(self, target: Target, tasks: Iterable[Task]) -> list[str]: ...
+
+    @overload
+    def push_many(self, target: AsyncTarget, tasks: Iterable[Task]) -> Awaitable[list[str]]: ...
+
+    def push_many(self, target: Target | AsyncTarget, tasks: Iterable[Task]) -> list[str] | Awaitable[list[str]]:
+        """Pushes many tasks in the transaction of a session or connection. Returns their ids, in order."""
+        rows = self._packer.pack_all(each_task(tasks))
+        ids = [row["id"] for row in rows]
+        if isinstance(target, _ASYNC):
+            return self._push_async(target, rows, ids)
+        if rows:
+            self._executor(target).execute(self.table.insert(), rows)
+        return ids
+
+    async def _push_async(self, target: AsyncTarget, rows: list[Row], result: R) -> R:
+        if rows:
+            await target.execute(self.table.insert(), rows)
+        return result
+
+    def _executor(self, target: object) -> Any:
+        if isinstance(target, _SYNC):
+            return target
+        raise BadInput(
+            f"the outbox can't push into {type(target).__name__}; give the SQLAlchemy session or connection whose "
+            "transaction the task belongs to"
+        )
+
+
+_LOCK = 0x7368617264  # "shard"
+
+
+def _quoted(table: sa.Table) -> str:
+    return ".".join(f'"{part}"' for part in (table.schema, table.name) if part)

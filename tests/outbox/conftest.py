@@ -1,0 +1,41 @@
+"""Databases with an outbox: SQLite in a file, and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from shardq import outbox
+from shardq.outbox.database import open_database
+from tests.support.postgres import Postgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of the test's own, with an outbox in it."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/app.db"
+    else:
+        server: Postgres = request.getfixturevalue("postgres")
+        url = server.make_database(f"d{uuid.uuid4().hex}")
+    database = open_database(url)
+    outbox.create(database)
+    database.dispose()
+    return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[sa.Engine]:
+    database = open_database(database_url)
+    yield database
+    database.dispose()

@@ -1,0 +1,261 @@
+"""The relay moves every committed row once, whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+import shardq
+from cluster.server import Server
+from shardq import outbox
+from shardq.outbox import OutboxRelay
+from tests.support.postgres import Postgres
+from tests.support.waiting import wait_until
+
+TASKS = 3000
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[shardq.Engine]:
+    with shardq.Engine(url, name=name, shards=4, timeout=10.0) as engine:
+        yield engine
+
+
+def _fill(database: sa.Engine, count: int = TASKS, **options: object) -> list[str]:
+    with database.begin() as connection:
+        return outbox.push_many(connection, [shardq.Task(n, **options) for n in range(count)])  # type: ignore[arg-type]
+
+
+def _left(database: sa.Engine) -> int:
+    with database.connect() as connection:
+        return connection.execute(sa.select(sa.func.count()).where(outbox.table.c.moved.is_(None))).scalar_one()
+
+
+def _taken(engine: shardq.Engine, count: int) -> Counter[str]:
+    """Claims and acknowledges until so many tasks were met, and nothing is left."""
+    consumer, met = engine.consumer(), Counter[str]()
+
+    def all_met() -> bool:
+        while deliveries := consumer.claim(1000, wait=0):
+            met.update(delivery.id for delivery in deliveries)
+            consumer.ack(deliveries)
+        return met.total() >= count
+
+    wait_until(all_met, "all tasks were claimed", timeout=60)
+    return met
+
+
+def test_committed_rows_become_tasks_and_are_removed(database: sa.Engine, engine: shardq.Engine) -> None:
+    due = _fill(database)
+    later = _fill(database, 10, delay=3600)
+    with database.connect() as connection:
+        outbox.push(connection, "never")
+    relay = OutboxRelay(engine, database)
+    while relay.step():
+        pass
+    assert relay.moved == TASKS + 10
+    assert _left(database) == 0
+    assert engine.stats().scheduled == TASKS + 10
+    assert all(task is not None and task.state == "scheduled" for task in map(engine.get, later))
+    engine.start()
+    assert _taken(engine, TASKS) == Counter(due)
+
+
+def test_rows_are_kept_where_that_is_wished(database: sa.Engine, engine: shardq.Engine) -> None:
+    _fill(database, 10)
+    relay = OutboxRelay(engine, database, keep=True)
+    assert relay.step() == 10
+    assert relay.step() == 0
+    with database.connect() as connection:
+        moved = connection.execute(sa.select(outbox.table.c.moved)).scalars().all()
+    assert len(moved) == 10
+    assert all(moved)
+
+
+def test_several_relays_share_the_rows(database: sa.Engine, engine: shardq.Engine) -> None:
+    ids = _fill(database)
+    relays = [OutboxRelay(engine, database, batch=100) for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        for relay in relays:
+            stack.enter_context(relay)
+        wait_until(lambda: _left(database) == 0, "the outbox is empty", timeout=60)
+    engine.start()
+    assert _taken(engine, TASKS) == Counter(ids)
+
+
+def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa.Engine, engine: shardq.Engine) -> None:
+    """As after a kill between the push and the removal: scheduled, running and finished tasks all count as pushed."""
+    _fill(database, 50)
+    with database.begin() as connection:
+        outbox.push(connection, "mine", id="mine", dedup=3600)
+        outbox.push(connection, "newest", id="replaced", on_conflict="replace", dedup=3600)
+        outbox.push(connection, "strict", id="strict", on_conflict="reject", dedup=3600)
+    with database.connect() as connection:
+        rows = [_without_seq(row._asdict()) for row in connection.execute(outbox.table.select())]
+
+    def again() -> None:
+        with database.begin() as connection:
+            connection.execute(outbox.table.insert(), rows)
+
+    relay = OutboxRelay(engine, database)
+    assert relay.step() == 53
+    again()
+    assert relay.step() == 53  # while they are scheduled
+    engine.start()
+    consumer = engine.consumer()
+    held: list[shardq.Delivery] = []
+    wait_until(lambda: held.extend(consumer.claim(1000, wait=0)) or len(held) >= 53, "all are leased")
+    again()
+    assert relay.step() == 53  # while they are leased
+    consumer.ack(held)
+    again()
+    assert relay.step() == 53  # when they are done
+    assert relay.refused == 0
+    stats = engine.stats()
+    assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
+    assert len(held) == 53
+
+
+def _without_seq(row: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in row.items() if key != "seq"}
+
+
+def test_a_refused_task_does_not_hold_up_the_others(
+    database: sa.Engine, engine: shardq.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.push("first", id="taken", delay=60)
+    with database.begin() as connection:
+        outbox.push(connection, "second", id="taken", on_conflict="reject")
+        outbox.push(connection, "other", delay=60)
+    relay = OutboxRelay(engine, database)
+    assert relay.step() == 2
+    assert relay.refused == 1
+    assert _left(database) == 0
+    assert "taken" in caplog.text
+    task = engine.get("taken")
+    assert task is not None
+    assert task.payload == "first"
+
+
+def test_new_rows_wake_a_relay_that_listens(postgres: Postgres, url: str, name: str) -> None:
+    """With PostgreSQL's notices a row needs no look of the relay's own, which comes after minutes here."""
+    database = sa.create_engine(postgres.make_database(name))
+    outbox.create(database)
+    with shardq.Engine(url, name=name, shards=2) as engine, OutboxRelay(engine, database) as relay:
+        relay.listen_s = 600.0
+        wait_until(lambda: "running" in repr(relay), "the relay listens")
+        for n in range(3):
+            _fill(database, 10)
+            wait_until(lambda n=n: relay.moved == 10 * (n + 1), "the rows were moved")  # type: ignore[misc]
+    database.dispose()
+
+
+def test_a_redis_that_is_away_loses_nothing(
+    database: sa.Engine, own_server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with shardq.Engine(own_server.url, name=name, shards=2, timeout=0.5) as engine:
+        engine.open()
+        with OutboxRelay(engine, database, batch=100) as relay:
+            first = _fill(database, 500)
+            wait_until(lambda: relay.moved > 0, "some rows were moved")
+            own_server.kill()
+            second = _fill(database, 500)
+            wait_until(lambda: relay.problem, "the relay noticed")
+            own_server.start()
+            wait_until(lambda: _left(database) == 0, "the outbox is empty", timeout=60)
+            assert relay.problem == ""
+        engine.start()
+        assert _taken(engine, 1000) == Counter(first + second)
+    assert caplog.text.count("can't be moved") >= 1
+
+
+def test_a_database_that_dies_loses_nothing(url: str, name: str) -> None:
+    with Postgres() as server, shardq.Engine(url, name=name, shards=2) as engine:
+        database = sa.create_engine(server.url(), pool_pre_ping=True)
+        outbox.create(database)
+        with OutboxRelay(engine, database, batch=50) as relay:
+            ids = _fill(database, 2000)
+            wait_until(lambda: relay.moved > 0, "some rows were moved")
+            server.kill()
+            wait_until(lambda: relay.problem, "the relay noticed")
+            server.start()
+            ids += _fill(database, 100)
+            wait_until(lambda: _left(database) == 0, "the outbox is empty", timeout=60)
+        engine.start()
+        assert _taken(engine, 2100) == Counter(ids)
+        database.dispose()
+
+
+_RELAY = [sys.executable, "-m", "shardq", "outbox", "run"]
+
+
+def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
+    database_url: str, database: sa.Engine, engine: shardq.Engine, url: str, name: str
+) -> None:
+    """``kill -9`` at any point, while handlers work all the time: none lost, none twice."""
+    engine.start()
+    ids: list[str] = []
+    stop = threading.Event()
+    met = Counter[str]()
+    consumer = engine.consumer()
+
+    def handle() -> None:
+        while not stop.is_set():
+            if deliveries := consumer.claim(500, wait=0.05):
+                met.update(delivery.id for delivery in deliveries)
+                consumer.ack(deliveries)
+
+    handler = threading.Thread(target=handle)
+    handler.start()
+    command = [*_RELAY, "--database", database_url, "--url", url, "--name", name, "--batch", "20", "--json"]
+    try:
+        for _ in range(6):
+            ids += _fill(database, 400)
+            before = met.total()
+            relay = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                wait_until(lambda before=before: met.total() > before, "the relay moved some", timeout=60)  # type: ignore[misc]
+            finally:
+                os.kill(relay.pid, signal.SIGKILL)
+                relay.wait()
+        OutboxRelay(engine, database).step()
+        rest = OutboxRelay(engine, database)
+        while rest.step():
+            pass
+        wait_until(lambda: met.total() >= len(ids), "all were handled", timeout=60)
+    finally:
+        stop.set()
+        handler.join()
+    assert met == Counter(ids)
+    assert _left(database) == 0
+
+
+def test_the_command_creates_runs_shows_and_ends(tmp_path: object, url: str, name: str) -> None:
+    database = f"sqlite:///{tmp_path}/app.db"
+    shared = ["--database", database]
+
+    def shardq_outbox(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "shardq", "outbox", *words, *shared], capture_output=True, text=True, timeout=60
+        )
+
+    assert shardq_outbox("create").returncode == 0
+    opened = sa.create_engine(database)
+    _fill(opened, 5)
+    status = shardq_outbox("status", "--json")
+    assert json.loads(status.stdout)["waiting"] == 5
+    done = shardq_outbox("run", "--once", "--url", url, "--name", name)
+    assert done.returncode == 0, done.stderr
+    assert "5" in done.stdout
+    assert _left(opened) == 0
+    opened.dispose()
