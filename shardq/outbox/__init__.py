@@ -6,27 +6,33 @@
     ...     shardq.outbox.push(session, {"order": 42}, delay=1800)       # committed with the order, or not at all
 
 ``shardq outbox run --database URL``, or an ``OutboxRelay``, moves committed rows to the engine. It needs SQLAlchemy:
-``pip install 'shardq[sql]'``. How it works and what it costs is in ``README.md`` beside this file.
+``pip install 'shardq[sql]'``. ``README.md`` beside this file says how it works and what it costs.
 """
 
-try:
-    import sqlalchemy as _sqlalchemy
-except ImportError as exc:
-    raise ImportError("shardq.outbox needs SQLAlchemy: pip install 'shardq[sql]'") from exc
+from shardq.lazy import TYPE_CHECKING, lazily
 
-from shardq.outbox.relay import OutboxRelay
-from shardq.outbox.table import Outbox
-
-if int(_sqlalchemy.__version__.partition(".")[0]) < 2:
-    raise ImportError(
-        f"shardq.outbox needs SQLAlchemy 2, and {_sqlalchemy.__version__} is installed: pip install 'shardq[sql]'"
+if TYPE_CHECKING:
+    from shardq.outbox.default import create, default_outbox, push, push_many, sql, table
+    from shardq.outbox.relay import OutboxRelay
+    from shardq.outbox.tables import Outbox
+else:
+    # Rows can be packed without SQLAlchemy, as the Django app does.
+    _load, __dir__ = lazily(
+        __name__,
+        {
+            **dict.fromkeys(("create", "default_outbox", "push", "push_many", "sql", "table"), "shardq.outbox.default"),
+            "Outbox": "shardq.outbox.tables",
+            "OutboxRelay": "shardq.outbox.relay",
+        },
     )
 
-default = Outbox()
-create = default.create
-push = default.push
-push_many = default.push_many
-sql = default.sql
-table = default.table
+    def __getattr__(name):
+        try:
+            return _load(name)
+        except ModuleNotFoundError as exc:
+            if exc.name != "sqlalchemy":
+                raise
+            raise ImportError("shardq.outbox needs SQLAlchemy 2: pip install 'shardq[sql]'") from exc
 
-__all__ = ["Outbox", "OutboxRelay", "create", "default", "push", "push_many", "sql", "table"]
+
+__all__ = ["Outbox", "OutboxRelay", "create", "default_outbox", "push", "push_many", "sql", "table"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from shardq.errors import BadInput
-from shardq.outbox.table import Outbox
+from shardq.outbox.tables import Outbox
 
 _DRIVERS = {
     "postgresql": "postgresql+psycopg",

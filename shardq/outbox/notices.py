@@ -46,7 +46,8 @@ class Listening:
     def __init__(self, database: sa.Engine, channel: str) -> None:
         self._woken = threading.Event()
         pooled = database.raw_connection()
-        self._connection: Any = pooled.driver_connection
+        connection: Any = pooled.driver_connection
+        self._connection = connection
         # It listens from now on, so it does not return to the pool.
         pooled.detach()
         try:

@@ -22,9 +22,10 @@ import sqlalchemy as sa
 from shardq.errors import BadInput, Conflict, PushError, ShardqError
 from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, waiting
+from shardq.outbox.default import default_outbox
 from shardq.outbox.notices import Notices, Polling, notices
 from shardq.outbox.rows import entries_of
-from shardq.outbox.table import Outbox
+from shardq.outbox.tables import Outbox
 
 if TYPE_CHECKING:
     from shardq.engine import Engine
@@ -79,7 +80,7 @@ class OutboxRelay:
             raise BadInput(f"batch can't be {batch!r}; give a number of rows from 1 to {MAX_BATCH:,}")
         check_seconds(poll, "poll")
         if outbox is None:
-            from shardq.outbox import default as outbox
+            outbox = default_outbox
         self.engine = engine
         self.outbox = outbox
         self.moved = 0
@@ -134,7 +135,7 @@ class OutboxRelay:
             raise failure
         return len(done)
 
-    def _push(self, rows: Sequence[sa.Row[Any]]) -> tuple[list[int], ShardqError | None]:
+    def _push(self, rows: Sequence[Any]) -> tuple[list[int], ShardqError | None]:
         """Pushes rows. Returns the numbers of those that are done with, and what kept others from it."""
         if not rows:
             return [], None

@@ -67,7 +67,8 @@ class RowPacker:
     def pack(self, task: Task) -> Row:
         """The row of a task. Raises its BadInput."""
         now_ms = int(self._clock_s() * 1000)
-        entries = self._packer.one(_absolute(task, now_ms))
+        # What is no task is left to the packer, which says what is wrong with it.
+        entries = self._packer.one(_absolute(task, now_ms) if isinstance(task, Task) else task)
         words: list[Any] = list(entries.fresh or entries.unique)
         if len(words) == FRESH:
             words += ["keep", None]
@@ -91,8 +92,6 @@ def entries_of(rows: Iterable[Any], *, window_ms: int) -> Entries:
 
 def _absolute(task: Task, now_ms: int) -> Task:
     """The same task, whose times are instants."""
-    if not isinstance(task, Task):
-        return task  # the packer says what is wrong
     due = due_spec(task.delay, task.at)
     expires = expiry_spec(task.expires, due)
     if due < 0:

@@ -114,7 +114,12 @@ def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa
     engine.start()
     consumer = engine.consumer()
     held: list[shardq.Delivery] = []
-    wait_until(lambda: held.extend(consumer.claim(1000, wait=0)) or len(held) >= 53, "all are leased")
+
+    def claimed() -> int:
+        held.extend(consumer.claim(1000, wait=0))
+        return len(held)
+
+    wait_until(lambda: claimed() >= 53, "all are leased")
     again()
     assert relay.step() == 53  # while they are leased
     consumer.ack(held)

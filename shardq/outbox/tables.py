@@ -100,7 +100,8 @@ class Outbox:
         if connection.dialect.name == "postgresql":
             # Two processes that create it at once: "if not exists" is not atomic there.
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        self.table.create(connection, checkfirst=True)
+        for made in self._made(connection.dialect.name):
+            connection.execute(made)
         for statement in self._trigger(connection.dialect.name):
             connection.exec_driver_sql(statement)
 
@@ -110,9 +111,14 @@ class Outbox:
             compiler = sa.create_mock_engine(f"{dialect}://", lambda *_, **__: None).dialect
         except sa.exc.NoSuchModuleError as exc:
             raise BadInput(f"there is no SQL dialect {dialect!r}; use postgresql, sqlite or mysql") from exc
-        made: list[Any] = [CreateTable(self.table), *map(CreateIndex, self.table.indexes)]
-        statements = [str(each.compile(dialect=compiler)).strip() for each in made]
+        statements = [str(made.compile(dialect=compiler)).strip() for made in self._made(dialect)]
         return ";\n".join([*statements, *self._trigger(dialect)]) + ";\n"
+
+    def _made(self, dialect: str) -> Sequence[CreateTable | CreateIndex]:
+        table = CreateTable(self.table, if_not_exists=True)
+        # MySQL has no partial index, and needs none: its rows lie in the order of their keys.
+        indexes = self.table.indexes if dialect in ("postgresql", "sqlite") else ()
+        return [table, *(CreateIndex(index, if_not_exists=True) for index in indexes)]
 
     def _trigger(self, dialect: str) -> Sequence[str]:
         """A statement's trigger, so that no push takes a trip more, and rows that others insert are told, too."""
