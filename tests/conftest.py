@@ -13,6 +13,7 @@ import signal
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -25,6 +26,9 @@ from tests.support.engines import SHARDS, Engines
 from tests.support.leaks import Leaks
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Postgres
 
 # No test breaks the shared cluster: it must not fail over because the machine was busy for two seconds.
 _CALM_NODE_TIMEOUT_MS = 15_000
@@ -95,6 +99,16 @@ def url(request: pytest.FixtureRequest, server_binary: Path) -> str:
     """The URL to connect to. A test runs on a server and on a cluster, unless it parametrizes ``url`` indirectly."""
     server: Server | Cluster = request.getfixturevalue(request.param)
     return server.url
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL, shared by all tests; each makes a database of its own in it."""
+    # Its client is not there where the lowest versions of the dependencies are tried.
+    from tests.support.postgres import Postgres
+
+    with Postgres() as server:
+        yield server
 
 
 # What is answered is in the file, whatever happens to the process: with the default, "everysec", a write may wait two

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from shardq.calls.request import Word
-from shardq.errors import InvalidOption
+from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
 from shardq.model.record import Codec, codec_named
 from shardq.model.task import OnConflict, Task
@@ -74,6 +74,17 @@ class RowPacker:
             words += ["keep", None]
         id, due, record, on_conflict, dedup = words
         return Row(id=id, due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=now_ms)
+
+    def pack_one(self, payload: Any, options: PushOptions) -> Row:
+        """The row of a payload with the options of a push, or of a Task without any."""
+        if isinstance(payload, Task) and not options:
+            return self.pack(payload)
+        try:
+            return self.pack(Task(payload, **options))
+        except TypeError as exc:
+            raise BadInput(
+                f"a push into the outbox: {exc}; it takes the options of Engine.push but durability"
+            ) from exc
 
     def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
         return [self.pack(task) for task in tasks]

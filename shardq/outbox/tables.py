@@ -15,6 +15,7 @@ from shardq.model.checks import MAX_PAYLOAD, check_name
 from shardq.model.record import Codec
 from shardq.model.task import Task
 from shardq.outbox.rows import NAME, PushOptions, Row, RowPacker
+from shardq.outbox.triggers import make_trigger
 from shardq.producer.packing import each_task
 
 Target = sa.Connection | Session | scoped_session[Any]
@@ -121,17 +122,7 @@ class Outbox:
         return [table, *(CreateIndex(index, if_not_exists=True) for index in indexes)]
 
     def _trigger(self, dialect: str) -> Sequence[str]:
-        """A statement's trigger, so that no push takes a trip more, and rows that others insert are told, too."""
-        if dialect != "postgresql":
-            return ()
-        name, table = self.table.name, _quoted(self.table)
-        function = f'"{name}_notify"' if self.table.schema is None else f'"{self.table.schema}"."{name}_notify"'
-        return (
-            f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN PERFORM pg_notify('{self.channel}', ''); RETURN NULL; END $$",
-            f'CREATE OR REPLACE TRIGGER "{name}_notify" AFTER INSERT ON {table} '
-            f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
-        )
+        return make_trigger(dialect, self.table.name, self.table.schema)
 
     # ---- pushing
 
@@ -147,14 +138,7 @@ class Outbox:
         It takes the options of ``Engine.push``, without ``durability``: the database keeps the task. The relay pushes
         it once the transaction is committed. ``delay`` counts from now.
         """
-        if isinstance(payload, Task) and not options:
-            task = payload
-        else:
-            try:
-                task = Task(payload, **options)
-            except TypeError as exc:
-                raise BadInput(f"a push into the outbox: {exc}") from exc
-        row = self._packer.pack(task)
+        row = self._packer.pack_one(payload, options)
         if isinstance(target, _ASYNC):
             return self._push_async(target, [row], row["id"])
         self._executor(target).execute(self.table.insert(), [row])
@@ -191,7 +175,3 @@ class Outbox:
 
 
 _LOCK = 0x7368617264  # "shard"
-
-
-def _quoted(table: sa.Table) -> str:
-    return ".".join(f'"{part}"' for part in (table.schema, table.name) if part)

@@ -14,12 +14,6 @@ from shardq.outbox.database import open_database
 from tests.support.postgres import Postgres
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with Postgres() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own, with an outbox in it."""

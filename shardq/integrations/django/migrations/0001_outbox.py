@@ -1,0 +1,51 @@
+"""The outbox's table, and on PostgreSQL the trigger that tells relays of new rows."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.apps.registry import Apps
+from django.db import migrations, models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+
+from shardq.outbox.triggers import drop_trigger, make_trigger
+
+TABLE = "shardq_outbox"
+
+
+def make(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    for statement in make_trigger(schema_editor.connection.vendor, TABLE):
+        schema_editor.execute(statement, params=None)
+
+
+def drop(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    for statement in drop_trigger(schema_editor.connection.vendor, TABLE):
+        schema_editor.execute(statement, params=None)
+
+
+class Migration(migrations.Migration):
+    initial = True
+    dependencies: ClassVar[list[tuple[str, str]]] = []
+    operations: ClassVar = [
+        migrations.CreateModel(
+            name="OutboxTask",
+            fields=[
+                ("seq", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.CharField(max_length=330)),
+                ("due", models.BigIntegerField()),
+                ("record", models.BinaryField()),
+                ("on_conflict", models.CharField(max_length=8)),
+                ("dedup", models.BigIntegerField(null=True)),
+                ("created", models.BigIntegerField()),
+                ("moved", models.BigIntegerField(null=True)),
+            ],
+            options={
+                "db_table": TABLE,
+                "verbose_name": "outbox task",
+                "indexes": [
+                    models.Index(fields=["seq"], name=f"{TABLE}_waiting", condition=models.Q(("moved__isnull", True)))
+                ],
+            },
+        ),
+        migrations.RunPython(make, drop),
+    ]
