@@ -28,7 +28,7 @@ from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.support.postgres import Postgres
+    from cluster.postgres import Postgres
 
 # No test breaks the shared cluster: it must not fail over because the machine was busy for two seconds.
 _CALM_NODE_TIMEOUT_MS = 15_000
@@ -105,7 +105,7 @@ def url(request: pytest.FixtureRequest, server_binary: Path) -> str:
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL, shared by all tests; each makes a database of its own in it."""
     # Its client is not there where the lowest versions of the dependencies are tried.
-    from tests.support.postgres import Postgres
+    from cluster.postgres import Postgres
 
     with Postgres() as server:
         yield server

@@ -1,6 +1,20 @@
 """All suites in the order in which they run. A new one is a module with a ``SUITE``, and a line here."""
 
-from bench.suites import backlog, burst, consume, dispatch, expand, fleet, flow, idle, lateness, memory, push, sizes
+from bench.suites import (
+    backlog,
+    burst,
+    consume,
+    dispatch,
+    expand,
+    fleet,
+    flow,
+    idle,
+    lateness,
+    memory,
+    outbox,
+    push,
+    sizes,
+)
 
 SUITES = (
     lateness.SUITE,
@@ -15,4 +29,5 @@ SUITES = (
     fleet.SUITE,
     idle.SUITE,
     memory.SUITE,
+    outbox.SUITE,
 )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from cluster.postgres import Postgres
 from shardq import outbox
 from shardq.outbox.database import open_database
-from tests.support.postgres import Postgres
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

