@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -34,7 +34,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
                     with database.begin() as connection:
                         outbox.push_many(connection, [Task(PAYLOAD, delay=FAR_S)] * min(count, ROWS_A_COMMIT))
                 relay = outbox.OutboxRelay(engine, database)
-                with stand.metering() as spent:
+                with closing(relay), stand.metering() as spent:
                     while relay.step():
                         pass
                 yield rate(f"outbox relay, {name}", relay.moved, spent, reference="aim: ≥ 5,000")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -166,8 +166,9 @@ def run(
 
 
 def _move_all(relay: OutboxRelay, ending: Ending) -> None:
-    while not ending.asked and relay.step():
-        pass
+    with closing(relay):
+        while not ending.asked and relay.step():
+            pass
 
 
 def _move_until(relay: OutboxRelay, ending: Ending, given: Given) -> None:

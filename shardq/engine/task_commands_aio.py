@@ -97,13 +97,6 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         driver = await self._open_driver()
         return await arun(driver, pushing.push(self._map(), self._packer, entries, most=batch))
 
-    async def push_packed(self, entries: Entries, *, in_doubt: bool = False) -> list[Receipt]:
-        """Pushes tasks that were packed before, as ``producer.packing`` has them. ``in_doubt``: an earlier push of the
-        same entries may have been executed; a task of it that is stored, or remembered, counts as pushed.
-        """
-        driver = await self._open_driver()
-        return await arun(driver, pushing.push(self._map(), self._packer, entries, most=BATCH, in_doubt=in_doubt))
-
     async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 

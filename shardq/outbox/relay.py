@@ -26,9 +26,10 @@ from shardq.outbox.default import default_outbox
 from shardq.outbox.notices import Notices, Polling, notices
 from shardq.outbox.rows import entries_of
 from shardq.outbox.tables import Outbox
+from shardq.outbox.target import Target
 
 if TYPE_CHECKING:
-    from shardq.engine import Engine
+    from shardq.engine import AsyncEngine, Engine
 
 log = logging.getLogger("shardq.outbox")
 
@@ -57,13 +58,15 @@ _SKIPPING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
 class OutboxRelay:
     """Moves committed rows of an outbox to an engine; ``run()`` until ``stop()``, or ``start()`` in a thread.
 
+    It has connections of its own, to the server of ``engine``, which may be an asyncio one and need not be open.
+
     >>> relay = shardq.outbox.OutboxRelay(engine, "postgresql+psycopg://app@db/shop")
     >>> relay.run()
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | AsyncEngine,
         database: str | sa.URL | sa.Engine,
         *,
         outbox: Outbox | None = None,
@@ -91,6 +94,7 @@ class OutboxRelay:
         """The error of the last step, while steps fail."""
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
+        self._target = Target(engine.options)
         self._window_ms = duration_ms(dedup, "dedup")
         self._batch = batch
         self._keep = keep
@@ -140,7 +144,7 @@ class OutboxRelay:
         if not rows:
             return [], None
         try:
-            self.engine.push_packed(entries_of(rows, window_ms=self._window_ms), in_doubt=True)
+            self._target.push(entries_of(rows, window_ms=self._window_ms))
         except PushError as exc:
             left = dict.fromkeys(exc.unknown) | {
                 id: None for id, error in exc.failed.items() if not isinstance(error, Conflict)
@@ -186,7 +190,7 @@ class OutboxRelay:
                 if moved < self._batch:
                     self._wait()
         finally:
-            self._close()
+            self.close()
 
     def _wait(self) -> None:
         assert self._notices is not None, "made before the step"
@@ -233,8 +237,10 @@ class OutboxRelay:
             with contextlib.suppress(Exception):  # it is lost already
                 listening.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
+        self._target.close()
         if self._own:
             self._database.dispose()
 

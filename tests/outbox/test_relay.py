@@ -25,6 +25,14 @@ from tests.support.waiting import wait_until
 TASKS = 3000
 
 
+def _moved(relay: OutboxRelay) -> int:
+    """Moves all that waits. Returns how many rows that were."""
+    with contextlib.closing(relay):
+        while relay.step():
+            pass
+    return relay.moved
+
+
 @pytest.fixture
 def engine(url: str, name: str) -> Iterator[shardq.Engine]:
     with shardq.Engine(url, name=name, shards=4, timeout=10.0) as engine:
@@ -60,10 +68,7 @@ def test_committed_rows_become_tasks_and_are_removed(database: sa.Engine, engine
     later = _fill(database, 10, delay=3600)
     with database.connect() as connection:
         outbox.push(connection, "never")
-    relay = OutboxRelay(engine, database)
-    while relay.step():
-        pass
-    assert relay.moved == TASKS + 10
+    assert _moved(OutboxRelay(engine, database)) == TASKS + 10
     assert _left(database) == 0
     assert engine.stats().scheduled == TASKS + 10
     assert all(task is not None and task.state == "scheduled" for task in map(engine.get, later))
@@ -73,9 +78,8 @@ def test_committed_rows_become_tasks_and_are_removed(database: sa.Engine, engine
 
 def test_rows_are_kept_where_that_is_wished(database: sa.Engine, engine: shardq.Engine) -> None:
     _fill(database, 10)
-    relay = OutboxRelay(engine, database, keep=True)
-    assert relay.step() == 10
-    assert relay.step() == 0
+    assert _moved(OutboxRelay(engine, database, keep=True)) == 10
+    assert _moved(OutboxRelay(engine, database, keep=True)) == 0
     with database.connect() as connection:
         moved = connection.execute(sa.select(outbox.table.c.moved)).scalars().all()
     assert len(moved) == 10
@@ -107,10 +111,10 @@ def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa
         with database.begin() as connection:
             connection.execute(outbox.table.insert(), rows)
 
-    relay = OutboxRelay(engine, database)
-    assert relay.step() == 53
+    relays = [OutboxRelay(engine, database) for _ in range(4)]
+    assert _moved(relays[0]) == 53
     again()
-    assert relay.step() == 53  # while they are scheduled
+    assert _moved(relays[1]) == 53  # while they are scheduled
     engine.start()
     consumer = engine.consumer()
     held: list[shardq.Delivery] = []
@@ -121,11 +125,11 @@ def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa
 
     wait_until(lambda: claimed() >= 53, "all are leased")
     again()
-    assert relay.step() == 53  # while they are leased
+    assert _moved(relays[2]) == 53  # while they are leased
     consumer.ack(held)
     again()
-    assert relay.step() == 53  # when they are done
-    assert relay.refused == 0
+    assert _moved(relays[3]) == 53  # when they are done
+    assert not any(relay.refused for relay in relays)
     stats = engine.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
     assert len(held) == 53
@@ -143,7 +147,7 @@ def test_a_refused_task_does_not_hold_up_the_others(
         outbox.push(connection, "second", id="taken", on_conflict="reject")
         outbox.push(connection, "other", delay=60)
     relay = OutboxRelay(engine, database)
-    assert relay.step() == 2
+    assert _moved(relay) == 2
     assert relay.refused == 1
     assert _left(database) == 0
     assert "taken" in caplog.text
@@ -233,10 +237,7 @@ def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
             finally:
                 os.kill(relay.pid, signal.SIGKILL)
                 relay.wait()
-        OutboxRelay(engine, database).step()
-        rest = OutboxRelay(engine, database)
-        while rest.step():
-            pass
+        _moved(OutboxRelay(engine, database))
         wait_until(lambda: met.total() >= len(ids), "all were handled", timeout=60)
     finally:
         stop.set()
