@@ -111,13 +111,25 @@ class PushResults:
         return again
 
 
-def push(cache: TopologyCache, packer: Packer, entries: Entries, *, most: int) -> Operation[list[Receipt]]:
-    """Stores packed tasks. All or nothing for each batch; raises PushError if not all of them are stored."""
-    return (yield from complete(cache, packer, PushResults(entries.ids), entries, most=most))
+def push(
+    cache: TopologyCache, packer: Packer, entries: Entries, *, most: int, in_doubt: bool = False
+) -> Operation[list[Receipt]]:
+    """Stores packed tasks. All or nothing for each batch; raises PushError if not all of them are stored.
+
+    ``in_doubt``: an earlier push of the same entries may have been executed. They are sent as after a lost answer: what
+    is stored, or remembered, of that push counts as pushed.
+    """
+    return (yield from complete(cache, packer, PushResults(entries.ids), entries, most=most, in_doubt=in_doubt))
 
 
 def complete(
-    cache: TopologyCache, packer: Packer, results: PushResults, entries: Entries, *, most: int
+    cache: TopologyCache,
+    packer: Packer,
+    results: PushResults,
+    entries: Entries,
+    *,
+    most: int,
+    in_doubt: bool = False,
 ) -> Operation[list[Receipt]]:
     """Stores the tasks of a push that are still to be sent."""
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
@@ -127,9 +139,11 @@ def complete(
             # is decided anew.
             epoch = cache.topology.epoch
             if width == UNIQUE and cache.topology.priors:
-                yield from push_each(cache, results, words, UNIQUE)
+                yield from push_each(cache, results, words, UNIQUE, in_doubt=in_doubt)
                 break
             parts = batches(cache, epoch, words, width, most=most, sizes=windows(cache.topology.shards))
+            if in_doubt:
+                parts = _in_doubt(parts)
             words = []
             for batch, result in (yield from recovery.send(results.sending(parts))):
                 if not isinstance(result, REFUSALS):
@@ -140,6 +154,13 @@ def complete(
                 else:
                     words += batch.words
     return results.receipts()
+
+
+def _in_doubt(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same batches, in the form in which they are sent after a lost answer."""
+    for batch in batches:
+        batch.call = batch.call.after_loss()
+        yield batch
 
 
 def push_each(
