@@ -156,6 +156,7 @@ def test_a_refused_task_does_not_hold_up_the_others(
     assert task.payload == "first"
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_new_rows_wake_a_relay_that_listens(postgres: Postgres, url: str, name: str) -> None:
     """With PostgreSQL's notices a row needs no look of the relay's own, which comes after minutes here."""
     database = sa.create_engine(postgres.make_database(name))
@@ -188,6 +189,7 @@ def test_a_redis_that_is_away_loses_nothing(
     assert caplog.text.count("can't be moved") >= 1
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_database_that_dies_loses_nothing(url: str, name: str) -> None:
     with Postgres() as server, shardq.Engine(url, name=name, shards=2) as engine:
         database = sa.create_engine(server.url(), pool_pre_ping=True)
@@ -208,6 +210,7 @@ def test_a_database_that_dies_loses_nothing(url: str, name: str) -> None:
 _RELAY = [sys.executable, "-m", "shardq", "outbox", "run"]
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
     database_url: str, database: sa.Engine, engine: shardq.Engine, url: str, name: str
 ) -> None:
@@ -228,7 +231,7 @@ def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
     handler.start()
     command = [*_RELAY, "--database", database_url, "--url", url, "--name", name, "--batch", "20", "--json"]
     try:
-        for _ in range(6):
+        for _ in range(4):
             ids += _fill(database, 400)
             before = met.total()
             relay = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -246,6 +249,7 @@ def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
     assert _left(database) == 0
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_command_creates_runs_shows_and_ends(tmp_path: object, url: str, name: str) -> None:
     database = f"sqlite:///{tmp_path}/app.db"
     shared = ["--database", database]
