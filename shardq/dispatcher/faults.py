@@ -60,7 +60,7 @@ class RouteFaults:
             if said or cause in trouble.said:
                 return
             trouble.said.add(cause)
-        log.error("topic %r can't be forwarded to the list %r, trying on: %s", topic, route.to, exc)
+        log.error("topic %r can't be forwarded to the list %r, trying again: %s", topic, route.to, exc)
 
     def works(self, topic: str, route: Route, shard: int) -> None:
         """Notes that they can, or that none are left."""

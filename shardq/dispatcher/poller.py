@@ -194,7 +194,7 @@ class Poller:
             self._said = True
             known = isinstance(exc, ShardqError)
             log.error(
-                "shard %d can't be dispatched, trying on: %s",
+                "shard %d can't be dispatched, trying again: %s",
                 self.keys.shard,
                 exc,
                 exc_info=None if known else exc,

@@ -141,7 +141,7 @@ class Relay:
             try:
                 wait = 0.0 if self._round() else self._patience()
             except Exception:
-                log.exception("the relay met an unexpected error, trying on")
+                log.exception("the relay met an unexpected error, trying again")
                 wait = RETRY_S
         for held in self._held.values():
             self._give_back(held.batch)

@@ -64,7 +64,7 @@ class Outages:
             outage.waiting.add(who)
         if begins:
             its = "some of its shards" if node == OURS else "its shards"
-            log.error("%s fails, %s are not dispatched meanwhile, trying on: %s", node, its, exc)
+            log.error("%s fails, %s are not dispatched meanwhile, trying again: %s", node, its, exc)
         return True
 
     def over(self, who: int | str) -> None:

@@ -99,7 +99,7 @@ class Migrator:
                 if self._stopping.is_set():
                     return
                 if not self._said and not self._covered(exc):
-                    log.error("moving is held up, trying on: %s", exc, exc_info=not isinstance(exc, ShardqError))
+                    log.error("moving is held up, trying again: %s", exc, exc_info=not isinstance(exc, ShardqError))
                     self._said = True
                 self._moving = False
                 self._guarded_refresh()

@@ -199,7 +199,7 @@ class Processor:
                 if name not in self._failing:
                     self._failing.add(name)
                     known = isinstance(exc, ShardqError)
-                    tell(logging.ERROR, "%s fails, trying on: %s", name, exc, exc=None if known else exc)
+                    tell(logging.ERROR, "%s fails, trying again: %s", name, exc, exc=None if known else exc)
                 self._stopping.wait(BACKOFF_S)
             else:
                 self._works(name)
@@ -265,7 +265,7 @@ class Processor:
                         tell(logging.ERROR, "%d settlements could not be sent; their tasks come back: %s", count, exc)
                         break
                     # Until then the leases are extended. What this try has settled is "lost" in the next.
-                    tell(logging.ERROR, "%d settlements could not be sent, trying on: %s", count, exc)
+                    tell(logging.ERROR, "%d settlements could not be sent, trying again: %s", count, exc)
                     again = True
                     self._failing.add("settle")
                     if self._stopping.wait(BACKOFF_S):

@@ -126,7 +126,7 @@ def test_an_error_is_said_once_and_shown(
     tries = refusals(servers)
     wait_until(lambda: refusals(servers) > tries + 3, "it is tried again, several times")
     assert len(errors()) == 1
-    assert errors()[0].startswith("shard 1 can't be dispatched, trying on: ")
+    assert errors()[0].startswith("shard 1 can't be dispatched, trying again: ")
     assert "WRONGTYPE" in errors()[0]
     good = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") != 1)
     engine.push("x", id=good)

@@ -35,7 +35,7 @@ def test_many_shards_of_one_node(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         assert all(outages.failed(shard, fault("a:1")) for shard in range(16))
     assert outages.failed("the heartbeat", fault("a:1"))
-    assert said(caplog) == ["ERROR a:1 fails, its shards are not dispatched meanwhile, trying on: a:1: no answer"]
+    assert said(caplog) == ["ERROR a:1 fails, its shards are not dispatched meanwhile, trying again: a:1: no answer"]
     assert outages.covers("a:1", fault("a:1"))
     for who in [*range(16), "the heartbeat"]:
         assert len(said(caplog)) == 1
@@ -64,7 +64,7 @@ def test_a_process_without_descriptors_is_no_outage_of_its_nodes(caplog: pytest.
     for shard in range(4):
         assert outages.failed(shard, fault(f"{shard % 2}:1", TooManyOpenFiles))
     assert said(caplog) == [
-        "ERROR this process fails, some of its shards are not dispatched meanwhile, trying on: 0:1: no answer"
+        "ERROR this process fails, some of its shards are not dispatched meanwhile, trying again: 0:1: no answer"
     ]
     assert outages.covers("0:1", fault("0:1", TooManyOpenFiles))
     assert not outages.covers("0:1", fault("0:1"))
