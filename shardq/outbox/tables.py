@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -18,11 +18,11 @@ from shardq.outbox.rows import NAME, PushOptions, Row, RowPacker
 from shardq.outbox.triggers import make_trigger
 from shardq.producer.packing import each_task
 
-Target = sa.Connection | Session | scoped_session[Any]
-AsyncTarget = AsyncConnection | AsyncSession | async_scoped_session[Any]
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 
-_SYNC = (sa.Connection, Session, scoped_session)
-_ASYNC = (AsyncConnection, AsyncSession, async_scoped_session)
+    Target = sa.Connection | Session | scoped_session[Any]
+    AsyncTarget = AsyncConnection | AsyncSession | async_scoped_session[Any]
 
 R = TypeVar("R")
 
@@ -81,17 +81,21 @@ class Outbox:
 
     def create(self, database: sa.Engine | sa.Connection | AsyncEngine | AsyncConnection) -> Awaitable[None] | None:
         """Makes the table and its index, and on PostgreSQL the trigger that tells relays of rows, where missing."""
-        if isinstance(database, AsyncEngine | AsyncConnection):
-            return self._create_async(database)
-        if isinstance(database, sa.Engine):
+        if isinstance(database, sa.Connection):
+            self._create(database)
+        elif isinstance(database, sa.Engine):
             with database.begin() as connection:
                 self._create(connection)
+        elif _is_async(database, "AsyncEngine", "AsyncConnection"):
+            return self._create_async(database)
         else:
-            self._create(database)
+            raise BadInput(
+                f"the outbox can't be created in {type(database).__name__}; give a SQLAlchemy engine or connection"
+            )
         return None
 
-    async def _create_async(self, database: AsyncEngine | AsyncConnection) -> None:
-        if isinstance(database, AsyncConnection):
+    async def _create_async(self, database: Any) -> None:
+        if _is_async(database, "AsyncConnection"):
             await database.run_sync(self._create)
             return
         async with database.begin() as connection:
@@ -139,8 +143,8 @@ class Outbox:
         it once the transaction is committed. ``delay`` counts from now.
         """
         row = self._packer.pack_one(payload, options)
-        if isinstance(target, _ASYNC):
-            return self._push_async(target, [row], row["id"])
+        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
+            return self._push_async(cast("AsyncTarget", target), [row], row["id"])
         self._executor(target).execute(self.table.insert(), [row])
         return row["id"]
 
@@ -154,8 +158,8 @@ class Outbox:
         """Pushes many tasks in the transaction of a session or connection. Returns their ids, in order."""
         rows = self._packer.pack_all(each_task(tasks))
         ids = [row["id"] for row in rows]
-        if isinstance(target, _ASYNC):
-            return self._push_async(target, rows, ids)
+        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
+            return self._push_async(cast("AsyncTarget", target), rows, ids)
         if rows:
             self._executor(target).execute(self.table.insert(), rows)
         return ids
@@ -166,12 +170,20 @@ class Outbox:
         return result
 
     def _executor(self, target: object) -> Any:
-        if isinstance(target, _SYNC):
+        if isinstance(target, sa.Connection | Session | scoped_session):
             return target
         raise BadInput(
             f"the outbox can't push into {type(target).__name__}; give the SQLAlchemy session or connection whose "
             "transaction the task belongs to"
         )
+
+
+def _is_async(value: object, *names: str) -> bool:
+    """True if it is of one of these classes of SQLAlchemy's asyncio part. That part needs greenlet, which programs of
+    threads may lack, so it is not imported here: without it there is no such value.
+    """
+    found = sys.modules.get("sqlalchemy.ext.asyncio")
+    return found is not None and isinstance(value, tuple(getattr(found, name) for name in names))
 
 
 _LOCK = 0x7368617264  # "shard"

@@ -16,6 +16,7 @@ from shardq.recovery import create_topology
 from shardq.resharding.resizing import resize
 from shardq.topology_cache import TopologyCache
 from tests.resharding.stepping import Stepped
+from tests.support.waiting import wait_until
 
 Stage = Literal["here", "taken", "put", "moved"]
 """Of one task: not begun; out of the old shard; in the new one, and the moving task still there; done."""
@@ -58,7 +59,7 @@ class Migration:
         """Makes ready what is due in the shard where the id belongs now; nothing is moved by that."""
         cache = self.cache()
         call = dispatch.dispatch(cache.home(id), cache.topology.epoch, [""], limit=10, max_attempts=5, paused=())
-        assert self._driver.call(call).moved == 1
+        wait_until(lambda: self._driver.call(call).moved == 1, f"{id} was made ready")
 
     def resizing(self, shards: int) -> Stepped:
         """Returns a resize that has not begun."""
