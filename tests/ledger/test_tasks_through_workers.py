@@ -25,7 +25,7 @@ from tests.support.working import Note, Options, notes
 
 pytestmark = pytest.mark.ledger
 
-TASKS = 100_000
+TASKS = 40_000
 SHARDS = 16
 ATTEMPTS = 3
 LOST = "lost with its worker"
