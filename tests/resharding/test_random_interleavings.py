@@ -422,7 +422,7 @@ def test_a_changing_number_of_shards(single: Server) -> None:
         run_state_machine_as_test(
             lambda: Model(driver, client),  # type: ignore[arg-type]  # it takes what makes a machine
             settings=settings(
-                max_examples=350,
+                max_examples=220,
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
