@@ -100,6 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except servers.NoSuchServer as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
+    if not _chosen(options):
+        print(
+            f"error: no ratio has {options.only!r} in its name; there are: {'; '.join(ratios.NAMES)}", file=sys.stderr
+        )
+        return 2
     cores = Cores.divided(cluster=False)
     cores.pin_clients()
     baseline = Baseline()
@@ -115,8 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
-    runs = [_measured(options.server, cores, f"run {number + 1} of {options.learn}") for number in range(options.learn)]
-    known = baseline.usual.get(options.server, {}) if options.add else {}
+    only = _chosen(options)
+    runs = []
+    for number in range(options.learn):
+        runs.append(_measured(options.server, cores, f"run {number + 1} of {options.learn}", only))
+    known = baseline.usual.get(options.server, {})
+    if not options.add:
+        known = {name: usual for name, usual in known.items() if name in ratios.NAMES and name not in only}
     usual = {}
     for name in dict.fromkeys([*known, *(name for run in runs for name in run)]):
         earlier = known[name].runs if name in known else []
@@ -125,7 +135,9 @@ def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int
             LEAST_OF_EXACT if name in ratios.EXACT else LEAST_TOLERANCE,
         )
     baseline.usual[options.server] = usual
-    baseline.facts[options.server] = machine.facts(options.server, topology="one server on loopback TCP", cores=cores)
+    if set(only) == set(ratios.NAMES):
+        on = "one server on loopback TCP"
+        baseline.facts[options.server] = machine.facts(options.server, topology=on, cores=cores)
     options.baseline.write_bytes(msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n")
     _show(compared(usual, {}), learnt=True)
     return 0
@@ -140,10 +152,12 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
             file=sys.stderr,
         )
         return 1
-    found = _measured(options.server, cores, "")
+    only = _chosen(options)
+    usual = {name: runs for name, runs in usual.items() if name in only}
+    found = _measured(options.server, cores, "", only)
     tries = 1
     while tries < TRIES and (fell := fallen(compared(usual, found))):
-        again = _measured(options.server, cores, f"again, for {len(fell)} that fell")
+        again = _measured(options.server, cores, f"again: {', '.join(fell)}", fell)
         found = {name: max(value, again.get(name, value)) for name, value in found.items()}
         tries += 1
     verdicts = compared(usual, found)
@@ -154,11 +168,16 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
     return 1 if fell or not any(verdict.word == "ok" for verdict in verdicts) else 0
 
 
-def _measured(kind: str, cores: Cores, which: str) -> dict[str, float]:
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """The ratios whose names contain --only."""
+    return [name for name in ratios.NAMES if options.only.casefold() in name.casefold()]
+
+
+def _measured(kind: str, cores: Cores, which: str, only: Sequence[str]) -> dict[str, float]:
     with Progress() as progress:
         progress.enter(f"guard {which}".strip(), 1, 1)
         with standing(kind, cluster=False, unix=False, cores=cores, scale="usual", say=progress.say) as stand:
-            return dict(ratios.measured(stand))
+            return dict(ratios.measured(stand, only))
 
 
 def _show(verdicts: Sequence[Verdict], *, learnt: bool) -> None:
@@ -178,11 +197,12 @@ def _show(verdicts: Sequence[Verdict], *, learnt: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Compares ratios, ours ÷ the server's limit, with their usual values. It takes about a minute."
+    about = "Compares ratios, ours ÷ the server's limit, with their usual values. It takes some minutes."
     example = "example:\n  python -m bench.guard\n  python -m bench.guard --learn 7\n"
     parser = command_parser("bench.guard", about, example)
     add_server(parser)
     parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only ratios with this in their names")
     parser.add_argument("--learn", type=int, default=0, metavar="RUNS", help="learn usual values from so many runs")
     parser.add_argument("--add", action="store_true", help="with --learn: count earlier runs too")
     return parser

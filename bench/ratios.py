@@ -1,6 +1,7 @@
 """The guard compares these ratios. Each is a figure of the engine ÷ one of the same run, and higher is better.
 
-Work and limit take turns, and the median of each counts, so that other work of the machine falls on both.
+Work and limit take turns, and the median of each counts, so that other work of the machine falls on both. Both wait for
+the same things: a loop of round trips beside coroutines that keep a core busy would compare machines, not revisions.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from statistics import median
+
+import redis.asyncio
 
 from bench import limit
 from bench.consuming import CLAIM, claim_and_ack, function, running
@@ -25,6 +28,8 @@ COUNT = 200_000
 BURST = 300_000
 ONE_BY_ONE = 1_500
 COROUTINES = 200
+CONNECTIONS = 64
+"""Those of an engine to a node."""
 LIST = "guard-list"
 
 PUSHED_PER_S = 200_000
@@ -38,9 +43,11 @@ EXACT = (MEMORY,)
 Rate = Callable[[Stand], float]
 
 
-def measured(stand: Stand) -> Iterator[tuple[str, float]]:
-    """Yields each ratio with its name. Without a C client, those to redis-py's SET and memory remain."""
+def measured(stand: Stand, only: Container[str]) -> Iterator[tuple[str, float]]:
+    """Yields each ratio of ``only`` with its name. Without a C client, those to redis-py's SET and memory remain."""
     for name, rate, beside in _PAIRS:
+        if name not in only:
+            continue
         if beside in _BY_THE_C_CLIENT and not limit.program():
             stand.say(limit.MISSING)
             continue
@@ -50,8 +57,9 @@ def measured(stand: Stand) -> Iterator[tuple[str, float]]:
             ours.append(rate(stand))
             theirs.append(beside(stand))
         yield name, median(ours) / median(theirs)
-    stand.say("memory")
-    yield MEMORY, _memory(stand)
+    if MEMORY in only:
+        stand.say("memory")
+        yield MEMORY, _memory(stand)
 
 
 # ---- the engine's
@@ -79,21 +87,26 @@ def _push_iter(stand: Stand) -> float:
 
 def _push_async(stand: Stand) -> float:
     with stand.engine() as engine:
-        return asyncio.run(_by_coroutines(stand.url, engine.name))
+        return asyncio.run(_async_pushes(stand.url, engine.name))
 
 
-async def _by_coroutines(url: str, name: str) -> float:
-    each = 50
+async def _async_pushes(url: str, name: str) -> float:
     async with AsyncEngine(url, name=name) as engine:
+        return await _by_coroutines(lambda: engine.push(PAYLOAD, delay=FAR_S))
 
-        async def push(times: int) -> None:
-            for _ in range(times):
-                await engine.push(PAYLOAD, delay=FAR_S)
 
-        await asyncio.gather(*(push(1) for _ in range(COROUTINES)))
-        began = time.perf_counter()
-        await asyncio.gather(*(push(each) for _ in range(COROUTINES)))
-        return COROUTINES * each / (time.perf_counter() - began)
+async def _by_coroutines(once: Callable[[], Awaitable[object]]) -> float:
+    """The rate of an operation that COROUTINES coroutines do at once, again and again."""
+    each = 50
+
+    async def work(times: int) -> None:
+        for _ in range(times):
+            await once()
+
+    await asyncio.gather(*(work(1) for _ in range(COROUTINES)))
+    began = time.perf_counter()
+    await asyncio.gather(*(work(each) for _ in range(COROUTINES)))
+    return COROUTINES * each / (time.perf_counter() - began)
 
 
 def _dispatch(stand: Stand) -> float:
@@ -138,6 +151,19 @@ def _set(stand: Stand) -> float:
     return rate
 
 
+def _async_set(stand: Stand) -> float:
+    rate = asyncio.run(_async_sets(stand.url))
+    stand.clear()
+    return rate
+
+
+async def _async_sets(url: str) -> float:
+    value, numbers = JSON.encode(PAYLOAD), itertools.count()
+    pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS)
+    async with redis.asyncio.Redis.from_pool(pool) as client:
+        return await _by_coroutines(lambda: client.set(f"guard-{next(numbers)}", value))
+
+
 def _c_push(stand: Stand) -> float:
     return limit.push_rate(stand, COUNT)
 
@@ -158,7 +184,7 @@ _BY_THE_C_CLIENT = (_c_push, _c_dispatch, _c_forward, _c_claim)
 
 _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
     ("push, one at a time ÷ SET", _push_one, _set),
-    ("AsyncEngine, 200 coroutines ÷ SET", _push_async, _set),
+    ("AsyncEngine ÷ redis.asyncio SET, 200 coroutines each", _push_async, _async_set),
     ("push_many ÷ C client", _push_many, _c_push),
     ("push_iter ÷ C client", _push_iter, _c_push),
     ("dispatch ÷ C client", _dispatch, _c_dispatch),
@@ -166,6 +192,9 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
     ("claim and ack ÷ C client's claim", _claim_and_ack, _c_claim),
     ("worker ÷ C client's claim", _worker, _c_claim),
 )
+
+
+NAMES = (*(name for name, _, _ in _PAIRS), MEMORY)
 
 
 def _per_s(count: int, work: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import guard
+from bench import guard, ratios
 from bench.guard import Baseline, Usual, compared, fallen
 
 USUAL = {
@@ -55,6 +55,7 @@ def test_what_is_new_or_was_not_measured_is_named_and_does_not_fail() -> None:
 def test_the_committed_baseline_can_be_read_and_knows_every_ratio() -> None:
     baseline = msgspec.json.decode(guard.BASELINE.read_bytes(), type=Baseline)
     for usual in baseline.usual.values():
+        assert set(usual) == set(ratios.NAMES)
         assert all(0 < each.floor < each.median for each in usual.values())
 
 
