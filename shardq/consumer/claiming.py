@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from shardq.errors import (
 )
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
-from shardq.model.record import decode_record
+from shardq.model.record import decode_payload
 from shardq.model.task import Delivery
 from shardq.operation import Many, Operation
 from shardq.recovery import REFUSALS, Refusal, refresh
@@ -184,12 +184,7 @@ def _ask(
             if size and not left:
                 named.append((keys.shard, topic))
                 crowd = max(crowd, size)
-        for task in result.tasks:
-            try:
-                deliveries.append(_delivery(claims, keys, token, task))
-            except PayloadNotDecodable as exc:
-                log.error("task %s can't be decoded and is buried: %s", task.id, exc)
-                broken.append((keys, SettleBury(task.id, token, f"can't be decoded: {exc}")))
+        deliveries += _deliveries(claims, keys, token, result.tasks, broken)
     if wakeups:
         wakeups.waiters.registered(before, named, crowd)
     if refusals:
@@ -221,17 +216,27 @@ def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Oper
     wakeups.waiters.not_empty([each for each, length in answers if isinstance(length, ShardqError) or length > 0])
 
 
-def _delivery(claims: Claims, keys: ShardKeys, token: str, task: Claimed) -> Delivery:
-    topic = topic_of(task.id)
-    record = decode_record(task.record, own=claims.codec, type=claims.types.get(topic) if claims.types else None)
-    return Delivery(
-        id=task.id,
-        topic=topic,
-        payload=record.payload,
-        attempt=task.failures + task.lapses + 1,
-        headers=record.headers,
-        token=token,
-        shard=keys.shard,
-        failures=task.failures,
-        lapses=task.lapses,
-    )
+def _deliveries(
+    claims: Claims, keys: ShardKeys, token: str, tasks: Sequence[Claimed], broken: list[tuple[ShardKeys, SettleBury]]
+) -> Iterator[Delivery]:
+    """Makes the deliveries of one shard. Those that can't be decoded go to ``broken``."""
+    codec, types, shard = claims.codec, claims.types, keys.shard
+    for task in tasks:
+        id, failures, lapses, topic = task.id, task.failures, task.lapses, topic_of(task.id)
+        try:
+            payload, headers = decode_payload(task.record, codec, types.get(topic))
+        except PayloadNotDecodable as exc:
+            log.error("task %s can't be decoded and is buried: %s", id, exc)
+            broken.append((keys, SettleBury(id, token, f"can't be decoded: {exc}")))
+            continue
+        yield Delivery(
+            id=id,
+            topic=topic,
+            payload=payload,
+            attempt=failures + lapses + 1,
+            headers=headers,
+            token=token,
+            shard=shard,
+            failures=failures,
+            lapses=lapses,
+        )

