@@ -31,6 +31,8 @@ class InFlight:
         self._quiet = threading.Condition(self._lock)
         self._jobs: set[Job] = set()
         self._inbox: deque[Job] = deque()
+        self._behind: list[Job] = []
+        """Jobs that threads have taken behind others, since the last tick; some may have begun or ended."""
         self._settlements: list[tuple[Job, Settlement]] = []
         self._running = 0
         self._held = 0
@@ -63,14 +65,19 @@ class InFlight:
             before = len(self._jobs)
             self._jobs.update(jobs)
             self._held += len(self._jobs) - before
-            self._any.notify_all()
+            if not before:
+                self._any.notify_all()
             return self._fetching
 
     def offer(self, jobs: list[Job]) -> int:
-        """Offers jobs to the threads. Returns how many of them no idle thread can take."""
+        """Offers jobs to the threads. Returns how many of them no idle thread can take.
+
+        Wakes one idle thread. Each that takes some and leaves some wakes the next: all at once would only wait for each
+        other at the lock.
+        """
         with self._lock:
             self._inbox.extend(jobs)
-            self._work.notify(len(jobs))
+            self._work.notify()
             return max(0, len(self._inbox) - self._resting)
 
     def stop_fetching(self) -> None:
@@ -91,10 +98,28 @@ class InFlight:
                 self._resting -= 1
             # More than one only of a backlog that leaves enough for every other thread.
             share = len(self._inbox) // self.prefetch.concurrency if self.prefetch.mean_s < QUICK_S else 1
-            return [self._inbox.popleft() for _ in range(max(1, min(MOST_AT_ONCE, share)))]
+            jobs = [self._inbox.popleft() for _ in range(max(1, min(MOST_AT_ONCE, share)))]
+            self._behind += jobs[1:]
+            if self._inbox and self._resting:
+                self._work.notify()
+            return jobs
+
+    def share_out(self) -> None:
+        """Offers jobs that wait in a thread's hands, behind one that turned out to be slow, to idle threads.
+
+        Their own thread may still come to them: whoever begins a job has it.
+        """
+        with self._lock:
+            behind, self._behind = self._behind, []
+            if self._resting and not self._inbox:
+                self._inbox.extend(job for job in behind if job.stage == "held")
+                if self._inbox:
+                    self._work.notify()
+            else:
+                self._behind = [job for job in behind if job.stage == "held"]
 
     def begin(self, job: Job) -> bool:
-        """Marks a job as running. Returns False if it was given back meanwhile."""
+        """Marks a job as running. Returns False if it was given back, or begun by another thread, meanwhile."""
         with self._lock:
             if job.stage != "held":
                 return False
@@ -122,9 +147,10 @@ class InFlight:
             if settlement is None:
                 self._jobs.discard(job)
             else:
+                if not self._settlements:
+                    self._judged.notify()
                 self._settlements.append((job, settlement))
-                self._judged.notify()
-            if not self._running:
+            if not self._running and not self._fetching:
                 self._quiet.notify_all()
             self._make_room()
             return True

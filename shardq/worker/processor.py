@@ -293,6 +293,7 @@ class Processor:
         if jobs is None:
             return False
         now = time.monotonic()
+        self._in_flight.share_out()
         self._end_overdue(jobs, now)
         self._leave_out(jobs)
         # A job that waits for a loop that owes an answer is begun in a moment, or given back with the others.

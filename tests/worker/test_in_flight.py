@@ -104,6 +104,40 @@ def test_slow_jobs_are_taken_one_by_one() -> None:
     assert in_flight.take() == made[:1]
 
 
+def test_an_offer_wakes_as_many_threads_as_there_are_jobs() -> None:
+    in_flight = InFlight(8)
+    with ThreadPoolExecutor(8) as threads:
+        taking = [threads.submit(in_flight.take) for _ in range(8)]
+        wait_until(lambda: in_flight.offer([]) == 0 and in_flight._resting == 8, "all of them are idle")
+        made = jobs(8)
+        in_flight.put(made)
+        assert in_flight.offer(made) == 0
+        # none of them comes back for a second one
+        assert {each.result(30)[0] for each in taking} == set(made)
+
+
+def test_jobs_behind_a_slow_one_go_to_an_idle_thread() -> None:
+    in_flight, made = filled(100, concurrency=4)
+    batches = [in_flight.take() for _ in range(4)]
+    while rest := in_flight.take() if in_flight._inbox else []:
+        batches.append(rest)
+    first, *others = batches
+    for job in [first[0], *(job for batch in others for job in batch)]:
+        assert in_flight.begin(job)
+    with ThreadPoolExecutor(1) as threads:
+        taking = threads.submit(in_flight.take)
+        wait_until(lambda: in_flight._resting == 1, "it is idle")
+        in_flight.share_out()
+        taken = taking.result(30)
+    while in_flight._inbox:
+        taken += in_flight.take()
+    assert len(first) > 1
+    assert taken == first[1:]
+    assert all(in_flight.begin(job) for job in taken)
+    assert not any(in_flight.begin(job) for job in first), "the slow one's thread comes too late"
+    assert set(made) == set(in_flight.unfinished())
+
+
 def test_an_offer_says_how_many_find_no_hand() -> None:
     in_flight = InFlight(4)
     made = jobs(3)
