@@ -28,6 +28,10 @@ print(*(name for name in ("asyncio", "redis") if name in sys.modules))
     assert loaded == ""
 
 
+def test_the_command_and_the_rows_of_the_outbox_need_no_sqlalchemy() -> None:
+    assert printed("import sys, shardq.cli, shardq.outbox.rows; print('sqlalchemy' in sys.modules)") == "False"
+
+
 def test_the_errors_are_there_without_being_imported() -> None:
     assert printed("import shardq; print(shardq.errors.ShardqError is shardq.ShardqError)") == "True"
 

@@ -40,9 +40,20 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Given), param.name, value)
 
 
+def joined(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Makes one decorator of several; ``--help`` lists the options in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
     """Adds the options to a command. ``url`` and ``name`` are help texts; without one, --name is hidden."""
-    options = (
+    return joined(
         click.option("--url", metavar="URL", help=url, expose_value=False, callback=_keep),
         click.option("--name", metavar="NAME", help=name, hidden=name is None, expose_value=False, callback=_keep),
         click.option("--json", is_flag=True, help="Print JSON, one object a line.", expose_value=False, callback=_keep),
@@ -55,13 +66,6 @@ def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
             callback=_keep,
         ),
     )
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 shared = sharing(

@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from shardq.cli.numbers import Decimal, Whole
-from shardq.cli.options import Given, pass_given, shared, sharing
+from shardq.cli.options import Given, joined, pass_given, shared, sharing
 from shardq.cli.output import complain, say, set_up_logging, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.errors import ShardqError
+from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, NAME
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from shardq.outbox import Outbox, OutboxRelay
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 STATUS_S = 10.0
 """Between two status lines of ``run``: they end up in a log."""
 
 DATABASE_ENVIRONMENT = "SHARDQ_DATABASE"
 
-NAME, BATCH, MAX_BATCH, DEDUP_S = "shardq_outbox", 1000, 10_000, 600.0
-"""The defaults of ``shardq.outbox``, which can be loaded only where SQLAlchemy is installed; a test compares them."""
-
 _quiet = sharing(url="Not used: the command talks to the database only.", name=None)
 
 
-def _of_database(command: F) -> F:
-    """Adds the options that say where the outbox is."""
-    for option in (
-        click.option("--table", default=NAME, metavar="NAME", help=f"The outbox's table. Default: {NAME}."),
-        click.option("--schema", metavar="NAME", help="The table's schema. Default: the connection's own."),
-        click.option(
-            "--database",
-            required=True,
-            envvar=DATABASE_ENVIRONMENT,
-            metavar="URL",
-            help=f"The database, as SQLAlchemy writes it. Default: ${DATABASE_ENVIRONMENT}.",
-        ),
-    ):
-        command = option(command)
-    return command
+_of_table = joined(
+    click.option("--table", default=NAME, metavar="NAME", help=f"The outbox's table. Default: {NAME}."),
+    click.option("--schema", metavar="NAME", help="The table's schema. Default: the connection's own."),
+)
+
+_of_database = joined(
+    click.option(
+        "--database",
+        required=True,
+        envvar=DATABASE_ENVIRONMENT,
+        metavar="URL",
+        help=f"The database, as SQLAlchemy writes it. Default: ${DATABASE_ENVIRONMENT}.",
+    ),
+    _of_table,
+)
 
 
 @click.group(
@@ -87,8 +83,7 @@ def create(given: Given, database: str, table: str, schema: str | None) -> None:
     default="postgresql",
     help="Default: postgresql.",
 )
-@click.option("--table", default=NAME, metavar="NAME", help=f"The outbox's table. Default: {NAME}.")
-@click.option("--schema", metavar="NAME", help="The table's schema. Default: the connection's own.")
+@_of_table
 def sql(dialect: str, table: str, schema: str | None) -> None:
     """Print the SQL that makes the outbox's table, to paste into a migration."""
     say(_outbox(table, schema).sql(dialect).rstrip())

@@ -24,7 +24,7 @@ from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, waiting
 from shardq.outbox.default import default_outbox
 from shardq.outbox.notices import Notices, Polling, notices
-from shardq.outbox.rows import entries_of
+from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, entries_of
 from shardq.outbox.tables import Outbox
 from shardq.outbox.target import Target
 
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine
 
 log = logging.getLogger("shardq.outbox")
-
-BATCH = 1000
-"""Rows of one step: with these the databases' trips are cheap, and a lock is held for some 20 ms."""
-
-MAX_BATCH = 10_000
-
-DEDUP_S = 600.0
-"""How long an id that was made here is remembered after its push. A relay that died between a push and the removal of
-its rows is replaced well before that.
-"""
 
 POLL_S = 0.2
 """Between two looks at a database that does not tell of new rows."""

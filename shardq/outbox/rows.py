@@ -23,6 +23,16 @@ from shardq.producer.packing import FRESH, Entries, Packer
 NAME = "shardq_outbox"
 """The table, unless another is named."""
 
+BATCH = 1000
+"""The rows of a relay's step: with these the trips to database and server are cheap, and locks are held briefly."""
+
+MAX_BATCH = 10_000
+
+DEDUP_S = 600.0
+"""How long an id that was made here is remembered after its push. A relay that died between a push and the removal of
+its rows is replaced well before that.
+"""
+
 
 class PushOptions(TypedDict, total=False):
     """The options of a push into the outbox: those of ``Engine.push``, but ``durability``."""
