@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-
-log = logging.getLogger("shardq.outbox")
 
 SLICE_S = 0.5
 """How long a relay that listens takes to notice that it is to stop."""
 
 
 class Notices(Protocol):
-    def wait(self, seconds: float) -> None:
-        """Waits for new rows, at most so long."""
-
-    def wake(self) -> None:
-        """Ends a wait, from another thread."""
+    def wait(self) -> None:
+        """Returns when there may be new rows, or when the relay is to stop."""
 
     def close(self) -> None: ...
 
 
 class Polling:
-    """No notices: every wait takes its time, unless the relay is stopped."""
+    """No notices: every wait takes its time."""
 
-    def __init__(self) -> None:
-        self._woken = threading.Event()
+    def __init__(self, stopping: threading.Event, poll_s: float) -> None:
+        self._stopping = stopping
+        self._poll_s = poll_s
 
-    def wait(self, seconds: float) -> None:
-        self._woken.wait(seconds)
-
-    def wake(self) -> None:
-        self._woken.set()
+    def wait(self) -> None:
+        self._stopping.wait(self._poll_s)
 
     def close(self) -> None:
         pass
@@ -43,8 +36,9 @@ class Polling:
 class Listening:
     """PostgreSQL's LISTEN on a connection of its own, for the driver psycopg: others can't wait for notices plainly."""
 
-    def __init__(self, database: sa.Engine, channel: str) -> None:
-        self._woken = threading.Event()
+    def __init__(self, stopping: threading.Event, listen_s: float, database: sa.Engine, channel: str) -> None:
+        self._stopping = stopping
+        self._listen_s = listen_s
         pooled = database.raw_connection()
         connection: Any = pooled.driver_connection
         self._connection = connection
@@ -57,22 +51,20 @@ class Listening:
             self._connection.close()
             raise
 
-    def wait(self, seconds: float) -> None:
-        left = seconds
-        while left > 0 and not self._woken.is_set():
+    def wait(self) -> None:
+        until = time.monotonic() + self._listen_s
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             for _ in self._connection.notifies(timeout=min(left, SLICE_S), stop_after=1):
                 return
-            left -= SLICE_S
-
-    def wake(self) -> None:
-        self._woken.set()
 
     def close(self) -> None:
         self._connection.close()
 
 
-def notices(database: sa.Engine, channel: str) -> Notices:
-    """Listens where that is possible."""
+def notices(database: sa.Engine, channel: str, stopping: threading.Event, *, poll_s: float, listen_s: float) -> Notices:
+    """Listens where that is possible. Waits end when ``stopping`` is set, and at the latest after ``poll_s`` without
+    notices, after ``listen_s`` with them.
+    """
     if database.dialect.name == "postgresql" and database.dialect.driver == "psycopg":
-        return Listening(database, channel)
-    return Polling()
+        return Listening(stopping, listen_s, database, channel)
+    return Polling(stopping, poll_s)

@@ -23,7 +23,7 @@ from shardq.errors import BadInput, Conflict, PushError, ShardqError
 from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, waiting
 from shardq.outbox.default import default_outbox
-from shardq.outbox.notices import Notices, Polling, notices
+from shardq.outbox.notices import Notices, notices
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, entries_of
 from shardq.outbox.tables import Outbox
 from shardq.outbox.target import Target
@@ -59,7 +59,7 @@ class OutboxRelay:
         engine: Engine | AsyncEngine,
         database: str | sa.URL | sa.Engine,
         *,
-        outbox: Outbox | None = None,
+        outbox: Outbox = default_outbox,
         batch: int = BATCH,
         keep: bool = False,
         dedup: float = DEDUP_S,
@@ -72,8 +72,6 @@ class OutboxRelay:
         if not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
             raise BadInput(f"batch can't be {batch!r}; give a number of rows from 1 to {MAX_BATCH:,}")
         check_seconds(poll, "poll")
-        if outbox is None:
-            outbox = default_outbox
         self.engine = engine
         self.outbox = outbox
         self.moved = 0
@@ -131,22 +129,19 @@ class OutboxRelay:
 
     def _push(self, rows: Sequence[Any]) -> tuple[list[int], ShardqError | None]:
         """Pushes rows. Returns the numbers of those that are done with, and what kept others from it."""
-        if not rows:
-            return [], None
-        try:
-            self._target.push(entries_of(rows, window_ms=self._window_ms))
-        except PushError as exc:
-            left = dict.fromkeys(exc.unknown) | {
-                id: None for id, error in exc.failed.items() if not isinstance(error, Conflict)
-            }
-            for id, error in exc.failed.items():
-                if isinstance(error, Conflict):
-                    self.refused += 1
-                    log.warning("the task %s of the outbox was refused: %s", id, error)
-            done = [row.seq for row in rows if row.id not in left]
-            failure = next((error for error in exc.failed.values() if not isinstance(error, Conflict)), exc)
-            return done, failure if left else None
-        return [row.seq for row in rows], None
+        kept: dict[str, ShardqError] = {}
+        if rows:
+            try:
+                self._target.push(entries_of(rows, window_ms=self._window_ms))
+            except PushError as exc:
+                for id, error in exc.failed.items():
+                    if isinstance(error, Conflict):
+                        self.refused += 1
+                        log.warning("the task %s of the outbox was refused: %s", id, error)
+                    else:
+                        kept[id] = error
+                kept |= dict.fromkeys(exc.unknown, exc)
+        return [row.seq for row in rows if row.id not in kept], next(iter(kept.values()), None)
 
     def _remove(self, connection: sa.Connection, done: list[int]) -> None:
         if not done:
@@ -167,7 +162,7 @@ class OutboxRelay:
             while not self._stopping.is_set():
                 try:
                     if self._notices is None:
-                        self._notices = notices(self._database, self.outbox.channel)
+                        self._notices = self._listen()
                     moved = self.step()
                 except Exception as exc:  # noqa: BLE001  drivers raise errors of their own, and the loop goes on
                     self._forget_notices()
@@ -182,10 +177,13 @@ class OutboxRelay:
         finally:
             self.close()
 
+    def _listen(self) -> Notices:
+        return notices(self._database, self.outbox.channel, self._stopping, poll_s=self._poll_s, listen_s=self.listen_s)
+
     def _wait(self) -> None:
         assert self._notices is not None, "made before the step"
         try:
-            self._notices.wait(self._poll_s if isinstance(self._notices, Polling) else self.listen_s)
+            self._notices.wait()
         except Exception as exc:  # noqa: BLE001  the database's driver raises errors of its own
             log.info("the connection that listens for rows of the outbox was lost: %s", exc)
             self._forget_notices()
@@ -204,8 +202,6 @@ class OutboxRelay:
     def stop(self) -> None:
         """Ends ``run`` after the present step, and waits for the thread of ``start()``. From any thread."""
         self._stopping.set()
-        if (waiting := self._notices) is not None:
-            waiting.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -161,12 +161,28 @@ def test_new_rows_wake_a_relay_that_listens(postgres: Postgres, url: str, name: 
     """With PostgreSQL's notices a row needs no look of the relay's own, which comes after minutes here."""
     database = sa.create_engine(postgres.make_database(name))
     outbox.create(database)
-    with shardq.Engine(url, name=name, shards=2) as engine, OutboxRelay(engine, database) as relay:
+    with shardq.Engine(url, name=name, shards=2) as engine, contextlib.ExitStack() as stack:
+        relay = OutboxRelay(engine, database)
         relay.listen_s = 600.0
+        stack.enter_context(relay)
         wait_until(lambda: "running" in repr(relay), "the relay listens")
         for n in range(3):
             _fill(database, 10)
             wait_until(lambda n=n: relay.moved == 10 * (n + 1), "the rows were moved")  # type: ignore[misc]
+    database.dispose()
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_relay_that_is_stopped_while_it_connects_ends_at_once(postgres: Postgres, url: str, name: str) -> None:
+    database = sa.create_engine(postgres.make_database(name))
+    outbox.create(database)
+    relay = OutboxRelay(shardq.Engine(url, name=name, shards=2), database)
+    relay.listen_s = 600.0
+    sa.event.listen(database, "checkout", lambda *_: relay.stop(), once=True)
+    running = threading.Thread(target=relay.run, daemon=True)
+    running.start()
+    running.join(60)
+    assert not running.is_alive()
     database.dispose()
 
 
