@@ -15,11 +15,12 @@ from shardq.cli.forecast import Forecast
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.session import connected, opened
+from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, ShardView
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
 from shardq.engine.arguments import ResizeVerb, check_resize
+from shardq.engine.connections import connected
 from shardq.layout.slots import MAX_SHARDS
 from shardq.resharding import Growth
 
@@ -100,7 +101,7 @@ def shrink(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
 def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_run: bool, verb: ResizeVerb) -> None:
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
-    with opened(given) as engine, connected(engine) as driver:
+    with opened(given) as engine, connected(engine.options) as driver:
         if dry_run:
             check_resize(engine.topology, shards, rate, verb)
             Forecast.of(engine, driver, shards).show(given, rate=rate)

@@ -1,4 +1,4 @@
-"""Opens the engine that the options name, and connections to its server. Called by the commands that need one."""
+"""Opens the engine that the options name. Called by the commands that need one."""
 
 from __future__ import annotations
 
@@ -42,20 +42,6 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
         with Engine(url, name=name, shards=shards or stored or DEFAULT_SHARDS, codec=codec) as engine:
             yield engine
     finally:
-        if server is not None:
-            server.leave()
-
-
-@contextmanager
-def connected(engine: Engine) -> Iterator[Driver]:
-    """A driver of the command's own for the server of an open engine, to read what the engine does not offer."""
-    settings, server = engine.options.enter()
-    driver = Driver(settings)
-    try:
-        driver.open()
-        yield driver
-    finally:
-        driver.close()
         if server is not None:
             server.leave()
 

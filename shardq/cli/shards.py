@@ -11,11 +11,12 @@ import click
 from shardq.cli.fleet import Fleet, resharding_column
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, say, tell
-from shardq.cli.session import connected, opened
+from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, DEAD, NODE, ShardColumn, has_counts, of_shard, print_shards
 from shardq.cli.table import Column, Table
 from shardq.dispatcher.shares import shares
 from shardq.engine import ShardStats, Stats
+from shardq.engine.connections import connected
 from shardq.layout.keys import shard_keys
 
 
@@ -33,7 +34,7 @@ def shards(given: Given) -> None:
 
     All keys of a shard begin with shardq:{TAG}: and share a slot.
     """
-    with opened(given) as engine, connected(engine) as driver:
+    with opened(given) as engine, connected(engine.options) as driver:
         spread = Spread(Fleet.look(engine, driver), driver.nodes())
     if given.json:
         tell(spread.shown())

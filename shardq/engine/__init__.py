@@ -3,7 +3,8 @@
 Both modules hold what differs: opening, starting, stopping, closing. ``base`` is what both share without waiting. The
 commands that are the same but for ``await`` are written once, in ``task_commands_aio`` and ``operator_commands_aio``,
 and generated for threads. ``options`` and ``arguments`` check what is given; ``stats`` and ``advice`` are what an
-engine tells; ``control`` holds the operations on all shards; ``thread_work`` is what an asyncio engine does in threads.
+engine tells; ``control`` holds the operations on all shards; ``thread_work`` is what an asyncio engine does in threads;
+``connections`` serves what works beside an engine.
 """
 
 from typing import TYPE_CHECKING

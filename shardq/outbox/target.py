@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import ExitStack
 
 from shardq import recovery
 from shardq.drivers.sync import Driver
-from shardq.embedded import Embedded
+from shardq.engine.connections import connected
 from shardq.engine.options import Options
 from shardq.operation import run
 from shardq.producer import pushing
@@ -15,45 +15,28 @@ from shardq.topology_cache import TopologyCache
 
 
 class Target:
-    """Opens itself at its first push. ``close()`` may come from another thread."""
+    """Opens itself at its first push, also after ``close()``. For one thread at a time, as a relay's steps are."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._packer = Packer(options.codec, max_payload=options.max_payload)
-        self._lock = threading.Lock()
-        self._driver: Driver | None = None
-        self._cache: TopologyCache | None = None
-        self._server: Embedded | None = None
+        self._connections = ExitStack()
+        self._opened: tuple[Driver, TopologyCache] | None = None
 
     def push(self, entries: Entries) -> None:
         """Pushes tasks that may have been pushed before. Raises PushError."""
-        with self._lock:
-            driver, cache = self._opened()
-            run(driver, pushing.push(cache, self._packer, entries, most=BATCH, in_doubt=True))
+        driver, cache = self._opened or self._open()
+        run(driver, pushing.push(cache, self._packer, entries, most=BATCH, in_doubt=True))
 
-    def _opened(self) -> tuple[Driver, TopologyCache]:
-        if self._driver is None or self._cache is None:
-            settings, self._server = self._options.enter()
-            driver = Driver(settings)
-            try:
-                driver.open()
-                topology = run(driver, recovery.create_topology(self._options.name, self._options.shards))
-                self._options.compare(topology)
-            except BaseException:
-                driver.close()
-                self._leave()
-                raise
-            self._driver, self._cache = driver, TopologyCache(self._options.name, topology)
-        return self._driver, self._cache
+    def _open(self) -> tuple[Driver, TopologyCache]:
+        with ExitStack() as opening:
+            driver = opening.enter_context(connected(self._options))
+            topology = run(driver, recovery.create_topology(self._options.name, self._options.shards))
+            self._options.compare(topology)
+            self._connections = opening.pop_all()
+        self._opened = driver, TopologyCache(self._options.name, topology)
+        return self._opened
 
     def close(self) -> None:
-        with self._lock:
-            driver, self._driver = self._driver, None
-            if driver is not None:
-                driver.close()
-            self._leave()
-
-    def _leave(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.leave()
+        self._opened = None
+        self._connections.close()

@@ -17,12 +17,12 @@ from shardq.cli.demo.trial import Clock, Trial, TrialResult
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, lateness_shown, milliseconds, say, set_up_logging, tell
-from shardq.cli.session import connected
 from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, ShardView
 from shardq.cli.signals import Ending
 from shardq.drivers import descriptors
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Stats
+from shardq.engine.connections import connected
 from shardq.engine.options import DEFAULT_SHARDS
 from shardq.layout.keys import control_keys, shard_keys
 from shardq.layout.slots import MAX_SHARDS
@@ -85,7 +85,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
         name = f"demo-{secrets.token_hex(4)}"
         timeout = TIMEOUT_S if given.url else OWN_TIMEOUT_S
         engine = stack.enter_context(Engine(url, name=name, shards=shards, timeout=timeout))
-        driver = stack.enter_context(connected(engine))
+        driver = stack.enter_context(connected(engine.options))
         # entered last, so that it ends first: the pollers stop before their keys go
         stack.callback(_remove_keys, engine, driver, shards)
         clocks = {shard: Clock(driver, shard_keys(name, shard).slot) for shard in range(shards)}

@@ -1,0 +1,29 @@
+"""Connections to an engine's server for what works beside the engine: the outbox relay, and commands that read what no
+engine offers.
+
+The engines open theirs by themselves: they keep their share of an embedded server through a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardq.drivers.sync import Driver
+from shardq.engine.options import Options
+
+
+@contextmanager
+def connected(options: Options) -> Iterator[Driver]:
+    """Opens a driver of the caller's own for the server of an engine, with a share of it if that is embedded."""
+    settings, server = options.enter()
+    try:
+        driver = Driver(settings)
+        try:
+            driver.open()
+            yield driver
+        finally:
+            driver.close()
+    finally:
+        if server is not None:
+            server.leave()
