@@ -38,16 +38,24 @@ def _measure(stand: Stand) -> Iterator[Figure]:
                     while relay.step():
                         pass
                 yield rate(f"outbox relay, {name}", relay.moved, spent, reference="aim: ≥ 5,000")
-                waits = []
                 with outbox.OutboxRelay(engine, database) as relay:
-                    stand.until(lambda: "running" in repr(relay), "the relay runs")  # noqa: B023  it is asked at once
-                    for n in range(stand.pick(5, 50)):
-                        with database.begin() as connection:
-                            outbox.push(connection, PAYLOAD, delay=FAR_S)
-                        begun = time.perf_counter()
-                        stand.until(lambda: relay.moved > n, "the row is moved", look_s=0.0005)  # noqa: B023  as above
-                        waits.append(time.perf_counter() - begun)
+                    _until_running(stand, relay)
+                    waits = [_one(stand, relay, database) for _ in range(stand.pick(5, 50))]
                 yield Figure(f"outbox, {name}: commit → engine, median", median(waits) * 1000, "ms")
+
+
+def _until_running(stand: Stand, relay: outbox.OutboxRelay) -> None:
+    stand.until(lambda: "running" in repr(relay), "the relay runs")
+
+
+def _one(stand: Stand, relay: outbox.OutboxRelay, database: sa.Engine) -> float:
+    """The seconds from a row's commit until the engine has it."""
+    before = relay.moved
+    with database.begin() as connection:
+        outbox.push(connection, PAYLOAD, delay=FAR_S)
+    begun = time.perf_counter()
+    stand.until(lambda: relay.moved > before, "the row is moved", look_s=0.0005)
+    return time.perf_counter() - begun
 
 
 SUITE = Suite("outbox", "rows of the transactional outbox that a relay moves in a second", _measure)
