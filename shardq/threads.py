@@ -15,11 +15,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 END_S = 0.15
-"""For all threads together: stopping in half a second is the promise, and signing off takes its part of that."""
+"""The time that all threads have together: stopping in half a second is the promise, and signing off takes its part."""
 
 
-def begun(work: Callable[[], T], name: str) -> Future[T]:
-    """Begins work in a thread of its own, which does it to its end: nobody who waits for the outcome can cancel it."""
+def begun(work: Callable[[], T], name: str, *, daemon: bool = True) -> Future[T]:
+    """Begins work in a thread of its own, which does it to its end: nobody who waits for the outcome can cancel it.
+
+    ``daemon``: a program that ends does not wait for it.
+    """
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()
 
@@ -30,7 +33,7 @@ def begun(work: Callable[[], T], name: str) -> Future[T]:
             outcome.set_exception(exc)
 
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        threading.Thread(target=run, name=name, daemon=daemon).start()
     except RuntimeError:  # the interpreter is shutting down, or the system has no more threads
         run()
     return outcome

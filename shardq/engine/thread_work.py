@@ -7,18 +7,21 @@ program's own work may take all of its threads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.subscriber import Subscriber
+from shardq.threads import begun
 
 T = TypeVar("T")
+
+NAME = "shardq-aside"
+"""The name of every such thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +47,22 @@ class Threads:
 
 
 async def make(work: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Returns what a thread made. When the caller is cancelled, the thread undoes it."""
-    future = _start(work, undo)
+    """Returns what a thread made. When the caller is cancelled, it is undone in a thread as soon as it is made."""
+    made = begun(work, NAME)
     try:
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(made)
     except asyncio.CancelledError:
-        if not future.cancel() and future.exception() is None:
-            # The thread was faster than the cancellation.
-            _start(lambda: undo(future.result()), None)
+        made.add_done_callback(partial(_undo, undo))
         raise
 
 
+def _undo(undo: Callable[[T], object], made: Future[T]) -> None:
+    if made.exception() is None:
+        begun(lambda: undo(made.result()), NAME, daemon=False)
+
+
 def start(work: Callable[[], object]) -> asyncio.Future[object]:
-    """Starts work in a thread at once. Returns a future of its end; the work goes on when nobody waits for that."""
-    return asyncio.wrap_future(_start(work, None))
-
-
-def _start(work: Callable[[], T], undo: Callable[[T], object] | None) -> Future[T]:
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as exc:  # noqa: BLE001  the future carries it
-            with contextlib.suppress(InvalidStateError):
-                future.set_exception(exc)
-            return
-        try:
-            future.set_result(result)
-        except InvalidStateError:  # The caller was cancelled meanwhile.
-            if undo is not None:
-                undo(result)
-
-    # A program that ends waits for threads that end something, and not for those that make something.
-    threading.Thread(target=run, name="shardq-aside", daemon=undo is not None).start()
-    return future
+    """Starts work in a thread at once. Returns a future of its end; the work goes on when nobody waits for that, and a
+    program that ends waits for it: it ends something.
+    """
+    return asyncio.wrap_future(begun(work, NAME, daemon=False))
