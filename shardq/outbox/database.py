@@ -49,7 +49,7 @@ class Waiting:
 
     rows: int
     oldest_s: float | None
-    """For how long the oldest of them has waited, by this machine's clock; None if there is none."""
+    """The seconds that the oldest of them has waited, by this machine's clock; None if there is none."""
 
 
 def waiting(database: sa.Engine, outbox: Outbox) -> Waiting:

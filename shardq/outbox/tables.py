@@ -111,7 +111,7 @@ class Outbox:
             connection.exec_driver_sql(statement)
 
     def sql(self, dialect: str = "postgresql") -> str:
-        """What ``create`` does, as SQL to paste into a migration."""
+        """Returns the SQL of ``create``, to paste into a migration."""
         try:
             compiler = sa.create_mock_engine(f"{dialect}://", lambda *_, **__: None).dialect
         except sa.exc.NoSuchModuleError as exc:
