@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
@@ -19,7 +20,7 @@ from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, NAME
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from shardq.outbox import Outbox, OutboxRelay
+    from shardq.outbox import Outbox, OutboxRelay, RelayStats
 
 STATUS_S = 10.0
 """Between two status lines of ``run``: they end up in a log."""
@@ -142,7 +143,8 @@ def run(
 ) -> int | None:
     """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many as you like at once.
 
-    It neither polls nor handles tasks: that is the work of `shardq run` and of workers.
+    It neither polls nor handles tasks: that is the work of `shardq run` and of workers. Every ten seconds it prints its
+    counters: rows moved, refused (the id was taken), failed and tried again, and how far it is behind.
     """
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         from shardq.outbox import OutboxRelay
@@ -153,10 +155,7 @@ def run(
                 _move_all(relay, ending)
             else:
                 _move_until(relay, ending, given)
-        if given.json:
-            tell(_shown(relay))
-        else:
-            say(f"moved {relay.moved:,}")
+        _show(relay.stats(), given)
     return ending.code if once and ending.asked else None
 
 
@@ -169,16 +168,19 @@ def _move_all(relay: OutboxRelay, ending: Ending) -> None:
 def _move_until(relay: OutboxRelay, ending: Ending, given: Given) -> None:
     with relay:
         while not ending.wait(STATUS_S):
-            if given.json:
-                tell(_shown(relay))
-            else:
-                say(f"moved {relay.moved:,}" + (f"; {relay.problem}" if relay.problem else ""))
+            _show(relay.stats(), given)
     if not given.json:
         complain("stopped")
 
 
-def _shown(relay: OutboxRelay) -> dict[str, object]:
-    return {"moved": relay.moved, "refused": relay.refused, "problem": relay.problem or None}
+def _show(seen: RelayStats, given: Given) -> None:
+    if given.json:
+        tell(msgspec.structs.asdict(seen) | {"problem": seen.problem or None})
+        return
+    behind = f", {seen.oldest_s:,.1f} s behind" if seen.oldest_s else ""
+    refused = f", refused {seen.refused:,}" if seen.refused else ""
+    failed = f", failed and tried again {seen.failed:,}" if seen.failed else ""
+    say(f"moved {seen.moved:,}{refused}{failed}{behind}" + (f"; {seen.problem}" if seen.problem else ""))
 
 
 @contextmanager

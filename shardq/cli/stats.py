@@ -84,9 +84,9 @@ def _unconfirmed(seen: Stats) -> str:
 
 
 def shown(seen: Stats) -> dict[str, Any]:
-    """The stats as JSON, without the fields that only a process with pollers can fill: this one has none."""
+    """The stats as JSON, without the fields that only a process with pollers or relays can fill: this one has none."""
     fields: dict[str, Any] = msgspec.to_builtins(seen)
-    for own in ("lateness", "dispatchers", "connections", "failing_routes"):
+    for own in ("lateness", "dispatchers", "connections", "failing_routes", "relays"):
         del fields[own]
     for shard in fields["shards"]:
         for own in ("lateness", "poller", "poller_error"):

@@ -34,7 +34,7 @@ from shardq.engine.options import (
     Options,
     lease_ms,
 )
-from shardq.engine.stats import ShardStats, Stats, shard_stats, stats_of
+from shardq.engine.stats import Relay, ShardStats, Stats, shard_stats, stats_of
 from shardq.errors import EngineClosed, InvalidOption, PayloadNotDecodable, ShardqError
 from shardq.layout.topology import Topology
 from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
@@ -114,6 +114,8 @@ class EngineBase:
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
         self._processors: WeakSet[Processor] = WeakSet()
+        self.relays: WeakSet[Relay] = WeakSet()
+        """The outbox relays of this process, which ``stats`` tells of."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._cache.topology.shards} shards" if self._cache else "not open yet"
@@ -294,4 +296,5 @@ class EngineBase:
             dispatchers=dispatcher.members if dispatcher else (),
             processors=list(self._processors),
             connections=connections,
+            relays=tuple(relay.stats() for relay in list(self.relays)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -64,6 +64,34 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     poller_error: str | None
 
 
+class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The counters of an outbox relay, since it was made.
+
+    >>> for relay in engine.stats().relays:
+    ...     print(relay.table, relay.moved, relay.failed, relay.oldest_s, relay.problem)
+    """
+
+    table: str
+    moved: int
+    """Rows that were pushed and removed, or marked."""
+    refused: int
+    """Those of them whose id was taken, with ``on_conflict="reject"``."""
+    failed: int
+    """Pushes of rows that failed: the rows stay, and are tried again."""
+    oldest_s: float
+    """How far the relay is behind: the seconds that the oldest row had waited when the last step read it, by this
+    machine's clock; 0 if none waited.
+    """
+    problem: str
+    """The error of the last step, while steps fail; else empty."""
+
+
+class Relay(Protocol):
+    """An outbox relay, as an engine knows it."""
+
+    def stats(self) -> RelayStats: ...
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all shards. The totals add up what was read shard by shard, one after the other.
 
@@ -98,9 +126,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool
     """True if there are no problems."""
     problems: tuple[str, ...]
-    """A sentence each: shards that could not be seen, pollers, routes and workers of this process that fail or stand
-    still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them, and servers that
-    have evicted keys and go on doing so."""
+    """A sentence each: shards that could not be seen, pollers, routes, workers and outbox relays of this process that
+    fail or stand still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them, and
+    servers that have evicted keys and go on doing so."""
     warnings: tuple[str, ...]
     """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
     forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
@@ -110,6 +138,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Node → the connections of this engine, and their bound."""
     replication: Mapping[str, Replication]
     """Node → the writes that a failover could lose. Nodes that could not be asked are not among them."""
+    relays: tuple[RelayStats, ...]
+    """The outbox relays of this process that move rows to this engine."""
 
 
 UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
@@ -151,11 +181,12 @@ def stats_of(
     dispatchers: tuple[str, ...],
     processors: Iterable[Processor],
     connections: Mapping[str, ConnectionCounts],
+    relays: tuple[RelayStats, ...],
 ) -> Stats:
     topology = cache.topology
     advised = list(advised)
     problems = (
-        *_problems(shards, reports, failing_routes, processors),
+        *_problems(shards, reports, failing_routes, processors, relays),
         *(each.text for each in advised if each.lost),
     )
     return Stats(
@@ -182,6 +213,7 @@ def stats_of(
         problems=problems,
         connections=connections,
         replication=replication,
+        relays=relays,
     )
 
 
@@ -190,6 +222,7 @@ def _problems(
     reports: Iterable[PollerReport],
     routes: Iterable[RouteFault],
     processors: Iterable[Processor],
+    relays: Iterable[RelayStats],
 ) -> Iterator[str]:
     blind = [shard for shard in shards if shard.error]
     if blind:
@@ -206,6 +239,9 @@ def _problems(
     for processor in processors:
         for problem in processor.problems:
             yield f"a worker of this process: {problem}"
+    for relay in relays:
+        if relay.problem:
+            yield f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
     late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > OVERDUE_S]
     if late:
         late.sort(key=lambda each: -each[0])

@@ -12,6 +12,7 @@
 from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
+    from shardq.engine.stats import RelayStats
     from shardq.outbox.default import create, default_outbox, push, push_many, sql, table
     from shardq.outbox.relay import OutboxRelay
     from shardq.outbox.tables import Outbox
@@ -23,6 +24,7 @@ else:
             **dict.fromkeys(("create", "default_outbox", "push", "push_many", "sql", "table"), "shardq.outbox.default"),
             "Outbox": "shardq.outbox.tables",
             "OutboxRelay": "shardq.outbox.relay",
+            "RelayStats": "shardq.engine.stats",
         },
     )
 
@@ -35,4 +37,4 @@ else:
             raise ImportError("shardq.outbox needs SQLAlchemy 2: pip install 'shardq[sql]'") from exc
 
 
-__all__ = ["Outbox", "OutboxRelay", "create", "default_outbox", "push", "push_many", "sql", "table"]
+__all__ = ["Outbox", "OutboxRelay", "RelayStats", "create", "default_outbox", "push", "push_many", "sql", "table"]

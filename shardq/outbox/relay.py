@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput, Conflict, PushError, ShardqError
 from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, waiting
@@ -41,6 +42,8 @@ LISTEN_S = 5.0
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """After a failed step; each pause is twice as long as the one before."""
+
+_READ = ("seq", "id", "due", "record", "on_conflict", "dedup", "created")
 
 _SKIPPING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
 
@@ -74,12 +77,9 @@ class OutboxRelay:
         check_seconds(poll, "poll")
         self.engine = engine
         self.outbox = outbox
-        self.moved = 0
-        """Rows that were pushed and removed, or marked."""
-        self.refused = 0
-        """Those of them whose id was taken, with ``on_conflict="reject"``."""
+        self.moved = self.refused = self.failed = 0
+        self.oldest_s = 0.0
         self.problem = ""
-        """The error of the last step, while steps fail."""
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
         self._target = Target(engine.options)
@@ -92,7 +92,7 @@ class OutboxRelay:
         self._skips = self._database.dialect.name in _SKIPPING
         table = outbox.table
         select = (
-            sa.select(table.c.seq, table.c.id, table.c.due, table.c.record, table.c.on_conflict, table.c.dedup)
+            sa.select(*(table.c[name] for name in _READ))
             .where(table.c.moved.is_(None))
             .order_by(table.c.seq)
             .limit(batch)
@@ -101,6 +101,7 @@ class OutboxRelay:
         self._stopping = threading.Event()
         self._notices: Notices | None = None
         self._thread: threading.Thread | None = None
+        engine.relays.add(self)
 
     def __repr__(self) -> str:
         state = "stopped" if self._stopping.is_set() else "running" if self._notices else "not started"
@@ -129,19 +130,26 @@ class OutboxRelay:
 
     def _push(self, rows: Sequence[Any]) -> tuple[list[int], ShardqError | None]:
         """Pushes rows. Returns the numbers of those that are done with, and what kept others from it."""
+        if not rows:
+            self.oldest_s = 0.0
+            return [], None
+        self.oldest_s = max(0.0, time.time() - min(row.created for row in rows) / 1000)
         kept: dict[str, ShardqError] = {}
-        if rows:
-            try:
-                self._target.push(entries_of(rows, window_ms=self._window_ms))
-            except PushError as exc:
-                for id, error in exc.failed.items():
-                    if isinstance(error, Conflict):
-                        self.refused += 1
-                        log.warning("the task %s of the outbox was refused: %s", id, error)
-                    else:
-                        kept[id] = error
-                kept |= dict.fromkeys(exc.unknown, exc)
-        return [row.seq for row in rows if row.id not in kept], next(iter(kept.values()), None)
+        try:
+            self._target.push(entries_of(rows, window_ms=self._window_ms))
+        except PushError as exc:
+            for id, error in exc.failed.items():
+                if isinstance(error, Conflict):
+                    self.refused += 1
+                    log.warning("the task %s of the outbox was refused: %s", id, error)
+                else:
+                    kept[id] = error
+            kept |= dict.fromkeys(exc.unknown, exc)
+        except ShardqError as exc:
+            kept = dict.fromkeys((row.id for row in rows), exc)
+        done = [row.seq for row in rows if row.id not in kept]
+        self.failed += len(rows) - len(done)
+        return done, next(iter(kept.values()), None)
 
     def _remove(self, connection: sa.Connection, done: list[int]) -> None:
         if not done:
@@ -226,11 +234,23 @@ class OutboxRelay:
     def close(self) -> None:
         """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
+        self.engine.relays.discard(self)
         self._target.close()
         if self._own:
             self._database.dispose()
 
     # ---- for operators
+
+    def stats(self) -> RelayStats:
+        """The counters of this relay. ``engine.stats().relays`` has them too, until it is closed."""
+        return RelayStats(
+            table=str(self.outbox.table.fullname),
+            moved=self.moved,
+            refused=self.refused,
+            failed=self.failed,
+            oldest_s=self.oldest_s,
+            problem=self.problem,
+        )
 
     def waiting(self) -> Waiting:
         """How many rows wait to be moved, and since when the oldest does."""
