@@ -40,7 +40,7 @@ def get(given: Given, id: str) -> int:
         tell(shown)
         return 0
     for field, value in shown.items():
-        if value not in (None, {}):
+        if value not in (None, {}) and (field, value) != ("tags", []):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             say(f"{field:<14} {text or repr(text)}")
     return 0

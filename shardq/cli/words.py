@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 _ARGUMENT = re.compile(
-    r"""\b(delay|at|topic|id|on_conflict|dedup|headers|max_attempts|expires|durability|to|rate|concurrency|shards|name)
+    r"""\b(delay|at|topic|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|shards|name)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,
 )
@@ -34,7 +34,7 @@ def in_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
-        name = "header" if name == "headers" else name.replace("_", "-")
+        name = {"headers": "header", "tags": "tag"}.get(name, name.replace("_", "-"))
         return f"--{name} {value.strip(chr(34))}" if value else f"--{name}"
 
     text = _ARGUMENT.sub(option, text)

@@ -224,7 +224,7 @@ def _deliveries(
     for task in tasks:
         id, failures, lapses, topic = task.id, task.failures, task.lapses, topic_of(task.id)
         try:
-            payload, headers = decode_payload(task.record, codec, types.get(topic))
+            payload, headers, tags = decode_payload(task.record, codec, types.get(topic))
         except PayloadNotDecodable as exc:
             log.error("task %s can't be decoded and is buried: %s", id, exc)
             broken.append((keys, SettleBury(id, token, f"can't be decoded: {exc}")))
@@ -239,4 +239,5 @@ def _deliveries(
             shard=shard,
             failures=failures,
             lapses=lapses,
+            tags=tags,
         )

@@ -267,6 +267,7 @@ class EngineBase:
             lapses=dead_record.lapses,
             payload=record.payload,
             headers=record.headers,
+            tags=record.tags,
         )
 
     def _stats(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
@@ -47,6 +47,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         headers: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
         expires: float | dt.timedelta | dt.datetime | None = None,
+        window: float | dt.timedelta | None = None,
+        throttle: float | dt.timedelta | None = None,
+        tags: Sequence[str] | None = None,
         durability: Durability | None = None,
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
@@ -54,12 +57,16 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         A push with an ``id`` of your own is idempotent. ``on_conflict`` says what becomes of a task that has the id
         already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
         remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
-        buried instead of run late. ``durability``: returns only when all replicas ("replicated") or the disk
+        buried instead of run late. ``window``: any time in so many seconds from the due time is fine, so that many
+        tasks of one time are spread. ``throttle``: at most one push of the id is taken in so many seconds. ``tags``:
+        what ``cancel_tag`` finds it by. ``durability``: returns only when all replicas ("replicated") or the disk
         ("fsynced") have the task, else raises NotReplicated; where there are none, raises DurabilityUnavailable, with
         nothing stored.
 
         >>> engine.push({"order": 42}, delay=1800)
         >>> engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
+        >>> engine.push({"user": 42}, delay=3600, window=600, tags=["user-42"])
+        >>> engine.push("there is news", id="news-42", throttle=300)
         """
         entries = self._packer.one(
             Task(
@@ -73,6 +80,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
                 headers=headers,
                 max_attempts=max_attempts,
                 expires=expires,
+                window=window,
+                throttle=throttle,
+                tags=tags,
             )
         )
         if durability is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import ceil, floor, inf, isnan
 from typing import Any, TypeGuard, get_args
 
@@ -45,6 +45,9 @@ MAX_HEADERS = 8 << 10
 MAX_ID = 200
 """Bytes of a caller-given id: it is stored up to three times for each task."""
 
+MAX_TAGS = 16
+"""Tags of a task. The head of a record has room for many times as many, beside all headers."""
+
 MAX_ATTEMPTS = 1_000_000
 
 MAX_REASON = 2000
@@ -56,6 +59,9 @@ MAX_AT_MS = 253_402_300_799_999
 MAX_DELAY_S = 7_900 * 365 * 86_400
 """7,900 years of 365 days. Delays are not compared with this machine's clock, which may be wrong: with this
 bound none given before the year 2099 ends after the year 9999."""
+
+MAX_WINDOW_S = 366 * 86_400
+"""A year."""
 
 _GRACE_MS = 0.0005
 _EPOCH_SECONDS = 1e9
@@ -154,6 +160,21 @@ def duration_ms(seconds: float | dt.timedelta, what: str) -> int:
     )
 
 
+def window_ms(window: float | dt.timedelta | None) -> int:
+    """The length of the window in which a task may become due, in ms; 0 without one."""
+    if window is None:
+        return 0
+    ms = duration_ms(window, "window")
+    if ms > MAX_WINDOW_S * 1000:
+        raise InvalidOption(f"window can't be {_shown(window)}; give at most {MAX_WINDOW_S} seconds (366 days)")
+    return ms
+
+
+def later(due: int, ms: int) -> int:
+    """The due word of an instant that is so many ms after that of another due word."""
+    return min(due + ms, MAX_AT_MS) if due > 0 else due - ms
+
+
 def check_seconds(seconds: float, what: str, *, most: float = inf) -> None:
     """A length of time, or none at all; ``what`` names the option in the message."""
     if not _is_number(seconds) or not 0 <= seconds <= most or seconds == inf:
@@ -161,10 +182,11 @@ def check_seconds(seconds: float, what: str, *, most: float = inf) -> None:
         raise InvalidOption(f"{what} can't be {_shown(seconds)}; give seconds as a number, {bounds}")
 
 
-def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int) -> int | None:
+def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *, window_ms: int = 0) -> int | None:
     """The expiry of a task, as the record's head has it: below 0 milliseconds from the push, else an instant.
 
-    A number from 1e9 is epoch seconds: nobody waits 31 years for a task to expire. ``due`` is the due word.
+    A number from 1e9 is epoch seconds: nobody waits 31 years for a task to expire. ``due`` is the due word. The task
+    must be good in its whole window, wherever its id puts it there.
     """
     if expires is None:
         return None
@@ -172,9 +194,11 @@ def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int) ->
         spec = _instant(expires, "expires")
     else:
         spec = -duration_ms(expires, "expires")
+    latest = later(due, window_ms - 1) if window_ms else due
     # Only where both are counted from the same moment.
-    if (spec < 0 and due <= 0 and spec >= due < 0) or (spec > 0 and due > 0 and spec <= due):
-        raise InvalidOption(f"expires={expires!r} is not after the task's due time; it would never be handled")
+    if (spec < 0 and latest <= 0 and spec >= latest < 0) or (spec > 0 and latest > 0 and spec <= latest):
+        when = "the end of the task's window" if window_ms else "the task's due time"
+        raise InvalidOption(f"expires={expires!r} is not after {when}; it would never be handled")
     return spec
 
 
@@ -188,6 +212,29 @@ def check_dedup(dedup: float | dt.timedelta | None, id: str | None) -> int | Non
             "give one, the same for every push of the same task"
         )
     return duration_ms(dedup, "dedup")
+
+
+def check_throttle(
+    throttle: float | dt.timedelta, id: str | None, dedup: float | dt.timedelta | None, on_conflict: str
+) -> int:
+    """Returns the dedup window in ms that a throttle is."""
+    if id is None:
+        raise InvalidOption(
+            f"throttle={_shown(throttle)} was given without id=; it counts the pushes of one id: give one, the same "
+            "for every push that is to be throttled"
+        )
+    if dedup is not None:
+        raise InvalidOption(
+            f"both throttle={_shown(throttle)} and dedup={_shown(dedup)} were given; a throttle is a dedup window, and "
+            "a task has one: give only one of them"
+        )
+    if on_conflict != "keep":
+        raise InvalidOption(
+            f'throttle={_shown(throttle)} and on_conflict="{on_conflict}" exclude each other; a throttled push leaves '
+            'the task that has the id as it is: leave on_conflict= out, or give on_conflict="replace" with delay= and '
+            "no throttle= to debounce"
+        )
+    return duration_ms(throttle, "throttle")
 
 
 def check_id(unique: str) -> None:
@@ -206,6 +253,36 @@ def check_id(unique: str) -> None:
         )
     if (size := len(unique.encode())) > MAX_ID:
         raise InvalidId(f"the id {_shown(unique)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
+
+
+def check_tag(tag: str) -> None:
+    """A tag: what may be an id may be a tag."""
+    if not isinstance(tag, str):
+        raise InvalidOption(f"a tag can't be {_shown(tag)}; give a str")
+    if not tag:
+        raise InvalidOption("a tag can't be empty; give at least one character")
+    if bad := _NOT_IN_ID.search(tag):
+        raise InvalidOption(
+            f"the tag {_shown(tag)} has {bad.group()!r} at position {bad.start()}; a tag has no control characters, "
+            "line separators or '/': replace them"
+        )
+    if (size := len(tag.encode())) > MAX_ID:
+        raise InvalidOption(
+            f"the tag {_shown(tag)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it"
+        )
+
+
+def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """Returns the tags of a task, each once."""
+    # a str is a sequence of str as well
+    if isinstance(tags, str | bytes) or not isinstance(tags, Sequence | Set):
+        raise InvalidOption(f"tags can't be {_shown(tags)}; give a list of str, such as tags=['user-42']")
+    for tag in tags:
+        check_tag(tag)
+    once = tuple(dict.fromkeys(tags))
+    if len(once) > MAX_TAGS:
+        raise InvalidOption(f"a task can't have {len(once)} tags; {MAX_TAGS} are allowed: put more into the payload")
+    return once
 
 
 def check_topic(topic: str) -> None:

@@ -8,8 +8,8 @@ head's length only, to find where the payload begins.
       2 bytes   length of the head, big-endian
       head      a msgpack map: "m" max_attempts (int), "h" headers (str to str), "x" when it expires
               (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place),
-              "n" the nonce of the push, where the caller chose the id (int): how a resend knows its own first send;
-              other names are passed over
+              "n" the nonce of the push, where the caller chose the id (int): how a resend knows its own first send,
+              "t" tags (list of str); other names are passed over
     the rest    the payload, exactly as the codec made it
 
     codec 0 raw bytes, 1 JSON, 2 msgpack, 7 the caller's own
@@ -107,6 +107,7 @@ class _Head(msgspec.Struct, omit_defaults=True):
     h: dict[str, str] = {}
     x: int | None = None
     n: int | None = None
+    t: tuple[str, ...] = ()
 
 
 _encode_head = msgspec.msgpack.Encoder().encode
@@ -119,11 +120,12 @@ def encode_head(
     max_attempts: int | None = None,
     expires: int | None = None,
     nonce: int | None = None,
+    tags: tuple[str, ...] = (),
 ) -> bytes | None:
     """The head of a record, or None when nothing goes into it. The arguments have been checked."""
-    if not headers and max_attempts is None and expires is None and nonce is None:
+    if not headers and max_attempts is None and expires is None and nonce is None and not tags:
         return None
-    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires, n=nonce))
+    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires, n=nonce, t=tags))
 
 
 def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None], bytes]:
@@ -194,6 +196,7 @@ class Decoded(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     max_attempts: int | None
     codec: str
+    tags: tuple[str, ...] = ()
 
 
 def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) -> Decoded:
@@ -208,20 +211,22 @@ def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) 
         raise _undecodable(codec, encoded, exc) from exc
     if head is None:
         return Decoded(payload, {}, None, codec.name)
-    return Decoded(payload, head.h, head.m, codec.name)
+    return Decoded(payload, head.h, head.m, codec.name, head.t)
 
 
-def decode_payload(record: bytes, own: Codec | None = None, type: Any = None) -> tuple[Any, Mapping[str, str]]:
-    """The payload and the headers alone, as ``decode_record`` reads them; for records without a head in a third of its
-    time.
+def decode_payload(
+    record: bytes, own: Codec | None = None, type: Any = None
+) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
+    """The payload, the headers and the tags, as ``decode_record`` reads them; for records without a head in a third of
+    its time.
     """
     if type is None and (decode := _PLAIN.get(record[:1])):
         try:
-            return decode(record[1:]), {}
+            return decode(record[1:]), {}, ()
         except Exception as exc:
             raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[1:], exc) from exc
     decoded = decode_record(record, own=own, type=type)
-    return decoded.payload, decoded.headers
+    return decoded.payload, decoded.headers, decoded.tags
 
 
 def _undecodable(codec: Codec | Builtin, encoded: bytes, exc: Exception) -> PayloadNotDecodable:

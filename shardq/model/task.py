@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,13 +25,17 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] | None = None
     max_attempts: int | None = None
     expires: float | dt.timedelta | dt.datetime | None = None
+    window: float | dt.timedelta | None = None
+    throttle: float | dt.timedelta | None = None
+    tags: Sequence[str] | None = None
 
 
 class Task(TaskOptions, frozen=True):
     """One task to push: ``Task({"n": 1}, delay=5, topic="email")``.
 
     ``delay`` counts from the moment the server takes the task, by the server's clock; ``at`` is an instant: an
-    aware datetime or epoch seconds. With neither the task is due now. ``id`` is the part after the topic.
+    aware datetime or epoch seconds. With neither the task is due now. ``window``: it may become due at any time in so
+    many seconds from then on. ``id`` is the part after the topic. The page ``producer/README.md`` tells all options.
 
     >>> task = shardq.Task({"order": 42}, delay=1800, topic="invoice", id="invoice-42")
     >>> ids = engine.push_many([task])
@@ -128,6 +132,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
     headers: Mapping[str, str]
     max_attempts: int | None
+    tags: tuple[str, ...] = ()
 
 
 class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +152,7 @@ class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
     """None where it can't be decoded."""
     headers: Mapping[str, str]
+    tags: tuple[str, ...] = ()
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,3 +173,4 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The shard that gave it out, and the one that takes it back."""
     failures: int
     lapses: int
+    tags: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -46,6 +46,9 @@ class PushOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     max_attempts: int | None
     expires: float | dt.timedelta | dt.datetime | None
+    window: float | dt.timedelta | None
+    throttle: float | dt.timedelta | None
+    tags: Sequence[str] | None
 
 
 class Row(TypedDict):
@@ -115,7 +118,7 @@ def _absolute(task: Task, now_ms: int) -> Task:
     """The same task, whose times are instants."""
     due = due_spec(task.delay, task.at)
     expires = expiry_spec(task.expires, due)
-    if due < 0:
+    if due < 0 or (due == 0 and task.window is not None):
         due = now_ms - due
     if expires is not None and expires < 0:
         expires = now_ms - expires

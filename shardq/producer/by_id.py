@@ -105,6 +105,7 @@ def get(cache: TopologyCache, id: str, codec: Codec) -> Operation[TaskInfo | Non
         payload=record.payload,
         headers=record.headers,
         max_attempts=record.max_attempts,
+        tags=record.tags,
     )
 
 

@@ -22,14 +22,18 @@ from shardq.model.checks import (
     check_id,
     check_max_attempts,
     check_on_conflict,
+    check_throttle,
     check_topic,
+    checked_tags,
     due_spec,
     due_specs,
     expiry_spec,
+    window_ms,
 )
 from shardq.model.ids import Ids, full_id, new_nonce
 from shardq.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.model.task import Task
+from shardq.producer.window import spread
 from shardq.recovery import Routed
 from shardq.topology_cache import TopologyCache
 
@@ -123,8 +127,8 @@ class Packer:
         return self._ids.one(topic=topic if slash else ""), due, record
 
     def _add_alike(self, entries: Entries, tasks: list[Task]) -> bool:
-        """Packs tasks of one topic that have no options but a due time, column by column: a third of the work. Returns
-        False, with nothing done, if one of them differs or is wrong.
+        """Packs tasks of one topic and window that have no options but a due time, column by column: a third of the
+        work. Returns False, with nothing done, if one of them differs or is wrong.
         """
         if set(map(type, tasks)) != {Task} or not _plain(tasks):
             return False
@@ -134,11 +138,14 @@ class Packer:
         topic = tasks[0].topic
         try:
             check_topic(topic)
+            window = window_ms(tasks[0].window)
             dues = due_specs([task.delay for task in tasks], [task.at for task in tasks])
             records = self._encode_all(payloads)
         except BadInput:
             return False
         ids = self._ids.many(len(tasks), topic=topic)
+        if window:
+            dues = spread(dues, ids, window)
         words: list[Any] = [None] * (FRESH * len(tasks))
         words[0::FRESH], words[1::FRESH], words[2::FRESH] = ids, dues, records
         entries.ids += ids
@@ -157,8 +164,11 @@ class Packer:
             )
         check_topic(task.topic)
         due = due_spec(task.delay, task.at)
+        window = window_ms(task.window)
         dedup_ms = check_dedup(task.dedup, task.id)
         check_on_conflict(task.on_conflict, task.id)
+        if task.throttle is not None:
+            dedup_ms = check_throttle(task.throttle, task.id, task.dedup, task.on_conflict)
         if task.headers is not None:
             check_headers(task.headers)
         if task.max_attempts is not None:
@@ -166,16 +176,21 @@ class Packer:
         head = encode_head(
             headers=task.headers,
             max_attempts=task.max_attempts,
-            expires=expiry_spec(task.expires, due),
+            expires=expiry_spec(task.expires, due, window_ms=window),
             nonce=None if task.id is None else new_nonce(),
+            tags=() if task.tags is None else checked_tags(task.tags),
         )
         record = self._encode(task.payload, head)
         if task.id is None:
             id = self._ids.one(topic=task.topic)
-            entries.fresh += (id, due, record)
         else:
             check_id(task.id)
             id = full_id(task.topic, task.id)
+        if window:
+            [due] = spread([due], [id], window)
+        if task.id is None:
+            entries.fresh += (id, due, record)
+        else:
             entries.unique += (id, due, record, task.on_conflict, dedup_ms or 0)
         entries.ids.append(id)
 
@@ -262,8 +277,8 @@ def _by_bytes(part: list[Word], width: int) -> Iterator[list[Word]]:
 
 
 def _plain(tasks: list[Task]) -> bool:
-    """True if they have one topic, and no options but a due time."""
-    topic = tasks[0].topic
+    """True if they have one topic and one window, and no options but a due time."""
+    topic, window = tasks[0].topic, tasks[0].window
     return not [
         1
         for task in tasks
@@ -274,4 +289,7 @@ def _plain(tasks: list[Task]) -> bool:
         or task.dedup is not None
         or task.on_conflict != "keep"
         or task.topic != topic
+        or task.window is not window
+        or task.throttle is not None
+        or task.tags is not None
     ]

@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -79,6 +79,9 @@ class NamedTask(Generic[P, R, T]):
         headers: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
         expires: float | dt.timedelta | dt.datetime | None = None,
+        window: float | dt.timedelta | None = None,
+        throttle: float | dt.timedelta | None = None,
+        tags: Sequence[str] | None = None,
         durability: Durability | None = None,
     ) -> Pusher[P, T]:
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
@@ -99,6 +102,9 @@ class NamedTask(Generic[P, R, T]):
                 "headers": headers,
                 "max_attempts": max_attempts,
                 "expires": expires,
+                "window": window,
+                "throttle": throttle,
+                "tags": tags,
                 "durability": durability,
             },
         )

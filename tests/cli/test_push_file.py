@@ -29,6 +29,8 @@ BAD = [
     ('{"payload": 1, "dedup": 5}', '"dedup": 5.0 was given without "id"'),
     ('{"payload": 1, "on_conflict": "maybe"}', "Invalid enum value 'maybe'"),
     ('{"payload": 1, "headers": {"k": 1}}', "Expected `str`, got `int`"),
+    ('{"payload": 1, "throttle": 5}', '"throttle": 5.0 was given without "id"'),
+    ('{"payload": 1, "tags": ["a/b"]}', "the tag 'a/b' has '/'"),
     ('{"payload": 1, "expires": "someday"}', "'someday' is not a length of time"),
     ('{"payload": 1, "max_attempts": 0}', "max_attempts can't be 0"),
     (json.dumps({"payload": "x" * (1 << 20)}), "are allowed"),

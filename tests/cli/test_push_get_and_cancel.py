@@ -35,7 +35,7 @@ def test_push_prints_the_id_and_get_shows_the_task(shardq: Shell, engine: Engine
 def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
     pushed = shardq.run(
         *("push", "[1]", "--at", FAR, "--topic", "email", "--id", "x", "--dedup", "60", "--max-attempts", "5"),
-        *("--header", "k=v", "--header", "e=a=b", "--json"),
+        *("--header", "k=v", "--header", "e=a=b", "--tag", "user-42", "--tag", "digest", "--json"),
     )
     assert pushed.object == {"id": "email/x", "outcome": "pushed", "state": None}
     assert shardq.run("get", "email/x", "--json").object == {
@@ -51,7 +51,25 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "payload": [1],
         "headers": {"k": "v", "e": "a=b"},
         "max_attempts": 5,
+        "tags": ["user-42", "digest"],
     }
+
+
+def test_a_window_and_a_throttle(shardq: Shell, engine: Engine) -> None:
+    words = ("push", "1", "--id", "x", "--at", FAR, "--window", "1h", "--throttle", "5m")
+    assert shardq.run(*words).lines == ["x"]
+    task = engine.get("x")
+    assert task is not None
+    assert task.due is not None
+    begin = dt.datetime.fromisoformat(FAR)
+    assert begin < task.due < begin + dt.timedelta(hours=1)
+    again = shardq.run(*words)
+    assert (again.code, again.err) == (0, "kept: the id is taken by a task that is scheduled\n")
+    assert shardq.run("cancel", "x").code == 0
+    assert "throttle) is still open" in shardq.run(*words).err
+    wrong = shardq.run("push", "1", "--throttle", "5m")
+    assert wrong.code == 2
+    assert "--throttle 300.0 was given without --id" in wrong.err
 
 
 def test_a_task_that_expires(shardq: Shell, engine: Engine) -> None:

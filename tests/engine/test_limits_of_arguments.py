@@ -76,6 +76,14 @@ OPTIONS: list[Case] = [
     ({"headers": {"a": "x" * 9000}}, InvalidOption, "headers have 9006 bytes .*; 8192 are allowed: put more into"),
     ({"max_attempts": 0}, InvalidOption, "max_attempts can't be 0; give an int from 1 to 1000000"),
     ({"max_attempts": 1.5}, InvalidOption, r"max_attempts can't be 1\.5; give an int from 1 to 1000000"),
+    ({"window": 0}, InvalidOption, "window can't be 0; give more than 0"),
+    ({"window": 60, "expires": 30}, InvalidOption, "expires=30 is not after the end of the task's window"),
+    ({"throttle": 5}, InvalidOption, "throttle=5 was given without id=; .*: give one"),
+    ({"throttle": 5, "id": "a", "dedup": 5}, InvalidOption, "both throttle=5 and dedup=5 .*: give only one of them"),
+    ({"throttle": 5, "id": "a", "on_conflict": "replace"}, InvalidOption, 'throttle=5 and on_conflict="replace" excl'),
+    ({"tags": "user-42"}, InvalidOption, "tags can't be 'user-42'; give a list of str"),
+    ({"tags": ["a/b"]}, InvalidOption, "the tag 'a/b' has '/' at position 1; .*: replace them"),
+    ({"tags": [f"{n}" for n in range(17)]}, InvalidOption, "a task can't have 17 tags; 16 are allowed"),
     ({"on_conflict": "skip"}, InvalidOption, "on_conflict can't be 'skip'; use one of 'keep', 'replace', 'reject'"),
 ]
 

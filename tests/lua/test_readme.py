@@ -13,6 +13,7 @@ from shardq.layout.keys import control_keys, shard_keys
 from shardq.layout.slots import slot_of, tag
 from shardq.layout.topology import Topology
 from shardq.model.record import codec_named, decode_record, encode_head, encode_record
+from shardq.producer.window import place_ms
 from tests.lua.contract import FOLDER, NAMES, Contract, contract
 
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -154,15 +155,23 @@ def test_tables_of_buckets_made_one_by_one() -> None:
         assert [owners[bucket] for bucket in (0, 4096, 5461, 8192, 12287, 12288, 16383)] == told[n]
 
 
-@pytest.mark.parametrize("row", rows("payload", width=7), ids=lambda row: str(row[6]))
+@pytest.mark.parametrize("row", rows("id", width=3), ids=lambda row: str(row[0]))
+def test_places_in_a_window(row: Row) -> None:
+    (id,), hashed, place = code(row[0]), int(row[1]), int(row[2])
+    assert _murmur3(id.encode(), seed=0x57494E44) == hashed
+    assert hashed * 60_000 // 2**32 == place == place_ms(id, 60_000)
+
+
+@pytest.mark.parametrize("row", rows("payload", width=8), ids=lambda row: str(row[7]))
 def test_records(row: Row) -> None:
-    (payload,), name, attempts, headers, expires, nonce, (record,) = code(row[0]), *row[1:6], code(row[6])
+    (payload,), name, attempts, headers, expires, nonce, tags, (record,) = code(row[0]), *row[1:7], code(row[7])
     value = json.loads(payload)
     head = encode_head(
         max_attempts=None if attempts == "—" else int(attempts),
         headers=None if headers == "—" else json.loads(code(headers)[0]),
         expires=None if expires == "—" else int(expires),
         nonce=None if nonce == "—" else int(nonce),
+        tags=() if tags == "—" else tuple(json.loads(code(tags)[0])),
     )
     value = value.encode() if name == "raw" else value
     assert encode_record(codec_named(name), value, head).hex() == record
@@ -182,15 +191,15 @@ def test_no_word_of_what_there_is_not() -> None:
             assert name in {*NAMES, "all others"}
 
 
-def _murmur3(key: bytes) -> int:
-    """MurmurHash3 x86 32-bit, seed 0, by its definition."""
+def _murmur3(key: bytes, *, seed: int = 0) -> int:
+    """MurmurHash3 x86 32-bit, by its definition."""
 
     def mixed(block: int) -> int:
         block = block * 0xCC9E2D51 & 0xFFFFFFFF
         return (block << 15 | block >> 17) * 0x1B873593 & 0xFFFFFFFF
 
     whole = len(key) // 4 * 4
-    state = 0
+    state = seed
     for start in range(0, whole, 4):
         state ^= mixed(int.from_bytes(key[start : start + 4], "little"))
         state = ((state << 13 | state >> 19) * 5 + 0xE6546B64) & 0xFFFFFFFF

@@ -48,6 +48,8 @@ example:
   shardq push '{"order": 42}' --delay 30m
   shardq push '{"order": 42}' --topic email --id order-42 --dedup 1h
   shardq push 'plain text' --text --at 2030-01-31T12:00:00Z
+  shardq push '{"user": 42}' --delay 1d --window 2h --tag user-42 --tag digest
+  shardq push '"there is news"' --id news-42 --throttle 5m
   shardq push --file tasks.jsonl
   shardq push --file tasks.jsonl --from-line 36001
   zcat tasks.jsonl.gz | shardq push --file - --topic email
@@ -57,7 +59,7 @@ lines:
   {"payload": {"order": 42}, "delay": "30m"}
   {"payload": "text", "at": "2030-01-31T12:00:00Z", "topic": "email",
    "id": "x", "on_conflict": "keep", "dedup": 60, "headers": {"k": "v"},
-   "max_attempts": 5, "expires": "2h"}
+   "max_attempts": 5, "expires": "2h", "window": "10m", "tags": ["user-42"]}
                                (on one line; all but payload may be left out)
 \b
 exit codes:
@@ -98,6 +100,19 @@ exit codes:
     help="Bury the task if no worker has claimed it by then: a time from now, or an instant.",
 )
 @click.option(
+    "--window",
+    metavar="TIME",
+    callback=read_by(seconds),
+    help="Any time in so long from the due time is fine: tasks of one time are spread over it.",
+)
+@click.option(
+    "--throttle",
+    metavar="TIME",
+    callback=read_by(seconds),
+    help="With --id: take at most one push of the id in so long.",
+)
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="For `shardq cancel-tag`; may be repeated.")
+@click.option(
     "--durability",
     type=click.Choice(["replicated", "fsynced"]),
     help="Wait until all replicas, or the disks, have the task; exit 1 if that takes too long.",
@@ -127,6 +142,9 @@ def push(
     headers: dict[str, str] | None,
     max_attempts: int | None,
     expires: float | dt.datetime | None,
+    window: float | None,
+    throttle: float | None,
+    tags: tuple[str, ...],
     durability: Durability | None,
     strict: bool,
     ids: bool,
@@ -150,6 +168,9 @@ def push(
         headers=headers,
         max_attempts=max_attempts,
         expires=expires,
+        window=window,
+        throttle=throttle,
+        tags=tags or None,
     )
     if path is not None:
         for name, wrong in (("--id", id is not None), ("--text", text), ("--raw", raw)):
@@ -189,7 +210,7 @@ def _one(given: Given, payload: str, task: Task, durability: Durability | None, 
     if receipt.outcome == "kept":
         complain(f"kept: the id is taken by a task that is {receipt.state}")
     elif receipt.outcome == "seen":
-        complain("seen: a task with this id was pushed before, and its dedup window is still open")
+        complain("seen: a task with this id was pushed before, and its dedup window (or throttle) is still open")
     return 0
 
 

@@ -34,6 +34,9 @@ class InputLine(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str] | None = None
     max_attempts: int | None = None
     expires: float | str | None = None
+    window: float | str | None = None
+    throttle: float | str | None = None
+    tags: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,9 @@ def _task(line: InputLine, defaults: Task) -> Task:
         headers=defaults.headers if line.headers is None else line.headers,
         max_attempts=defaults.max_attempts if line.max_attempts is None else line.max_attempts,
         expires=defaults.expires if line.expires is None else _expiry(line.expires),
+        window=defaults.window if line.window is None else _seconds(line.window),
+        throttle=defaults.throttle if line.throttle is None else _seconds(line.throttle),
+        tags=defaults.tags if line.tags is None else line.tags,
     )
 
 
