@@ -77,7 +77,7 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {name: place for place, names in _PLACES.items() for name in names.split()}
-        | {"errors": "shardq.errors", "outbox": "shardq.outbox"},
+        | {"errors": "shardq.errors", "outbox": "shardq.outbox", "testing": "shardq.testing"},
     )
 
 __all__ = [

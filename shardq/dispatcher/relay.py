@@ -27,6 +27,7 @@ from shardq.calls import consume, dispatch, limits
 from shardq.calls.answers import Missing, Stale
 from shardq.calls.request import Call, Command
 from shardq.dispatcher.faults import RouteFaults
+from shardq.drivers.base import DriverBase
 from shardq.drivers.sync import Driver
 from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
@@ -58,12 +59,12 @@ Place = tuple[int, str]
 """One ready list: shard and topic."""
 
 
-def reaches(driver: Driver, route: Route, keys: ShardKeys) -> bool:
+def reaches(driver: DriverBase, route: Route, keys: ShardKeys) -> bool:
     """True if the forward script of this shard can write to the route's list."""
     return not driver.is_cluster or slot_of(route.to) == keys.slot
 
 
-def is_relayed(driver: Driver, topology: Topology, topic: str, keys: ShardKeys) -> bool:
+def is_relayed(driver: DriverBase, topology: Topology, topic: str, keys: ShardKeys) -> bool:
     """True if the relay serves a routed topic in this shard, not the poller itself."""
     return topic in topology.limits or not reaches(driver, topology.routes[topic], keys)
 

@@ -90,7 +90,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         if self._driver is None:
             # In a thread: starting an embedded server can take a moment.
             settings, self._embedded = await thread_work.make(self._entered, self._not_entered)
-            driver = AsyncDriver(settings)
+            driver = self._parts.async_driver(settings)
             try:
                 await driver.open()
                 topology = await operation.arun(driver, recovery.create_topology(self.name, self.options.shards))
@@ -178,10 +178,12 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
                 threads = await self._open_threads()
                 advised = self._advice(driver, pollers=threads.driver)
                 advice.log_new(await operation.arun(driver, advised, advice.TIMEOUT_S))
-                self._dispatcher = await thread_work.make(lambda: self._new_dispatcher(threads), Dispatcher.stop)
+                self._dispatcher = await thread_work.make(
+                    lambda: self._new_dispatcher(threads), lambda dispatcher: dispatcher.stop()
+                )
 
     def _new_dispatcher(self, threads: Threads) -> Dispatcher:
-        dispatcher = Dispatcher(
+        dispatcher = self._parts.dispatcher(
             threads.driver,
             self._map(),
             threads.subscriber,
@@ -289,8 +291,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         wakeups = await self._open_wakeups()
         async with self._here():
             driver = (await self._open_threads()).driver
-        names = () if plan.weights else tuple(plan.handlers)
-        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)()
+        claims = self._planned_claims(plan)
         consumer = Consumer(driver, claims, lambda: wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
 
@@ -299,7 +300,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         if self._threads is None:
             self._check_not_closed()
             settings = (await self._open()).settings
-            self._threads = await thread_work.make(lambda: Threads.opened(settings), Threads.close)
+            self._threads = await thread_work.make(lambda: Threads.opened(self._parts.driver(settings)), Threads.close)
         return self._threads
 
     async def _open_wakeups(self) -> Wakeups:

@@ -34,6 +34,7 @@ from shardq.engine.options import (
     Options,
     lease_ms,
 )
+from shardq.engine.parts import Parts
 from shardq.engine.stats import Relay, ShardStats, Stats, shard_stats, stats_of
 from shardq.errors import EngineClosed, InvalidOption, PayloadNotDecodable, ShardqError
 from shardq.layout.topology import Topology
@@ -49,6 +50,7 @@ from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.worker.base import Plan
     from shardq.worker.processor import Processor
 
 LISTENING = 1
@@ -99,6 +101,7 @@ class EngineBase:
         self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
         self._tasks = Registry(max_attempts=self.options.max_attempts, backoff=None)
         """The functions that are pushed by name."""
+        self._parts = Parts()
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
@@ -243,6 +246,11 @@ class EngineBase:
             return claims
 
         return make
+
+    def _planned_claims(self, plan: Plan) -> Claims:
+        """The claims of a worker. The engine is open."""
+        names = () if plan.weights else tuple(plan.handlers)
+        return self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)()
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 from shardq import operation, recovery
 from shardq.consumer import Consumer
 from shardq.consumer.waiting.wakeups import Wakeups
-from shardq.dispatcher import Dispatcher
 from shardq.drivers.sync import Driver
 from shardq.engine import advice
 from shardq.engine.operator_commands_sync import OperatorCommands
@@ -59,7 +58,7 @@ class Engine(TaskCommands, OperatorCommands):
             self._closed = False
             if self._driver is None:
                 settings, self._embedded = self._entered()
-                driver = Driver(settings)
+                driver = self._parts.driver(settings)
                 try:
                     driver.open()
                     self._learn(operation.run(driver, recovery.create_topology(self.name, self.options.shards)))
@@ -109,7 +108,7 @@ class Engine(TaskCommands, OperatorCommands):
             if self._dispatcher is None:
                 driver = self._open_driver()
                 advice.log_new(operation.run(driver, self._advice(driver, pollers=driver), advice.TIMEOUT_S))
-                dispatcher = Dispatcher(
+                dispatcher = self._parts.dispatcher(
                     driver,
                     self._map(),
                     self._open_subscriber(),
@@ -230,8 +229,7 @@ class Engine(TaskCommands, OperatorCommands):
 
         self.open()
         driver = self._open_driver()
-        names = () if plan.weights else tuple(plan.handlers)
-        claims = self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)()
+        claims = self._planned_claims(plan)
         consumer = Consumer(driver, claims, self._open_wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=None))
 

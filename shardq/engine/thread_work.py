@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.subscriber import Subscriber
 from shardq.threads import begun
@@ -34,10 +33,9 @@ class Threads:
     """One thread for each that may borrow connections."""
 
     @classmethod
-    def opened(cls, settings: Settings) -> Threads:
-        driver = Driver(settings)
+    def opened(cls, driver: Driver) -> Threads:
         driver.open()
-        pushes = ThreadPoolExecutor(settings.borrowers, thread_name_prefix="shardq-durable")
+        pushes = ThreadPoolExecutor(driver.settings.borrowers, thread_name_prefix="shardq-durable")
         return cls(driver, Subscriber(driver), pushes)
 
     def close(self) -> None:

@@ -199,3 +199,13 @@ class WorkerBase(TaskDecorator[T]):
             lease=self.lease,
             name=self.name,
         )
+
+
+def plan_of(worker: WorkerBase[Any]) -> Plan:
+    """The checked plan of a worker, for whoever runs its handlers in its place."""
+    return worker._plan()
+
+
+def engine_of(worker: WorkerBase[Any]) -> object:
+    """The engine that made the worker."""
+    return getattr(worker._push, "__self__", None)

@@ -1,0 +1,90 @@
+"""The parts that an engine makes when it opens and starts: its drivers, and its dispatcher.
+
+``shardq.testing`` puts others in their place, which go by a clock of the test's; ``refit`` does that. The functions
+below are for what works on an engine from outside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardq.dispatcher import Dispatcher, Retention
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.errors import InvalidOption
+from shardq.subscriber import Subscriber
+from shardq.topology_cache import TopologyCache
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from shardq.consumer.claims import Claims
+    from shardq.drivers.aio import AsyncDriver
+    from shardq.engine.aio import AsyncEngine
+    from shardq.engine.base import EngineBase
+    from shardq.engine.options import Options
+    from shardq.engine.sync import Engine
+    from shardq.worker.base import Plan
+
+
+class Parts:
+    """Those of an engine that works by the servers' clock."""
+
+    def driver(self, settings: Settings) -> Driver:
+        return Driver(settings)
+
+    def async_driver(self, settings: Settings) -> AsyncDriver:
+        from shardq.drivers.aio import AsyncDriver  # here: programs of threads load no asyncio
+
+        return AsyncDriver(settings)
+
+    def dispatcher(
+        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
+    ) -> Dispatcher:
+        """Not started yet."""
+        return Dispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
+
+
+def refit(engine: EngineBase, parts: Parts, options: Options) -> tuple[Parts, Options]:
+    """Gives an engine that is not open other parts and options. Returns those it had."""
+    if has_opened(engine) and not engine._closed:
+        raise InvalidOption(f"{engine!r} is open, and can't go by another clock or to another server now: close() it")
+    before = engine._parts, engine.options
+    engine._parts, engine.options = parts, options
+    engine._closed, engine._topics_of_shard = False, {}
+    engine._forked()
+    return before
+
+
+def driver_of(engine: Engine) -> Driver:
+    return engine._open_driver()
+
+
+async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
+    return await engine._open_driver()
+
+
+def loop_of(engine: AsyncEngine) -> asyncio.AbstractEventLoop | None:
+    """The event loop that an engine was opened in last."""
+    return engine._loop
+
+
+def cache_of(engine: EngineBase) -> TopologyCache:
+    """The topology cache of an open engine."""
+    return engine._map()
+
+
+def claims_of(engine: EngineBase, topics: Sequence[str]) -> Claims:
+    """The claims of a new consumer of an open engine."""
+    return engine._claims(tuple(topics), None, 30.0, None)()
+
+
+def planned_claims(engine: EngineBase, plan: Plan) -> Claims:
+    """The claims of a worker of an open engine."""
+    return engine._planned_claims(plan)
+
+
+def has_opened(engine: EngineBase) -> bool:
+    """True if it was opened since it was made, or since ``refit``."""
+    return engine._cache is not None

@@ -1,0 +1,88 @@
+"""An engine that goes by a clock for a while: its name, parts and keys. Both clocks use it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from shardq.calls.request import Command
+from shardq.engine.base import EngineBase
+from shardq.engine.options import Options
+from shardq.engine.parts import Parts, has_opened, refit
+from shardq.operation import Many, Operation, values
+from shardq.testing.virtual import VirtualPollers, VirtualTime
+from shardq.topology_cache import TopologyCache
+
+if TYPE_CHECKING:
+    from shardq.testing.clock_aio import AsyncClockCommands
+    from shardq.testing.clock_sync import ClockCommands
+
+E = TypeVar("E", bound=EngineBase)
+
+_adopted: WeakKeyDictionary[EngineBase, Adopted[Any]] = WeakKeyDictionary()
+
+
+def adopted_of(engine: EngineBase) -> Adopted[Any] | None:
+    """What goes by a clock; None: the engine goes by that of its servers."""
+    return _adopted.get(engine)
+
+
+class Adopted(Generic[E]):
+    """One engine of a clock."""
+
+    def __init__(self, engine: E, clock: ClockCommands | AsyncClockCommands, time: VirtualTime) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.pollers = VirtualPollers(engine, time)
+        self._before: tuple[Parts, Options] | None = None
+
+    @property
+    def has_opened(self) -> bool:
+        return has_opened(self.engine)
+
+    def begin(self, parts: Parts, *, url: str, name: str, shards: int | None) -> None:
+        options = dataclasses.replace(
+            self.engine.options, url=url, name=name, shards=self.engine.options.shards if shards is None else shards
+        )
+        self._before = refit(self.engine, parts, options)
+        _adopted[self.engine] = self
+
+    def end(self) -> None:
+        """Makes the engine what it was. It is closed."""
+        if self._before is not None:
+            refit(self.engine, *self._before)
+            self._before = None
+        _adopted.pop(self.engine, None)
+
+
+def remove(cache: TopologyCache) -> Operation[None]:
+    """Removes all that is stored under the name of an engine."""
+    shards = {keys.shard: keys for keys in cache.span()}
+    topics: dict[int, list[bytes]] = values(
+        (yield Many({shard: Command(keys.slot, ("HKEYS", keys.topics), list) for shard, keys in shards.items()}))
+    )
+    removals: dict[int, Command[int]] = {}
+    for shard, keys in shards.items():
+        names = ["", *(topic.decode() for topic in topics[shard])]
+        removals[shard] = Command(
+            keys.slot,
+            (
+                *("UNLINK", keys.meta, keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost),
+                *(keys.seen, keys.topics, keys.moved, keys.staged),
+                *map(keys.ready, names),
+                *map(keys.waiting, names),
+            ),
+            int,
+        )
+    control, limited = cache.control, cache.topology.limits
+    removals[-1] = Command(
+        control.slot,
+        (
+            *("UNLINK", control.topology, control.members),
+            *map(control.bucket, limited),
+            *map(control.permits, limited),
+        ),
+        int,
+    )
+    values((yield Many(removals)))

@@ -1,0 +1,98 @@
+"""A worker that is bound to a clock: what it would claim, and how its handlers' ends are settled. No thread runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shardq.calls.consume import OtherSettlement, SettleAck
+from shardq.consumer.claim_notes import ClaimNotes
+from shardq.consumer.claiming import claim
+from shardq.consumer.claims import Claims
+from shardq.consumer.settling import settle
+from shardq.engine.base import EngineBase
+from shardq.engine.parts import planned_claims
+from shardq.operation import Operation
+from shardq.worker.base import WorkerBase, plan_of
+from shardq.worker.conclusions import settlement_of
+from shardq.worker.job import Job, Settlement
+
+
+class BoundWorker:
+    """One worker of one engine."""
+
+    def __init__(self, engine: EngineBase, worker: WorkerBase[Any], *, inline: bool, raising: bool) -> None:
+        plan_of(worker)  # a worker without handlers is refused here
+        self.engine = engine
+        self.worker = worker
+        self.inline = inline
+        self.raising = raising
+        self.hopeful: set[int] | None = None
+        """Shards that may have something ready; None: all."""
+        self._plan = plan_of(worker)
+        self._claims: Claims | None = None
+        self._epoch = 0
+
+    def __repr__(self) -> str:
+        return f"<BoundWorker {self.worker!r}>"
+
+    def arrived(self, shards: set[int]) -> None:
+        if self.hopeful is not None:
+            self.hopeful |= shards
+
+    def claim(self) -> Operation[list[Job]]:
+        """Claims as many tasks as the worker handles at once."""
+        if self._claims is None:
+            self._plan = plan_of(self.worker)
+            self._claims = planned_claims(self.engine, self._plan)
+        claims = self._claims
+        topology = claims.cache.topology
+        if topology.epoch != self._epoch:
+            self._epoch, self.hopeful = topology.epoch, None  # a topic may be given out again
+        span = set(topology.span())
+        shards = sorted(span if self.hopeful is None else span & self.hopeful)
+        if not shards:
+            return []
+        claims.limiter.denied.clear()  # it counts by the clock of this process
+        deliveries = yield from claim(claims, ClaimNotes(), self._plan.concurrency, shards)
+        if len(deliveries) < self._plan.concurrency:
+            self.hopeful = {shard for shard in shards if claims.planner.left([shard])}
+            if not deliveries and not claims.limiter.denied:
+                self.hopeful = set()  # what is left is paused
+        return [Job(delivery, self._plan.handlers[delivery.topic]) for delivery in deliveries]
+
+    def pause_us(self) -> int | None:
+        """The time after which a topic that is limited to a rate has its next permit; None: nothing waits for one."""
+        claims = self._claims
+        if claims is None or not self.hopeful:
+            return None
+        limits = claims.cache.topology.limits
+        rates = [limits[topic].rate for topic in claims.limiter.denied if topic in limits]
+        return min((-(-1_000_000 // (rate * 1000)) * 1000 for rate in rates if rate), default=None)  # type: ignore[return-value]
+
+    def before(self, job: Job) -> None:
+        job.stage = "running"
+        self._plan.hooks.before(job.delivery)
+
+    def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
+        """What the end of a handler means. The worker's hooks hear of it."""
+        job.stage = "done"
+        if failure is None:
+            self._plan.hooks.after(job.delivery)
+            return job.ack
+        settlement = settlement_of(job, failure)
+        self._plan.hooks.error(job.delivery, failure)
+        return settlement
+
+    def settle(self, ended: Sequence[tuple[Job, Settlement]]) -> Operation[None]:
+        """Settles jobs; what has not ended is given back."""
+        assert self._claims is not None, "it has claimed"
+        by_shard: dict[int, tuple[list[SettleAck], list[OtherSettlement]]] = {}
+        for job, settlement in ended:
+            acks, others = by_shard.setdefault(job.delivery.shard, ([], []))
+            if isinstance(settlement, SettleAck):
+                acks.append(settlement)
+            else:
+                others.append(settlement)
+        if by_shard:
+            yield from settle(self._claims, by_shard)

@@ -1,0 +1,317 @@
+# For asyncio. `make fmt` generates clock_sync.py from it.
+"""The commands of a clock: moving time, and handling what falls due on the way. ``AsyncClock`` inherits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from shardq.calls import observe
+from shardq.engine.parts import Parts, cache_of
+from shardq.errors import InvalidOption
+from shardq.model.task import Delivery
+from shardq.operation import Many, Operation, arun, values
+from shardq.testing import adoption
+from shardq.testing.adoption import Adopted
+from shardq.testing.arguments import instant_us, step_of
+from shardq.testing.bound import BoundWorker
+from shardq.testing.virtual import EPOCH, US, VirtualTime
+from shardq.topology_cache import TopologyCache
+from shardq.worker.base import engine_of
+from shardq.worker.job import Job, Settlement
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+    from shardq.engine.aio import AsyncEngine
+    from shardq.worker.aio import AsyncWorker
+
+LOOK_S = 0.01
+"""The time between two looks for something to handle, in real time."""
+
+PATIENCE_S = 10.0
+"""The time for which pollers may be late in real time, on a busy machine."""
+
+
+class AsyncClockCommands(ABC):
+    """The commands of ``AsyncClock``."""
+
+    _lock: Any
+    """Held while time moves and while handlers run. A thread that holds it may take it again."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        start: dt.datetime | None = None,
+        real_time: bool = False,
+        too_long: Callable[[float], None] | None = None,
+    ) -> None:
+        """``url``: the server for the engines that are adopted. ``start``: the first now, by default the present.
+        ``real_time``: time is not moved but waited for. ``too_long``: called with the seconds of each wait, so that it
+        can refuse it.
+        """
+        if real_time and start is not None:
+            raise InvalidOption("start= is not possible in real time: the server has its own clock")
+        self.url = url
+        self.real_time = real_time
+        self._too_long = too_long
+        first = dt.datetime.now(dt.UTC) if start is None else EPOCH + instant_us(start) * US
+        self._time = VirtualTime(first)
+        self._adopted: list[Adopted[AsyncEngine]] = []
+        self._bound: list[BoundWorker] = []
+        self._handling = False
+        self._again = False
+        """True if something was pushed inline while handlers ran."""
+
+    def __repr__(self) -> str:
+        kind = "real time" if self.real_time else "virtual time"
+        return f"<{type(self).__name__} in {kind}, {self.now():%Y-%m-%d %H:%M:%S.%f} UTC>"
+
+    def now(self) -> dt.datetime:
+        """The present instant, in UTC.
+
+        >>> engine.push("hi", at=clock.now() + dt.timedelta(days=1))
+        """
+        return dt.datetime.now(dt.UTC) if self.real_time else self._time.now
+
+    # ---- engines and workers
+
+    @abstractmethod
+    def _parts(self, adopted: Adopted[AsyncEngine]) -> Parts:
+        """The parts of an engine that goes by this clock."""
+
+    def adopt(self, engine: AsyncEngine, *, shards: int | None = None) -> AsyncEngine:
+        """Lets an engine of your program go by this clock, until ``close``: on the clock's server, under a new name,
+        with ``shards`` shards if given. Returns the engine, which must not be open yet.
+
+        >>> engine = clock.adopt(shardq.Engine(name="shop"))
+        """
+        adopted = Adopted(engine, self, self._time)
+        name = f"test-{uuid.uuid4().hex[:16]}"
+        adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
+        self._adopted.append(adopted)
+        return engine
+
+    def bind(self, worker: AsyncWorker, *, inline: bool = False, raising: bool = False) -> None:
+        """From now on, what falls due is handled by the worker's handlers: one by one, each at its own instant. They
+        run in the test, and end as in ``worker.run()``: in an ack, a retry after the backoff, or a burial.
+
+        ``inline``: also as part of each push. ``raising``: the exception of a handler goes on to whoever moved the
+        clock, or pushed, after the task was settled.
+
+        >>> clock.bind(worker)
+        >>> deliveries = clock.advance(days=1)
+        """
+        engine = engine_of(worker)
+        for adopted in self._adopted:
+            if adopted.engine is engine:
+                self._bound.append(BoundWorker(adopted.engine, worker, inline=inline, raising=raising))
+                return
+        raise InvalidOption(f"{worker!r} is of an engine that this clock does not move; give that to clock.adopt()")
+
+    async def close(self) -> None:
+        """Closes the adopted engines, removes their tasks, and gives the engines back as they were.
+
+        >>> clock.close()
+        """
+        adopted, self._adopted = self._adopted, []
+        self._bound = []
+        self._ended()
+        for each in adopted:
+            try:
+                if each.has_opened:
+                    await each.engine.open()
+                    await each.engine.stop()
+                    await arun(await self._opened(each.engine), adoption.remove(cache_of(each.engine)))
+            finally:
+                try:
+                    await each.engine.close()
+                finally:
+                    each.end()
+
+    async def _driver(self, adopted: Adopted[AsyncEngine]) -> AsyncDriver:
+        """The driver of an adopted engine, which is opened, and has pollers in real time."""
+        driver = await self._opened(adopted.engine)
+        if self.real_time:
+            await adopted.engine.start()
+        return driver
+
+    @abstractmethod
+    async def _opened(self, engine: AsyncEngine) -> AsyncDriver:
+        """Opens an engine if it is not open. Returns its driver."""
+
+    # ---- moving time
+
+    async def advance(
+        self,
+        delta: dt.timedelta | None = None,
+        /,
+        *,
+        weeks: float = 0,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> list[Delivery]:
+        """Moves time on. All that falls due on the way is dispatched in due order, each task at its own instant, and
+        handled there if a worker is bound: what a handler pushes with a delay is part of it. Leases and dedup windows
+        end on the way. Returns what was handled, in order. Without arguments: what is due now.
+
+        In real time it waits.
+
+        >>> deliveries = clock.advance(days=1, hours=2)
+        >>> deliveries = clock.advance(dt.timedelta(minutes=5))
+        """
+        step = step_of(
+            delta,
+            {
+                "weeks": weeks,
+                "days": days,
+                "hours": hours,
+                "minutes": minutes,
+                "seconds": seconds,
+                "milliseconds": milliseconds,
+            },
+        )
+        return await self.advance_to(self.now() + step)
+
+    async def advance_to(self, when: dt.datetime) -> list[Delivery]:
+        """Moves time on to an instant, an aware datetime. A clock can't go back.
+
+        >>> deliveries = clock.advance_to(clock.now() + dt.timedelta(days=1))
+        """
+        target_us = instant_us(when)
+        if self._handling:
+            raise InvalidOption("a handler can't move the clock that it is handled by: push with a delay instead")
+        handled: list[Delivery] = []
+        async with self._lock:
+            if self.real_time:
+                await self._wait(target_us, handled)
+            elif target_us < self._time.now_us:
+                raise InvalidOption(f"the clock can't go back: it shows {self.now()}, and {when} is before that")
+            else:
+                await self._pass(target_us, handled)
+        return handled
+
+    async def _pass(self, target_us: int, handled: list[Delivery]) -> None:
+        for adopted in self._adopted:
+            adopted.pollers.doubt()
+        for bound in self._bound:
+            bound.hopeful = None
+        while True:
+            await self._catch_up(handled)
+            next_us = self._next_us()
+            if next_us is None or next_us > target_us:
+                break
+            if not self._bound and not any(adopted.pollers.has_routes for adopted in self._adopted):
+                for adopted in self._adopted:
+                    await arun(await self._driver(adopted), adopted.pollers.sweep(target_us))
+                break
+            self._time.now_us = max(next_us, self._time.now_us)
+        self._time.now_us = target_us
+        for adopted in self._adopted:
+            await arun(await self._driver(adopted), adopted.pollers.trim())
+
+    async def _catch_up(self, handled: list[Delivery], *, inline: bool = False) -> None:
+        """Dispatches what is due by now, and has it handled until nothing is left."""
+        progress = True
+        while progress or self._again:
+            progress = self._again = False
+            for adopted in self._adopted:
+                pollers = adopted.pollers
+                await arun(await self._driver(adopted), pollers.catch_up())
+                for bound in self._bound:
+                    if bound.engine is adopted.engine:
+                        bound.arrived(pollers.arrived)
+                pollers.arrived = set()
+            for bound in self._bound:
+                if bound.inline or not inline:
+                    progress = await self._handle(bound, handled) or progress
+
+    def _next_us(self) -> int | None:
+        """The next instant at which something is to be done."""
+        instants = [adopted.pollers.next_us() for adopted in self._adopted]
+        for bound in self._bound:
+            pause_us = bound.pause_us()
+            instants.append(None if pause_us is None else self._time.now_us + pause_us)
+        return min((each for each in instants if each is not None), default=None)
+
+    async def _wait(self, target_us: int, handled: list[Delivery]) -> None:
+        wait_s = target_us / 1e6 - time.time()
+        if self._too_long is not None:
+            self._too_long(wait_s)
+        until = time.monotonic() + wait_s
+        while True:
+            left_s = until - time.monotonic()
+            is_dispatched = left_s <= 0 and await self._is_dispatched(target_us)
+            progress = False
+            for bound in self._bound:
+                bound.hopeful = None
+                progress = await self._handle(bound, handled) or progress
+            if (is_dispatched and not progress) or left_s < -PATIENCE_S:
+                return
+            if not progress:
+                await self._sleep(min(LOOK_S, left_s) if left_s > 0 and self._bound else max(LOOK_S, left_s))
+
+    async def _is_dispatched(self, target_us: int) -> bool:
+        for adopted in self._adopted:
+            heads = await arun(await self._driver(adopted), _heads(cache_of(adopted.engine)))
+            if any(head is not None and head * 1000 <= target_us for head in heads):
+                return False
+        return True
+
+    @abstractmethod
+    def _ended(self) -> None:
+        """Ends what handlers ran on."""
+
+    @abstractmethod
+    async def _sleep(self, seconds: float) -> None: ...
+
+    # ---- handling
+
+    async def _handle(self, bound: BoundWorker, handled: list[Delivery]) -> bool:
+        """Claims and handles once. Returns True if there was something."""
+        adopted = next(each for each in self._adopted if each.engine is bound.engine)
+        driver = await self._driver(adopted)
+        adopted.pollers.quiet = True  # these leases end before time moves
+        try:
+            jobs = await arun(driver, bound.claim())
+        finally:
+            adopted.pollers.quiet = False
+        if not jobs:
+            return False
+        ended: list[tuple[Job, Settlement]] = []
+        failure: BaseException | None = None
+        self._handling = True
+        try:
+            for job in jobs:
+                bound.before(job)
+                failure = await self._failure(job)
+                handled.append(job.delivery)
+                ended.append((job, bound.concluded(job, failure)))
+                if failure is not None and bound.raising:
+                    break
+        finally:
+            self._handling = False
+            rest = [(job, job.back()) for job in jobs[len(ended) :]]
+            await arun(driver, bound.settle([*ended, *rest]))
+        if failure is not None and bound.raising:
+            raise failure
+        return True
+
+    @abstractmethod
+    async def _failure(self, job: Job) -> BaseException | None:
+        """Runs the job's handler. Returns the exception that it failed with; what is meant for the test is raised."""
+
+
+def _heads(cache: TopologyCache) -> Operation[list[int | None]]:
+    """The due times of the first scheduled task of each shard, in ms."""
+    epoch = cache.topology.epoch
+    calls = {keys.shard: observe.peek(keys, epoch, ()) for keys in cache.span()}
+    counts: dict[int, observe.ShardCounts] = values((yield Many(calls)))
+    return [None if each.head_ms is None else int(each.head_ms) for each in counts.values()]

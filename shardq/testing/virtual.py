@@ -1,0 +1,366 @@
+"""Virtual time for one engine: drivers that stamp it into the scripts' calls, and what its pollers do, without threads.
+
+Every script takes its now as an argument (``lua/README.md``, *Calling a script*), which engines leave empty. Here the
+router fills it in, wherever a call is sent: so due times, leases, dedup windows, rates and expiries all go by the
+test's clock. Nobody polls. ``VirtualPollers`` dispatches a shard when time has moved, and before something is claimed
+from it: whoever looks finds what pollers that are never late would have done.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from shardq.calls import clean, dispatch
+from shardq.calls.request import Call, Command
+from shardq.dispatcher import Dispatcher, Retention
+from shardq.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
+from shardq.dispatcher.relay import is_relayed
+from shardq.drivers.aio import AsyncDriver
+from shardq.drivers.aiorouter import AsyncNodeRouter
+from shardq.drivers.base import DriverBase
+from shardq.drivers.retry import RetryingCall
+from shardq.drivers.router import NodeRouter
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import BorrowedConnections, Driver
+from shardq.engine.base import EngineBase
+from shardq.engine.parts import Parts, cache_of
+from shardq.errors import InvalidOption, ShardqError
+from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import Topology
+from shardq.operation import Many, Operation, arun, run, values
+from shardq.recovery import REFUSALS, Recovery
+from shardq.scripts import script
+from shardq.subscriber import Subscriber
+from shardq.topology_cache import TopologyCache
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+US = dt.timedelta(microseconds=1)
+
+_NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
+
+PUSHES = frozenset(("push", "push_unique", "requeue", "reschedule"))
+"""The scripts after which something may be due at once, by the caller's wish."""
+
+CHANGES_NO_INSTANT = frozenset(
+    ("dispatch", "forward", "cancel", "get", "peek", "dead", "trim", "purge", "stock", "wake")
+)
+"""The scripts after which nothing of a shard is due earlier than before."""
+
+
+@functools.cache
+def place_of_now(name: str) -> int | None:
+    """The place of now_us in the arguments of a script, as its head says; None: the script takes none."""
+    found = _NOW.search(script(name).text)
+    return int(found[1]) - 1 if found else None
+
+
+class VirtualTime:
+    """The time of one clock, in whole ms: due times are."""
+
+    def __init__(self, start: dt.datetime) -> None:
+        self.now_us = (start - EPOCH) // US // 1000 * 1000
+
+    @property
+    def now(self) -> dt.datetime:
+        return EPOCH + self.now_us * US
+
+
+class VirtualPollers:
+    """Does what the pollers of one engine do, whenever it is told."""
+
+    def __init__(self, engine: EngineBase, time: VirtualTime) -> None:
+        self.engine = engine
+        self.time = time
+        self.driver: DriverBase | None = None
+        """The driver of the engine, once that was opened."""
+        self.arrived: set[int] = set()
+        """Shards in which something became ready, until somebody takes them out."""
+        self.quiet = False
+        """True while claims are made whose leases end before time moves: they change no instant."""
+        self._caller = secrets.token_hex(6)
+        self._topics: dict[int, list[str]] = {}
+        self._next_us: dict[int, int | None] = {}
+        """Shard → its next instant of interest, as its last dispatch said."""
+        self._touched: set[int] = set()
+        """Slots in which something may be due earlier than that."""
+
+    @property
+    def cache(self) -> TopologyCache:
+        return cache_of(self.engine)
+
+    @property
+    def has_routes(self) -> bool:
+        return bool(self.cache.topology.routes)
+
+    # ---- calls
+
+    def stamp(self, request: Command[Any]) -> None:
+        """Fills in the time of a call that is about to be sent, and notes what it may change."""
+        if not isinstance(request, Call):
+            return
+        name = request.script.name
+        place = place_of_now(name)
+        if place is None:
+            return
+        if request.words[place] == "":
+            words = list(request.words)
+            words[place] = str(self.time.now_us)
+            request.words = words
+        if name not in CHANGES_NO_INSTANT and not self.quiet and not _only_acks(request):
+            self._touched.add(request.slot)
+
+    # ---- dispatching
+
+    def doubt(self) -> None:
+        """Forgets what is known of all shards: somebody else may have changed them."""
+        self._next_us.clear()
+
+    def catch_up(self, slot: int | None = None) -> Operation[None]:
+        """Dispatches what is due by now, in all shards or in those of a slot."""
+        for keys in self.cache.span():
+            if (slot is None or keys.slot == slot) and self._is_stale(keys):
+                yield from self.step(keys)
+
+    def _is_stale(self, keys: ShardKeys) -> bool:
+        if keys.slot in self._touched or keys.shard not in self._next_us:
+            return True
+        next_us = self._next_us[keys.shard]
+        return next_us is not None and next_us <= self.time.now_us
+
+    def next_us(self) -> int | None:
+        """The next instant at which some shard has something to do, after ``catch_up``."""
+        return min((next_us for next_us in self._next_us.values() if next_us is not None), default=None)
+
+    def step(self, keys: ShardKeys, at_us: int | None = None) -> Operation[None]:
+        """Dispatches all that is due in a shard, by now or by another instant, and forwards it."""
+        now_us = self.time.now_us if at_us is None else at_us
+        recovery = Recovery(self.cache)
+        self._touched.discard(keys.slot)
+        while True:
+            topology = self.cache.topology
+            routed = list(topology.open_routes)[:MAX_ROUTED]
+            known = self._topics.setdefault(keys.shard, [])
+            call = dispatch.dispatch(
+                keys,
+                topology.epoch,
+                list(dict.fromkeys([*routed, *known]))[:MAX_TOPICS],
+                limit=dispatch.MAX_BATCH,
+                max_attempts=self.engine.options.max_attempts,
+                paused=topology.paused,
+                routed=routed,
+                caller=self._caller,
+                now_us=str(now_us),
+            )
+            try:
+                result = yield call
+                for topic in result.routed:
+                    yield from self._forward(keys, topology, topic, now_us)
+            except REFUSALS as refusal:
+                yield from recovery.recover(keys, refusal)
+                continue
+            if result.moved or result.reaped:
+                self.arrived.add(keys.shard)
+            if result.lacking:
+                self._topics[keys.shard] = [*result.lacking, *known][:MAX_TOPICS]
+            elif result.next_us is None or result.next_us > now_us:
+                self._next_us[keys.shard] = result.next_us
+                return
+
+    def _forward(self, keys: ShardKeys, topology: Topology, topic: str, now_us: int) -> Operation[None]:
+        route = topology.routes[topic]
+        assert self.driver is not None, "it has dispatched"
+        if is_relayed(self.driver, topology, topic, keys):
+            raise InvalidOption(
+                f"the topic {topic!r} is forwarded within a rate, or to a list in another slot of a cluster, which a "
+                "virtual clock can't do: test it in real time (--shardq-real-time)"
+            )
+        left = 1
+        while left:
+            call = dispatch.forward(
+                keys,
+                topology.epoch,
+                topic,
+                to=route.to,
+                side=route.side,
+                limit=dispatch.MAX_BATCH,
+                now_us=str(now_us),
+            )
+            left = (yield call).left
+
+    def sweep(self, target_us: int) -> Operation[None]:
+        """Dispatches all that is due until an instant where nobody looks meanwhile: in batches, each at the instant of
+        its last task. A lease that runs out has a batch of its own.
+        """
+        for keys in self.cache.span():
+            while (next_us := self._next_us.get(keys.shard)) is not None and next_us <= target_us:
+                last, lapse = dispatch.MAX_BATCH - 1, 0
+                heads: dict[str, int | None] = values(
+                    (
+                        yield Many(
+                            {
+                                "due": _score(keys, keys.due, last),
+                                "lapse": _score(keys, keys.leased, lapse),
+                            }
+                        )
+                    )
+                )
+                instants = [ms * 1000 for ms in heads.values() if ms is not None]
+                yield from self.step(keys, max(next_us, min([*instants, target_us])))
+
+    def trim(self) -> Operation[None]:
+        """Removes dead tasks that are not kept."""
+        topology, keep = self.cache.topology, self.engine.options.keep()
+        for keys in self.cache.span():
+            count = keep.in_a_shard(topology)
+            while (yield clean.trim(keys, topology.epoch, age_ms=keep.age_ms, keep=count)) == clean.CHUNK:
+                pass
+
+
+def _score(keys: ShardKeys, key: str, rank: int) -> Command[int | None]:
+    """The score of the member of this rank; None if there are not so many."""
+
+    def decode(answer: Any) -> int | None:
+        while isinstance(answer, list) and answer:
+            answer = answer[-1]  # a pair in a list, or the two in one list: the servers' protocols differ
+        return None if answer == [] else int(float(answer))
+
+    return Command(slot=keys.slot, words=("ZRANGE", key, rank, rank, "WITHSCORES"), decode=decode)
+
+
+def _only_acks(call: Call[Any]) -> bool:
+    """True for a settle that schedules nothing again."""
+    return call.script.name == "settle" and len(call.words) == 4 + 2 * int(call.words[3])
+
+
+class StampingRouter(NodeRouter):
+    def __init__(self, settings: Settings, pollers: VirtualPollers) -> None:
+        super().__init__(settings)
+        self._pollers = pollers
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        self._pollers.stamp(retrying.request)
+        return super().target(retrying)
+
+
+class AsyncStampingRouter(AsyncNodeRouter):
+    def __init__(self, settings: Settings, pollers: VirtualPollers) -> None:
+        super().__init__(settings)
+        self._pollers = pollers
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        self._pollers.stamp(retrying.request)
+        return super().target(retrying)
+
+
+class VirtualDriver(Driver):
+    """A driver whose calls go by virtual time. ``pushed`` is called after pushes."""
+
+    def __init__(self, settings: Settings, pollers: VirtualPollers, pushed: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._router: NodeRouter = StampingRouter(settings, pollers)
+        self._pollers = pollers
+        self._pushed = pushed
+
+    def call(self, call: Command[T], timeout: float | None = None) -> T:
+        name = _name(call)
+        if name == "claim":
+            run(self, self._pollers.catch_up(call.slot))
+        result = super().call(call, timeout)
+        if name in PUSHES:
+            self._pushed()
+        return result
+
+    def call_all(
+        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+    ) -> Iterator[tuple[K, T | ShardqError]]:
+        names: set[str] = set()
+
+        def watched() -> Iterator[tuple[K, Command[T]]]:
+            for key, call in calls:
+                names.add(name := _name(call))
+                if name == "claim":
+                    run(self, self._pollers.catch_up(call.slot))
+                yield key, call
+
+        yield from super().call_all(watched(), timeout=timeout)
+        if names & PUSHES:
+            self._pushed()
+
+    @contextmanager
+    def borrow(self) -> Iterator[BorrowedConnections]:
+        with super().borrow() as borrowed:
+            yield borrowed
+        self._pushed()
+
+
+class AsyncVirtualDriver(AsyncDriver):
+    """The twin; ``call_all`` makes its calls by ``call``."""
+
+    def __init__(self, settings: Settings, pollers: VirtualPollers, pushed: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(settings)
+        self._router: AsyncNodeRouter = AsyncStampingRouter(settings, pollers)
+        self._pollers = pollers
+        self._pushed = pushed
+
+    async def call(self, call: Command[T], timeout: float | None = None) -> T:
+        name = _name(call)
+        if name == "claim":
+            await arun(self, self._pollers.catch_up(call.slot))
+        result = await super().call(call, timeout)
+        if name in PUSHES:
+            await self._pushed()
+        return result
+
+
+def _name(call: Command[Any]) -> str:
+    return call.script.name if isinstance(call, Call) else ""
+
+
+class IdleDispatcher(Dispatcher):
+    """The dispatcher of an engine under a virtual clock: ``start()`` runs no thread, as the clock dispatches."""
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self._unlearn()
+
+
+class VirtualParts(Parts):
+    """The parts of an engine that goes by a virtual clock."""
+
+    def __init__(
+        self,
+        pollers: VirtualPollers,
+        *,
+        pushed: Callable[[], None] = lambda: None,
+        apushed: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._pollers = pollers
+        self._pushed = pushed
+        self._apushed = apushed
+
+    def driver(self, settings: Settings) -> Driver:
+        driver = VirtualDriver(settings, self._pollers, self._pushed)
+        self._pollers.driver = driver
+        return driver
+
+    def async_driver(self, settings: Settings) -> AsyncDriver:
+        assert self._apushed is not None, "an asyncio engine has a clock for asyncio"
+        driver = AsyncVirtualDriver(settings, self._pollers, self._apushed)
+        self._pollers.driver = driver
+        return driver
+
+    def dispatcher(
+        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
+    ) -> Dispatcher:
+        return IdleDispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
