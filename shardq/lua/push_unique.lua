@@ -16,7 +16,8 @@
 -- ARGV 4 '1' when an earlier answer was lost: what was stored under the nonce of a record counts as pushed, else '0'
 -- ARGV 5 '1' for a shard that an id may be in from an earlier number of shards only: an id that is not here is not pushed;
 --         '2' likewise, and a parcel of it that is still here was put at its target: the id is not moving; else '0'
--- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in ms or 0
+-- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in
+--         ms, 0 for none, below 0 for one of that length that only a resend of this push knows of
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
 --         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: the id is on its way to another
 --         shard; elsewhere: it is not here, push it to the shard where it belongs
@@ -51,7 +52,12 @@ for i = 6, #ARGV, 5 do
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
   local window = not present and (resent or mode ~= 'replace') and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0)
   local open, answer = window and window > steady_ms
-  if not present and ARGV[5] ~= '2' and redis.call('HEXISTS', KEYS[10], id) == 1 then
+  -- of a window for resends only: its member of seen, which no other push asks for
+  local own = dedup < 0 and id .. '\n' .. (nonce_of(record) or '')
+  local known = own and resent and tonumber(redis.call('ZSCORE', KEYS[9], own) or 0) > steady_ms
+  if known then
+    answer = 'pushed' -- or kept, whatever became of it since
+  elseif not present and ARGV[5] ~= '2' and redis.call('HEXISTS', KEYS[10], id) == 1 then
     answer = 'moving'
   elseif resent and present and ours(id, nonce_of(present), i) then
     answer = 'pushed'
@@ -89,6 +95,9 @@ for i = 6, #ARGV, 5 do
     end
     if dedup > 0 then redis.call('ZADD', KEYS[9], steady_ms + dedup - mark_of(nonce_of(record)), id) end
     if at < first then first = at end
+  end
+  if own and not known and answer ~= 'moving' and answer ~= 'elsewhere' and string.sub(answer, 1, 8) ~= 'refused:' then
+    redis.call('ZADD', KEYS[9], steady_ms - dedup, own)
   end
   answers[#answers + 1] = answer
 end

@@ -29,8 +29,8 @@ BATCH = 1000
 MAX_BATCH = 10_000
 
 DEDUP_S = 600.0
-"""How long an id that was made here is remembered after its push. A relay that died between a push and the removal of
-its rows is replaced well before that.
+"""How long the push of a row is known to resends. A relay that died between a push and the removal of its rows is
+replaced well before that.
 """
 
 
@@ -59,8 +59,8 @@ class Row(TypedDict):
     """An instant in ms of the epoch, or 0: due at once."""
     record: bytes
     on_conflict: str
-    dedup: int | None
-    """The dedup window in ms of an id that the caller gave, or None for an id made here, which gets the relay's."""
+    dedup: int
+    """The dedup window in ms that the caller gave, else 0: then the relay opens one that only its resends know of."""
     created: int
 
 
@@ -84,7 +84,7 @@ class RowPacker:
         entries = self._packer.one(_absolute(task, now_ms) if isinstance(task, Task) else task)
         words: list[Any] = list(entries.fresh or entries.unique)
         if len(words) == FRESH:
-            words += ["keep", None]
+            words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
         return Row(id=id, due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=now_ms)
 
@@ -104,10 +104,10 @@ class RowPacker:
 
 
 def entries_of(rows: Iterable[Any], *, window_ms: int) -> Entries:
-    """Rows as entries to push. ``window_ms``: how long an id that was made here is remembered after its push."""
+    """Rows as entries to push. ``window_ms``: how long the push of a row without a dedup window is known to resends."""
     entries = Entries()
     for row in rows:
-        dedup = window_ms if row.dedup is None else row.dedup
+        dedup = row.dedup or -window_ms
         words: tuple[Word, ...] = (row.id, row.due, bytes(row.record), row.on_conflict, dedup)
         entries.unique += words
         entries.ids.append(row.id)

@@ -54,7 +54,7 @@ class Outbox:
             sa.Column("due", sa.BigInteger, nullable=False),
             sa.Column("record", sa.LargeBinary(1 << 24), nullable=False),
             sa.Column("on_conflict", sa.String(8), nullable=False),
-            sa.Column("dedup", sa.BigInteger),
+            sa.Column("dedup", sa.BigInteger, nullable=False),
             sa.Column("created", sa.BigInteger, nullable=False),
             sa.Column("moved", sa.BigInteger),
             schema=schema,

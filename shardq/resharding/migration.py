@@ -265,7 +265,7 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
         cursor, ends = yield resharding.scan(source, source.seen, cursor or "0", count=resharding.SCAN)
         parts = [
             (cache.keys(home), {id: ends[id] for id in ids})
-            for home, ids in _batches(_misplaced(topology, source, ends), resharding.WINDOWS)
+            for home, ids in _batches(_misplaced_windows(topology, source, ends), resharding.WINDOWS)
         ]
         if not parts:
             continue
@@ -284,6 +284,12 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
 
 def _misplaced(topology: Topology, source: ShardKeys, ids: Collection[str]) -> list[Misplaced]:
     return [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != source.shard]
+
+
+def _misplaced_windows(topology: Topology, source: ShardKeys, members: Collection[str]) -> list[Misplaced]:
+    """Members of ``seen``: ids, and ids with the nonce of a push, whose window only its resends know of."""
+    homes = topology.shards_of([member.partition("\n")[0] for member in members])
+    return [(home, member) for home, member in zip(homes, members, strict=True) if home != source.shard]
 
 
 def _batches(misplaced: Iterable[Misplaced], most: int) -> Iterator[tuple[int, list[str]]]:

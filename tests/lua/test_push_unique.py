@@ -123,6 +123,58 @@ def test_one_id_twice_in_a_call_whose_answer_was_lost(shard: Shard, keys: ShardK
         assert shard.state() == state
 
 
+# ---- a window that only resends know of
+
+HIDDEN: State = {"seen": {f"a\n{MINE}": T + WINDOW}}
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", STATES)
+def test_a_window_for_resends_is_noted_with_every_answer_but_a_refusal(
+    shard: Shard, keys: ShardKeys, rule: str, state: str
+) -> None:
+    answer = ANSWERS[rule][state]
+    windows = STATES[state].get("seen", {}) | ({} if answer.startswith("refused:") else HIDDEN["seen"])
+    stored = REPLACED[state] | WRITTEN if answer in ("pushed", "replaced") else {}
+    case = push(rule, record=record("new", nonce=MINE), window=-WINDOW)
+    Case(case.call, ["ok", answer], STATES[state], stored | {"seen": windows or None}).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("state", [*STATES, "moved"])
+def test_a_resend_in_its_window_counts_as_pushed_whatever_is_there_now(
+    shard: Shard, keys: ShardKeys, rule: str, state: str
+) -> None:
+    """Its task may be done, and somebody else's be under the id."""
+    before: State = {"moved": {"a": "n1|2|…"}} if state == "moved" else STATES[state]
+    before = before | {"seen": before.get("seen", {}) | HIDDEN["seen"]}
+    case = push(rule, record=record("new", nonce=MINE), window=-WINDOW, resent="1")
+    Case(case.call, ["ok", "pushed"], before).check(shard, keys)
+
+
+@pytest.mark.parametrize("rule", ANSWERS)
+@pytest.mark.parametrize("nonce", [None, THEIRS])
+def test_a_window_for_resends_is_nobody_elses(shard: Shard, keys: ShardKeys, rule: str, nonce: int | None) -> None:
+    resents: tuple[Resent, ...] = ("0", "1")
+    for resent in resents:
+        shard.seed({"meta": meta()} | HIDDEN)
+        for window in (0, WINDOW, -WINDOW):
+            case = push(rule, record=record("new", nonce=nonce), window=window, resent=resent)
+            assert shard.run(case.call(keys)) == ["pushed"]
+            shard.do("DEL", keys.task, keys.due)
+            shard.do("ZREM", keys.seen, "a")
+
+
+@pytest.mark.parametrize("nonce", [None, MINE])
+def test_a_window_for_resends_is_over_at_its_end(shard: Shard, keys: ShardKeys, nonce: int | None) -> None:
+    tasks: list[Word] = ["a", 0, raw(record("a", nonce=nonce)), "keep", -WINDOW]
+    for ms in (0, WINDOW - 1, WINDOW):
+        call = produce.push_unique(keys, EPOCH, tasks, resent="1", now_us=at(ms))
+        assert shard.run(call) == ["pushed"]
+        assert bool(shard.state().get("task")) is (ms in (0, WINDOW)), "stored again, or known"
+        shard.do("DEL", keys.task, keys.due)
+
+
 def test_without_a_window_none_is_kept(shard: Shard, keys: ShardKeys) -> None:
     Case(push("keep", window=0).call, ["ok", "pushed"], {}, STORED | {"seen": None}).check(shard, keys)
 

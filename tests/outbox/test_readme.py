@@ -1,4 +1,4 @@
-"""The program of the page about the outbox runs as it stands there."""
+"""The program of the page about the outbox runs as it stands there, and the bytes it names were measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import shardq
+from shardq import outbox
+from shardq.calls.request import Command
+from shardq.engine.connections import connected
+from shardq.layout.keys import shard_keys
 
 PAGE = Path(__file__).parents[2] / "shardq" / "outbox" / "README.md"
 
@@ -22,3 +32,22 @@ def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
         timeout=100,
     )
     assert done.stdout == "{'order': 42}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "id"), [(r"(\d+) bytes\s+of\s+Redis", None), (r"(\d+) with an id of your own", "{:015}")]
+)
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_moved_row_takes_what_the_page_says(url: str, name: str, said: str, id: str | None) -> None:
+    [figure] = re.findall(said, PAGE.read_text())
+    database, rows = sa.create_engine("sqlite://"), 10_000
+    outbox.create(database)
+    with database.begin() as connection:
+        tasks = [shardq.Task(n, topic="mail", id=id and id.format(n)) for n in range(rows)]
+        outbox.push_many(connection, tasks)
+    engine, seen = shardq.Engine(url, name=name, shards=1), shard_keys(name, 0).seen
+    with closing(outbox.OutboxRelay(engine, database)) as relay, connected(engine.options) as driver:
+        while relay.step():
+            pass
+        taken = driver.call(Command(shard_keys(name, 0).slot, ["MEMORY", "USAGE", seen, "SAMPLES", "0"], int))
+    assert int(figure) == pytest.approx(taken / rows, rel=0.5)

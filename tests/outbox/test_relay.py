@@ -104,6 +104,9 @@ def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa
         outbox.push(connection, "mine", id="mine", dedup=3600)
         outbox.push(connection, "newest", id="replaced", on_conflict="replace", dedup=3600)
         outbox.push(connection, "strict", id="strict", on_conflict="reject", dedup=3600)
+        for rule in ("keep", "replace", "reject"):
+            outbox.push(connection, rule, id=f"without a window, {rule}", on_conflict=rule)
+        outbox.push(connection, "twice", id="without a window, keep")
     with database.connect() as connection:
         rows = [_without_seq(row._asdict()) for row in connection.execute(outbox.table.select())]
 
@@ -112,9 +115,9 @@ def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa
             connection.execute(outbox.table.insert(), rows)
 
     relays = [OutboxRelay(engine, database) for _ in range(4)]
-    assert _moved(relays[0]) == 53
+    assert _moved(relays[0]) == 57
     again()
-    assert _moved(relays[1]) == 53  # while they are scheduled
+    assert _moved(relays[1]) == 57  # while they are scheduled
     engine.start()
     consumer = engine.consumer()
     held: list[shardq.Delivery] = []
@@ -123,16 +126,16 @@ def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa
         held.extend(consumer.claim(1000, wait=0))
         return len(held)
 
-    wait_until(lambda: claimed() >= 53, "all are leased")
+    wait_until(lambda: claimed() >= 56, "all are leased")
     again()
-    assert _moved(relays[2]) == 53  # while they are leased
+    assert _moved(relays[2]) == 57  # while they are leased
     consumer.ack(held)
     again()
-    assert _moved(relays[3]) == 53  # when they are done
+    assert _moved(relays[3]) == 57  # when they are done
     assert not any(relay.refused for relay in relays)
     stats = engine.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
-    assert len(held) == 53
+    assert len(held) == 56
 
 
 def _without_seq(row: dict[str, object]) -> dict[str, object]:

@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
                 ("due", models.BigIntegerField()),
                 ("record", models.BinaryField()),
                 ("on_conflict", models.CharField(max_length=8)),
-                ("dedup", models.BigIntegerField(null=True)),
+                ("dedup", models.BigIntegerField()),
                 ("created", models.BigIntegerField()),
                 ("moved", models.BigIntegerField(null=True)),
             ],
