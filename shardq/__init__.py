@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from shardq.model.record import Codec
-    from shardq.model.task import DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
+    from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
     from shardq.version import __version__
@@ -68,7 +68,7 @@ else:
         ),
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
-        "shardq.model.task": "DeadTask Delivery Outcome Receipt Task TaskInfo",
+        "shardq.model.task": "CancelledTag DeadTask Delivery Outcome Receipt Task TaskInfo",
         "shardq.producer.buffer": "Buffer Pending",
         "shardq.version": "__version__",
         "shardq.worker": "Backoff Bury NamedTask Pusher Retry Worker",
@@ -100,6 +100,7 @@ __all__ = [
     "Bury",
     "Retry",
     # values
+    "CancelledTag",
     "Codec",
     "DeadTask",
     "Delivery",

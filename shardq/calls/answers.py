@@ -1,4 +1,4 @@
-"""The status in front of the answers of all shard scripts."""
+"""The status in front of the answers of all shard scripts, and the sizes of the pages that they read."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def body(answer: list[Any]) -> list[Any]:
     if status == b"missing":
         raise Missing()
     raise ServerFault(f"a script answered {status!r}, which this version of shardq does not know")
+
+
+PAGE_BYTES = 1 << 20
+"""The bytes of records that a script reads at a time, which may have 1 MiB each."""
+
+FIRST_PAGE = 64
+"""The first page of records, whose sizes nobody knows yet."""
+
+
+def next_page(size: int, read: int, *, most: int) -> int:
+    """The size of the next page of records, after one of this size had so many bytes."""
+    return max(1, min(most, size * 4, size * PAGE_BYTES // max(1, read)))
 
 
 def nothing(answer: list[Any]) -> None:

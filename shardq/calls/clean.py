@@ -1,4 +1,4 @@
-"""dead, trim and purge: reads dead tasks (dead letters), and removes tasks in bulk."""
+"""dead, trim, purge and cancel_tag: reads dead tasks (dead letters), and removes tasks in bulk."""
 
 from __future__ import annotations
 
@@ -96,3 +96,31 @@ def purge(
 def _purged(answer: list[Any]) -> Purged:
     removed, left, due, dead = body(answer)
     return Purged(removed, left, due.decode(), dead.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class TagPage:
+    """A page of records that were looked at for a tag."""
+
+    cursor: str
+    """The cursor of the next page; '0' at the end."""
+    looked_at: int
+    bytes: int
+    """The bytes of the records, which the server read and did not send."""
+    cancelled: list[str]
+    running: list[str]
+
+
+def cancel_tag(keys: ShardKeys, epoch: int, tag: str, cursor: str, *, count: int, now_us: str = "") -> Call[TagPage]:
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, cursor, tag, count],
+        decode=_tag_page,
+        script=script("cancel_tag"),
+        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost),
+    )
+
+
+def _tag_page(answer: list[Any]) -> TagPage:
+    cursor, looked_at, size, cancelled, running = body(answer)
+    return TagPage(cursor.decode(), looked_at, size, [id.decode() for id in cancelled], [id.decode() for id in running])

@@ -52,7 +52,7 @@ _EVERYBODY = _CONNECTING | _role(
 )
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "")
-_BY_ID = _role("get cancel reschedule", "")
+_BY_ID = _role("get cancel cancel_tag reschedule", "")
 
 ROLES = {
     "producer": _EVERYBODY | _BY_ID | _role("push push_unique", ""),
@@ -107,12 +107,14 @@ example:
   redis-cli ACL SETUSER delays-dispatcher '>a long password'
 \b
 roles:
-  producer    pushes; looks for, cancels and reschedules tasks by id
+  producer    pushes; looks for, cancels and reschedules tasks by id;
+              cancels by tag
   worker      claims and settles tasks
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
   operator    stats, topics, shards, resize, expand, shrink, dead, requeue,
-              purge, pause, resume, limit, forward, get, cancel, reschedule
+              purge, pause, resume, limit, forward, get, cancel, cancel-tag,
+              reschedule
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

@@ -22,6 +22,7 @@ from shardq.cli.resize import expand, resize, shrink
 from shardq.cli.run import run
 from shardq.cli.shards import shards
 from shardq.cli.stats import stats
+from shardq.cli.tags import cancel_tag
 from shardq.cli.topics import limit, pause, purge, resume, topics
 from shardq.cli.words import in_options
 from shardq.errors import BadInput, ShardqError
@@ -63,7 +64,7 @@ def app() -> None:
 
 
 for command in (
-    *(demo, run, push, get, cancel, reschedule, forward, stats),
+    *(demo, run, push, get, cancel, cancel_tag, reschedule, forward, stats),
     *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, acl),
 ):
     app.add_command(command)

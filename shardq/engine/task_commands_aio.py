@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
 from shardq.engine.base import EngineBase
-from shardq.model.checks import due_spec
-from shardq.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.engine.tags import TagPages
+from shardq.model.checks import check_tag, due_spec
+from shardq.model.task import AsyncReceipt, CancelledTag, OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.operation import arun
 from shardq.producer import by_id, pushing
 from shardq.producer.durable import Durability
@@ -146,6 +147,25 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         checked_id(id)
         driver = await self._open_driver()
         return await arun(driver, by_id.cancel(self._map(), id))
+
+    async def cancel_tag(self, tag: str, *, progress: Callable[[CancelledTag], object] | None = None) -> CancelledTag:
+        """Removes all tasks with this tag that nobody holds: scheduled, ready and dead. The result is true if none of
+        them runs on, and tells those that do. ``progress`` is called with how far it came, many times a second.
+
+        No task that was pushed before the call is missed, also while shards are added or removed; one that is pushed
+        meanwhile may stay. There is no index of tags, so this looks at every task of the engine: its time is that of
+        all pending tasks, not of those with the tag. Counts may be low if answers were lost.
+
+        >>> if not (done := await engine.cancel_tag("user-42")):
+        ...     print(done.cancelled, "will not be delivered; these run:", done.running)
+        """
+        check_tag(tag)
+        driver = await self._open_driver()
+        pages = TagPages(self._map(), tag)
+        while await arun(driver, pages.following()):
+            if progress is not None:
+                progress(pages.so_far)
+        return pages.so_far
 
     async def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None

@@ -107,6 +107,24 @@ class Outcome(enum.StrEnum):
         return self in (Outcome.CANCELLED, Outcome.MOVED, Outcome.REQUEUED)
 
 
+class CancelledTag(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of ``cancel_tag``, or how far it came. True if none of the tag's tasks runs on.
+
+    >>> done = engine.cancel_tag("user-42")
+    >>> print(done.cancelled, "cancelled,", len(done.running), "run on, of", done.looked_at, "tasks looked at")
+    """
+
+    cancelled: int
+    """The tasks that will not be delivered any more."""
+    running: tuple[str, ...]
+    """The ids of those that were leased: they finish, and one that is retried runs again."""
+    looked_at: int
+    """The tasks whose tags were read, with this tag or without. One that is moved meanwhile may count twice."""
+
+    def __bool__(self) -> bool:
+        return not self.running
+
+
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one task at one instant.
 

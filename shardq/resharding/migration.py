@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from shardq.calls import resharding
+from shardq.calls.answers import FIRST_PAGE, next_page
 from shardq.calls.request import Command
 from shardq.calls.resharding import MovingTask
 from shardq.errors import ShardqError
@@ -33,9 +34,6 @@ that.
 
 Misplaced = tuple[int, str]
 """The shard where a task belongs, and its id."""
-
-FIRST_PAGE = 64
-"""The first page of records, whose sizes nobody knows yet."""
 
 
 class MoveTokens:
@@ -254,7 +252,7 @@ def _holds_misplaced(topology: Topology, source: ShardKeys) -> Operation[bool]:
         if page.cursor == "0":
             return False
         cursor = page.cursor
-        size = max(1, min(resharding.SCAN, size * 4, size * resharding.BATCH_BYTES // max(1, page.bytes)))
+        size = next_page(size, page.bytes, most=resharding.SCAN)
 
 
 def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -> Operation[bool]:

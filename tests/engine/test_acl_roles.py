@@ -81,6 +81,9 @@ def produces(engine: Engine) -> None:
     assert state_of(engine, id) == "scheduled"
     assert engine.cancel(id) == Outcome.CANCELLED
     assert state_of(engine, id) == "gone"
+    tagged = engine.push("x", delay=FAR_S, tags=["mine"])
+    assert engine.cancel_tag("mine").cancelled == 1
+    assert state_of(engine, tagged) == "gone"
     with contextlib.suppress(DurabilityUnavailable):  # there is no replica
         engine.push("x", delay=FAR_S, durability="replicated")
     engine.cancel(others[1])

@@ -34,6 +34,8 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("push_iter: None", lambda e: list(e.push_iter(None)), "tasks can't be NoneType"),
     ("push_iter: a batch of text", lambda e: list(e.push_iter([Task("x")], batch="9")), "batch='9'"),
     ("cancel: None", lambda e: e.cancel(None), "an id can't be NoneType"),
+    ("cancel_tag: a list", lambda e: e.cancel_tag(["a"]), r"a tag can't be \['a'\]; give a str"),
+    ("cancel_tag: with a topic", lambda e: e.cancel_tag("mail/a"), "the tag 'mail/a' has '/'"),
     ("get: bytes", lambda e: e.get(b"a"), "an id can't be bytes"),
     ("reschedule: no time", lambda e: e.reschedule("a"), "reschedule needs a time.*delay=0"),
     ("reschedule: text", lambda e: e.reschedule("a", delay="1"), "a delay can't be"),

@@ -12,10 +12,11 @@ from shardq.layout.topology import Limit
 from tests.lua.shard import EPOCH, NOW, State, T, meta, record
 
 A = record("a")
+TAGGED = record("a", tags=("tag",))
 
 FULL: State = {
     "meta": meta(wake_at=T + 500),
-    "task": dict.fromkeys(("due", "later", "ready", "stale", "leased", "lapsed", "dead", "mail/ready"), A)
+    "task": dict.fromkeys(("due", "later", "ready", "stale", "leased", "lapsed", "dead", "mail/ready"), TAGGED)
     | {"odd": "\x20"},
     "due": {"due": T - 5, "mail/due": T, "later": T + 1000, "stale": T + 2000},
     "ready/": ["stale", "odd", "ready"],
@@ -93,6 +94,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         clean.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
         clean.purge(keys, epoch, "", scope="topic", go_on=clean.START, now_us=NOW),
         clean.purge(keys, epoch, "mail", scope="all", go_on=clean.START, now_us=NOW),
+        *(clean.cancel_tag(keys, epoch, tag, "0", count=100, now_us=NOW) for tag in ("tag", "none")),
         resharding.reserve(keys, epoch, "n3", ["a", "b"], now_us=NOW),
         resharding.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"], now_us=NOW),
         resharding.put(keys, epoch, PARCELS, now_us=NOW),

@@ -38,9 +38,11 @@ def at(ms: int) -> str:
     return f"{(T + ms) * 1000}"
 
 
-def record(payload: str = "", *, max_attempts: int | None = None, nonce: int | None = None) -> str:
+def record(
+    payload: str = "", *, max_attempts: int | None = None, nonce: int | None = None, tags: tuple[str, ...] = ()
+) -> str:
     """The record of a raw payload."""
-    head = encode_head(max_attempts=max_attempts, nonce=nonce)
+    head = encode_head(max_attempts=max_attempts, nonce=nonce, tags=tags)
     stored: str = text(encode_record(RAW, payload.encode(), head))
     return stored
 

@@ -32,8 +32,8 @@ from tests.lua.test_contracts import CONTROL, KEYS
 LATER = at(10_000_000)
 
 READS = {
-    "EXISTS", "HEXISTS", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "LLEN", "LRANGE", "TIME", "ZCARD", "ZCOUNT",
-    "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
+    "EXISTS", "HEXISTS", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "INFO", "LLEN", "LRANGE", "TIME", "ZCARD",
+    "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
 }  # fmt: skip
 
 
@@ -123,6 +123,8 @@ def removes(call: Call[Any]) -> set[str]:
             return {id}
         case "settle", [_, _, _, 1, str(id), _]:
             return {id}
+        case "cancel_tag", [_, _, _, "tag", _]:
+            return {"due", "later", "stale", "ready", "mail/ready", "dead"}
         case "trim", _:
             return {"dead"}
         case "purge", [_, _, _, scope, *_]:

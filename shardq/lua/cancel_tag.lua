@@ -1,0 +1,81 @@
+-- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
+-- nobody holds. A record stays in its place through all changes of state, so no task is missed.
+-- USES: guard, begin, record
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 lease HASH
+-- KEYS 6 dead ZSET
+-- KEYS 7 why HASH
+-- KEYS 8 ghost HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 where to go on: the answer's, '0' to begin
+-- ARGV 4 tag
+-- ARGV 5 about how many to look at, up to 1,000
+-- RETURNS {'ok', where to go on, '0' at the end, looked at, bytes of records read, {id of a cancelled one, …}, {id of one
+--         that is running, …}} | {'stale', epoch} | {'missing'}
+-- ATOMIC one page; what is here from the first to the last is met at least once. A place in another process of the server
+--         says nothing here (a failover, a moved slot): the first page follows
+-- COST O(n log N), and all the bytes of their records
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+local from, seen_by = string.match(ARGV[3], '^(%d+)@?(%w*)$')
+if seen_by ~= run then from = '0' end
+-- a key of the wrong type fails here, before anything is removed
+redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[4])
+redis.call('HLEN', KEYS[5])
+redis.call('ZCARD', KEYS[6])
+redis.call('HLEN', KEYS[7])
+redis.call('HLEN', KEYS[8])
+local tag, cancelled, running = ARGV[4], {}, {}
+local function tagged(record)
+  local first, high, low = string.byte(record, 1, 3)
+  if not low or first % 16 < 8 then return false end
+  -- most heads do not have these letters anywhere, and need not be unpacked
+  if not string.find(string.sub(record, 4, 3 + high * 256 + low), tag, 1, true) then return false end
+  local known, head = parts_of(record)
+  if not known or not head or type(head.t) ~= 'table' then return false end
+  for _, each in ipairs(head.t) do
+    if each == tag then return true end
+  end
+  return false
+end
+local function cancel(ids)
+  if #ids == 0 then return end
+  local due, leased = redis.call('ZMSCORE', KEYS[3], unpack(ids)), redis.call('ZMSCORE', KEYS[4], unpack(ids))
+  local dead, going, ready = redis.call('ZMSCORE', KEYS[6], unpack(ids)), {}, {}
+  for i, id in ipairs(ids) do
+    if leased[i] and not due[i] then
+      running[#running + 1] = id
+    else
+      going[#going + 1], cancelled[#cancelled + 1] = id, id
+      if not due[i] and not dead[i] then ready[#ready + 1] = id end
+    end
+  end
+  if #going == 0 then return end
+  begin()
+  for _, id in ipairs(ready) do redis.call('HINCRBY', KEYS[8], id, 1) end
+  -- the records next: without them the ids are dropped wherever they still stand
+  redis.call('HDEL', KEYS[2], unpack(going))
+  redis.call('ZREM', KEYS[3], unpack(going))
+  redis.call('ZREM', KEYS[6], unpack(going))
+  redis.call('HDEL', KEYS[7], unpack(going))
+  redis.call('HDEL', KEYS[5], unpack(going))
+end
+local page = redis.call('HSCAN', KEYS[2], from, 'COUNT', ARGV[5])
+local found, bytes = {}, 0
+for i = 1, #page[2], 2 do
+  local id, record = page[2][i], page[2][i + 1]
+  bytes = bytes + #id + #record
+  if tagged(record) then
+    found[#found + 1] = id
+    if #found == 1000 then
+      cancel(found)
+      found = {}
+    end
+  end
+end
+cancel(found)
+return {'ok', page[1] == '0' and '0' or page[1] .. '@' .. run, #page[2] / 2, bytes, cancelled, running}

@@ -1,0 +1,81 @@
+"""cancel-tag: removes the tasks of a tag, tells what runs on, and ends in good order when it is interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, Task
+from tests.cli.shell import LONGEST_S, Shell
+from tests.support.states import FAR_S, put
+from tests.support.waiting import wait_until
+
+COUNT = 3000
+"""Many pages."""
+
+
+def test_tasks_of_a_tag(shardq: Shell, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S, tags=[f"user-{n % 2}"]) for n in range(10)])
+    done = shardq.run("cancel-tag", "user-1")
+    assert (done.code, done.lines, done.own_err) == (0, ["5 cancelled, 10 looked at"], "")
+    assert shardq.run("cancel-tag", "user-1", "--json").object == {
+        "tag": "user-1",
+        "cancelled": 0,
+        "running": [],
+        "looked_at": 5,
+        "whole": True,
+    }
+    assert engine.stats().scheduled == 5
+
+
+def test_one_that_runs(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    id = put(engine, "leased", tags=["user-1"])
+    engine.push("x", delay=FAR_S, tags=["user-1"])
+    done = shardq.run("cancel-tag", "user-1")
+    assert (done.code, done.lines) == (1, ["1 cancelled, 2 looked at"])
+    assert done.own_err == f"1 task is running: {id}\n"
+    again = shardq.run("cancel-tag", "user-1", "--json")
+    assert (again.code, again.object["running"]) == (1, [id])
+
+
+def test_what_is_no_tag(shardq: Shell, engine: Engine) -> None:
+    done = shardq.run("cancel-tag", "a/b")
+    assert (done.code, done.out) == (2, "")
+    assert "the tag 'a/b' has '/' at position 1" in done.err
+    assert shardq.run("cancel-tag").code == 2
+    assert engine.stats().scheduled == 0
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(shardq: Shell, own_server: Server, name: str, number: signal.Signals) -> None:
+    """The page under way is waited for. What it says was cancelled is gone, all else is there, and a second call
+    cancels the rest.
+    """
+    words = ("cancel-tag", "red", "--url", own_server.url, "--name", name)
+    with Engine(own_server.url, name=name, shards=4) as engine:
+        engine.push_many([Task(n, delay=FAR_S, tags=["red"]) for n in range(COUNT)])
+        own_server.ask("CLIENT", "PAUSE", 90_000, "WRITE")
+        process = shardq.start(*words)
+        wait_until(lambda: own_server.ask("INFO", "clients")["blocked_clients"], "it waits for the server", timeout=60)
+        process.send_signal(number)
+        own_server.ask("CLIENT", "UNPAUSE")
+        out, err = process.communicate(timeout=LONGEST_S)
+        assert process.returncode == 128 + number, (out, err)
+        assert f"ended by {number.name}; repeat it to cancel the rest" in err
+        cancelled = int(re.findall(r"^([\d,]+) cancelled, ", out)[0].replace(",", ""))
+        assert 0 < cancelled < COUNT
+        assert engine.stats().scheduled == COUNT - cancelled
+        assert shardq.run(*words).lines == [f"{COUNT - cancelled:,} cancelled, {COUNT - cancelled:,} looked at"]
+        assert engine.stats().scheduled == 0
+
+
+def test_on_a_terminal(shardq: Shell, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S, tags=["red"]) for n in range(100)])
+    done = shardq.on_terminal("cancel-tag", "red", columns=80, rows=24)
+    assert done.code == 0
+    assert [line for line in done.out.splitlines() if line][-1] == "100 cancelled, 100 looked at"

@@ -1,0 +1,131 @@
+"""tags= and cancel_tag: who has a tag is told wherever a task is seen, and goes with its tag, whatever its state."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from shardq import CancelledTag, Consumer, Engine, Outcome, Task
+from shardq.model.task import State
+from tests.support.states import FAR_S, STATES, claim, put, state_of
+from tests.support.waiting import wait_until
+
+
+def test_tags_travel_with_the_task(running: Engine, consumer: Consumer) -> None:
+    """With headers and an expiry, which the server writes into the same head."""
+    id = running.push("x", tags=["user-42", "ä b", "user-42"], headers={"k": "v"}, expires=FAR_S, max_attempts=3)
+    task = running.get(id)
+    assert task is not None
+    assert (task.tags, task.headers, task.max_attempts) == (("user-42", "ä b"), {"k": "v"}, 3)
+    [delivery] = claim(consumer, 1)
+    assert (delivery.tags, delivery.headers) == (("user-42", "ä b"), {"k": "v"})
+    consumer.bury(delivery, "of no use")
+    [dead] = running.dead()
+    assert dead.tags == ("user-42", "ä b")
+    plain = running.get(running.push("x", delay=FAR_S))
+    assert plain is not None
+    assert plain.tags == ()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_task_in_every_state(running: Engine, state: State) -> None:
+    id = put(running, state, id="mine", tags=["a", "b"])
+    other = running.push("other", delay=FAR_S, tags=["c", "ab"])
+    assert running.cancel_tag("c ").cancelled == 0
+    done = running.cancel_tag("b")
+    assert isinstance(done, CancelledTag)
+    assert done.looked_at == 2
+    if state == "leased":
+        assert (done.cancelled, done.running, bool(done)) == (0, (id,), False)
+        assert state_of(running, id) == "leased"
+    else:
+        assert (done.cancelled, done.running, bool(done)) == (1, (), True)
+        assert state_of(running, id) == "gone"
+        assert running.cancel(id) == Outcome.GONE
+    assert state_of(running, other) == "scheduled"
+
+
+def test_what_was_cancelled_is_not_delivered(running: Engine, consumer: Consumer) -> None:
+    tasks = [Task(n, delay=n % 3 * 0.05, topic="t" * (n % 2), tags=[f"tag{n % 4}", "all"]) for n in range(1200)]
+    running.pause("")
+    running.pause("t")
+    running.push_many(tasks)
+    wait_until(lambda: running.stats().ready == len(tasks), "all are ready")
+    done = running.cancel_tag("tag3")
+    assert (done.cancelled, done.running, done.looked_at) == (300, (), 1200)
+    running.resume("")
+    running.resume("t")
+    given = claim(consumer, 600) + claim(running.consumer("t"), 300)
+    assert sorted(delivery.payload for delivery in given) == [n for n in range(1200) if n % 4 != 3]
+    assert len(running.cancel_tag("all").running) == 900
+    assert consumer.claim(10) + running.consumer("t").claim(10) == []
+    stats = running.stats()
+    assert (stats.scheduled, stats.leased) == (0, 900)
+
+
+def test_none_has_the_tag(engine: Engine) -> None:
+    assert engine.cancel_tag("a") == CancelledTag(cancelled=0, running=(), looked_at=0)
+    engine.push("x", delay=FAR_S, id="a", headers={"a": "a"})
+    assert engine.cancel_tag("a") == CancelledTag(cancelled=0, running=(), looked_at=1)
+    assert engine.cancel_tag("a")
+
+
+def test_a_task_that_is_replaced_has_the_tags_of_its_last_push(engine: Engine) -> None:
+    engine.push("first", id="mine", delay=FAR_S, tags=["old"])
+    engine.push("second", id="mine", delay=FAR_S, tags=["new"], on_conflict="replace")
+    assert engine.cancel_tag("old").cancelled == 0
+    assert engine.cancel_tag("new").cancelled == 1
+
+
+def test_one_that_is_retried_runs_again_with_its_tags(running: Engine, consumer: Consumer) -> None:
+    id = put(running, "ready", tags=["a"])
+    [delivery] = claim(consumer, 1)
+    assert running.cancel_tag("a").running == (id,)
+    consumer.retry(delivery, delay=FAR_S)
+    assert running.cancel_tag("a").cancelled == 1
+    assert state_of(running, id) == "gone"
+
+
+def test_how_far_it_came(engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S, tags=["a"]) for n in range(3000)])
+    told: list[CancelledTag] = []
+    done = engine.cancel_tag("a", progress=told.append)
+    assert told[-1] == done
+    assert done.cancelled == 3000
+    assert len(told) > engine.topology.shards
+    for earlier, later in pairwise(told):
+        assert earlier.cancelled <= later.cancelled
+        assert earlier.looked_at <= later.looked_at
+
+
+def test_whoever_is_told_may_end_it(engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S, tags=["a"]) for n in range(3000)])
+    told: list[CancelledTag] = []
+
+    def enough(so_far: CancelledTag) -> None:
+        told.append(so_far)
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        engine.cancel_tag("a", progress=enough)
+    assert len(told) == 1
+    assert engine.cancel_tag("a").cancelled == 3000 - told[0].cancelled
+
+
+@pytest.mark.parametrize("payload", ["x" * 200_000, "x"])
+def test_large_payloads(engine: Engine, payload: str) -> None:
+    engine.push_many([Task(payload, delay=FAR_S, tags=["a"] if n % 2 else None) for n in range(200)])
+    done = engine.cancel_tag("a")
+    assert (done.cancelled, done.looked_at) == (100, 200)
+    assert engine.stats().scheduled == 100
+
+
+def test_in_a_buffer_and_by_name(engine: Engine, engines: Any) -> None:
+    send = engine.task(topic="mail")(len)
+    id = engines.done(send.options(delay=FAR_S, tags=["a"], window=60).push("x"))
+    task = engine.get(id)
+    assert task is not None
+    assert task.tags == ("a",)
+    assert engine.cancel_tag("a").cancelled == 1

@@ -1,0 +1,232 @@
+"""cancel_tag meets every task that was pushed before it while tasks move, to more shards and to fewer: stepped through
+request by request, and with a process that is stopped in the middle of a move.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+
+import pytest
+
+from shardq import Engine, Task
+from shardq.calls.resharding import MovingTask
+from shardq.engine.tags import TagPages
+from shardq.layout.keys import shard_keys
+from shardq.layout.topology import Topology
+from shardq.model.task import CancelledTag
+from shardq.operation import Operation
+from shardq.topology_cache import TopologyCache
+from tests.resharding.conftest import SHARDS
+from tests.resharding.migration import STAGES, Migration, Stage, moving_ids
+from tests.resharding.stepping import Stepped
+from tests.support.servers import Servers
+from tests.support.states import FAR_S, claim, state_of
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+
+MOVING = 12
+
+
+def all_pages(cache: TopologyCache, tag: str) -> Operation[CancelledTag]:
+    pages = TagPages(cache, tag)
+    while (yield from pages.following()):
+        pass
+    return pages.so_far
+
+
+def cancelling(migration: Migration) -> Stepped:
+    return Stepped("cancel_tag", all_pages(migration.cache(), "red"))
+
+
+def finish(migration: Migration, steps: Stepped) -> CancelledTag:
+    migration.step(steps, 500)
+    assert steps.done
+    assert isinstance(steps.result, CancelledTag), steps.result
+    return steps.result
+
+
+def changed(engine: Engine, shards: int) -> None:
+    """The new number is in force; there is no dispatcher, so nothing moves."""
+    (engine.expand if shards > engine.topology.shards else engine.shrink)(shards)
+
+
+def settled(engine: Engine) -> None:
+    engine.start()
+    assert engine.growth().wait(30), engine.growth().progress()
+    engine.stop()
+
+
+def pushed(engine: Engine, ids: list[str]) -> None:
+    """With the tag, and as many without."""
+    engine.push_many([Task(id, id=id, delay=FAR_S, tags=["red"]) for id in ids])
+    engine.push_many([Task(id, id=f"other-{id}", delay=FAR_S, tags=["redder"]) for id in ids])
+
+
+@pytest.fixture
+def ids(shards: int) -> list[str]:
+    """Some that the change moves, and as many that stay."""
+    before, after = Topology(epoch=1, shards=SHARDS), Topology(epoch=1, shards=shards)
+    staying = [id for n in range(1000) if before.shard_of(id := f"stayer{n}") == after.shard_of(id)]
+    return moving_ids(SHARDS, shards, MOVING) + staying[:MOVING]
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+def test_one_that_stands_still_while_all_moves(
+    engine: Engine, migration: Migration, shards: int, ids: list[str]
+) -> None:
+    requests, done, numbers = 0, False, [SHARDS, shards]
+    while not done:
+        engine.purge(everything=True)
+        pushed(engine, ids)
+        changed(engine, numbers[1])
+        steps = cancelling(migration)
+        migration.step(steps, requests)
+        done = steps.done
+        settled(engine)
+        outcome = finish(migration, steps)
+        assert (outcome.cancelled, outcome.running) == (len(ids), ()), f"after {requests} requests"
+        assert outcome.looked_at >= 2 * len(ids)
+        assert [id for id in ids if engine.get(id)] == []
+        assert engine.stats().scheduled == len(ids), "the others stay"
+        numbers.reverse()
+        requests += 2
+    assert requests > SHARDS
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_is_on_its_way(engine: Engine, migration: Migration, shards: int, ids: list[str], stage: Stage) -> None:
+    """Whoever moves it stands still at this point, for ever."""
+    pushed(engine, ids)
+    changed(engine, shards)
+    for id in ids[:MOVING]:
+        migration.bring(id, stage)
+        migration.bring(f"other-{id}", stage) if _moves(f"other-{id}", shards) else None
+    assert engine.cancel_tag("red").cancelled == len(ids)
+    settled(engine)
+    assert [id for id in ids if engine.get(id)] == []
+    assert engine.stats().scheduled == len(ids)
+
+
+def _moves(id: str, shards: int) -> bool:
+    return Topology(epoch=1, shards=SHARDS).shard_of(id) != Topology(epoch=1, shards=shards).shard_of(id)
+
+
+@pytest.mark.parametrize("shards", [7, 2])
+@pytest.mark.parametrize("requests", range(0, 12, 3))
+def test_a_task_that_is_taken_between_two_requests(
+    engine: Engine, migration: Migration, shards: int, ids: list[str], requests: int
+) -> None:
+    pushed(engine, ids)
+    changed(engine, shards)
+    steps = cancelling(migration)
+    migration.step(steps, requests)
+    left = [id for id in ids[:MOVING] if engine.get(id)]
+    for id in left:
+        migration.bring(id, "taken")
+    outcome = finish(migration, steps)
+    assert outcome.cancelled == len(ids)
+    assert [id for id in ids if engine.get(id)] == []
+
+
+@pytest.mark.parametrize("numbers", [[9], [2], [2, 9], [9, 3]])
+@pytest.mark.parametrize("requests", range(SHARDS))
+def test_while_the_number_changes(engine: Engine, migration: Migration, numbers: list[int], requests: int) -> None:
+    """What was ahead of it is then in shards that it left behind, or that it does not know."""
+    ids = engine.push_many([Task(n, delay=FAR_S, tags=["red"]) for n in range(200)])
+    others = engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
+    steps = cancelling(migration)
+    for number in numbers:
+        migration.step(steps, requests)
+        changed(engine, number)
+        settled(engine)
+    assert finish(migration, steps).cancelled == len(ids)
+    assert engine.stats().scheduled == len(others)
+
+
+def test_a_running_one_that_is_retried_and_moved_meanwhile_is_cancelled_there(
+    engine: Engine, migration: Migration
+) -> None:
+    [id] = moving_ids(SHARDS, 7)
+    engine.push("x", id=id, tags=["red"])
+    engine.start()
+    consumer = engine.consumer(lease=60)
+    [delivery] = claim(consumer, 1)
+    engine.stop()
+    changed(engine, 7)
+    steps = cancelling(migration)
+    migration.step(steps, SHARDS * 2)  # past the shard where it runs
+    consumer.retry(delivery, delay=FAR_S)
+    settled(engine)
+    outcome = finish(migration, steps)
+    assert (outcome.cancelled, outcome.running) in ((1, ()), (0, (id,)))
+    assert (state_of(engine, id) == "gone") == bool(outcome)
+
+
+def test_another_that_takes_the_id_keeps_its_place(engine: Engine, migration: Migration) -> None:
+    """However often it is replaced: a page looks, and removes, at one instant."""
+    ids = [f"n{n}" for n in range(100)]
+    engine.push_many([Task(0, id=id, delay=FAR_S, tags=["red"]) for id in ids])
+    steps = cancelling(migration)
+    for _ in range(SHARDS + 2):
+        engine.push_many([Task(1, id=id, delay=FAR_S, on_conflict="replace") for id in ids])
+        migration.step(steps, 1)
+    assert finish(migration, steps).cancelled < len(ids)
+    tasks = [engine.get(id) for id in ids]
+    assert [task for task in tasks if task is None or task.payload == 0] == []
+
+
+@pytest.mark.timeout(240)
+def test_a_migrator_that_is_stopped_in_the_middle_of_a_move(url: str, name: str, servers: Servers) -> None:
+    """A process, by SIGSTOP, while tasks that it took are in no shard: they are cancelled all the same."""
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(url, name=name, shards=2))
+        migrator = stack.enter_context(Worker("tests.support.dispatching", url, name, 2))
+        assert migrator.said()
+        tasks = engine.push_many([Task(n, delay=FAR_S, tags=["red" if n % 2 else "blue"]) for n in range(10_000)])
+        red, others = tasks[1::2], tasks[0::2]
+        on_its_way: set[str] = set()
+
+        def stopped_with_parcels() -> bool:
+            os.kill(migrator.pid, signal.SIGSTOP)
+            on_its_way.update(in_no_shard(servers, name, engine.topology))
+            if on_its_way & set(red):
+                return True
+            on_its_way.clear()
+            os.kill(migrator.pid, signal.SIGCONT)
+            if engine.growth().progress().done:
+                # it was too fast: back, and again
+                engine.resize(2 if engine.topology.shards == 8 else 8, rate=3000)
+            return False
+
+        stack.callback(lambda: os.kill(migrator.pid, signal.SIGCONT))
+        engine.resize(8, rate=3000)
+        wait_until(stopped_with_parcels, "it is stopped in the middle of a move", timeout=120)
+        outcome = engine.cancel_tag("red")
+        assert (outcome.cancelled, outcome.running) == (len(red), ())
+        assert recorded(servers, name, 8) & set(red) == set()
+        os.kill(migrator.pid, signal.SIGCONT)
+        assert engine.growth().wait(90), engine.growth().progress()
+        assert recorded(servers, name, 8) == set(others)
+        assert engine.stats().scheduled == len(others)
+        assert [id for id in on_its_way if engine.get(id)] == [id for id in on_its_way if id in set(others)]
+
+
+def in_no_shard(servers: Servers, name: str, topology: Topology) -> set[str]:
+    """The ids of the parcels that nobody has put where they go."""
+    found = set()
+    for keys in (shard_keys(name, shard) for shard in topology.span()):
+        for id in servers.ask(keys.slot, "HKEYS", keys.moved):
+            task = MovingTask(id.decode(), servers.ask(keys.slot, "HGET", keys.moved, id))
+            target = shard_keys(name, task.target)
+            if servers.ask(target.slot, "HEXISTS", target.staged, f"{task.id}|{task.number}"):
+                found.add(task.id)
+    return found
+
+
+def recorded(servers: Servers, name: str, shards: int) -> set[str]:
+    """The ids of all records."""
+    every = (shard_keys(name, shard) for shard in range(shards))
+    return {id.decode() for keys in every for id in servers.ask(keys.slot, "HKEYS", keys.task)}
