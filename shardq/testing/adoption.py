@@ -10,6 +10,7 @@ from shardq.calls.request import Command
 from shardq.engine.base import EngineBase
 from shardq.engine.options import Options
 from shardq.engine.parts import Parts, has_opened, refit
+from shardq.errors import InvalidOption
 from shardq.operation import Many, Operation, values
 from shardq.testing.virtual import VirtualPollers, VirtualTime
 from shardq.topology_cache import TopologyCache
@@ -42,6 +43,10 @@ class Adopted(Generic[E]):
         return has_opened(self.engine)
 
     def begin(self, parts: Parts, *, url: str, name: str, shards: int | None) -> None:
+        if self.engine in _adopted:
+            raise InvalidOption(
+                f"{self.engine!r} goes by a clock already: close() that before you adopt the engine again"
+            )
         options = dataclasses.replace(
             self.engine.options, url=url, name=name, shards=self.engine.options.shards if shards is None else shards
         )

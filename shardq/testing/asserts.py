@@ -177,6 +177,7 @@ def assert_pushed(
     __tracebackhide__ = True
     if due is not None and delay is not None:
         raise InvalidOption("give due or delay, not both")
+    _check(engine)
     states: tuple[State, ...] = ("scheduled", "ready")
     window = None
     if due is not None or delay is not None:
@@ -309,6 +310,7 @@ def _caught_up(engine: EngineBase) -> Operation[None]:
 
 def _asserted(engine: EngineBase, wanted: _Wanted) -> Any:
     __tracebackhide__ = True
+    _check(engine)
     patience_s = 0.0 if _is_virtual(engine) else PATIENCE_S
     return _judged(engine, _look(engine, wanted, patience_s=patience_s), partial(_present, wanted))
 
@@ -333,10 +335,10 @@ def _absent(wanted: _Wanted, seen: _Seen) -> None:
 def _judged(engine: EngineBase, steps: Callable[[], Operation[Any]], judge: Callable[[Any], Any]) -> Any:
     """Carries an operation out on either engine, and judges its result where the caller sees it."""
     __tracebackhide__ = True
+    _check(engine)
     if isinstance(engine, AsyncEngine):
         return _awaited(engine, steps, judge)
-    if not isinstance(engine, Engine):
-        raise InvalidOption(f"{engine!r} is no engine; give an Engine or an AsyncEngine")
+    assert isinstance(engine, Engine)
     if adopted_of(engine) is not None:
         engine.start()
     return judge(run(driver_of(engine), steps()))
@@ -348,6 +350,11 @@ async def _awaited(engine: AsyncEngine, steps: Callable[[], Operation[Any]], jud
         await engine.start()
     driver = await async_driver_of(engine)
     return judge(await arun(driver, steps()))
+
+
+def _check(engine: object) -> None:
+    if not isinstance(engine, Engine | AsyncEngine):
+        raise InvalidOption(f"{engine!r} is no engine; give an Engine or an AsyncEngine")
 
 
 def _now(engine: EngineBase) -> dt.datetime:

@@ -40,11 +40,12 @@ class BoundWorker:
         if self.hopeful is not None:
             self.hopeful |= shards
 
-    def claim(self) -> Operation[list[Job]]:
-        """Claims as many tasks as the worker handles at once."""
+    def claim(self, names: set[str]) -> Operation[list[Job]]:
+        """Claims as many tasks as the worker handles at once. Adds the name of its consumer to ``names``."""
         if self._claims is None:
             self._plan = plan_of(self.worker)
             self._claims = planned_claims(self.engine, self._plan)
+            names.add(self._claims.name)
         claims = self._claims
         topology = claims.cache.topology
         if topology.epoch != self._epoch:

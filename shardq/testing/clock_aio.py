@@ -278,11 +278,7 @@ class AsyncClockCommands(ABC):
         """Claims and handles once. Returns True if there was something."""
         adopted = next(each for each in self._adopted if each.engine is bound.engine)
         driver = await self._driver(adopted)
-        adopted.pollers.quiet = True  # these leases end before time moves
-        try:
-            jobs = await arun(driver, bound.claim())
-        finally:
-            adopted.pollers.quiet = False
+        jobs = await arun(driver, bound.claim(adopted.pollers.handlers))
         if not jobs:
             return False
         ended: list[tuple[Job, Settlement]] = []

@@ -278,11 +278,7 @@ class ClockCommands(ABC):
         """Claims and handles once. Returns True if there was something."""
         adopted = next(each for each in self._adopted if each.engine is bound.engine)
         driver = self._driver(adopted)
-        adopted.pollers.quiet = True  # these leases end before time moves
-        try:
-            jobs = run(driver, bound.claim())
-        finally:
-            adopted.pollers.quiet = False
+        jobs = run(driver, bound.claim(adopted.pollers.handlers))
         if not jobs:
             return False
         ended: list[tuple[Job, Settlement]] = []

@@ -105,7 +105,7 @@ def _as_dict(answer: Any) -> dict[Any, Any]:
 def table(tasks: Sequence[StoredTask], now: dt.datetime) -> str:
     """The tasks as a table, with their due times from now."""
     if not tasks:
-        return "the engine has no tasks"
+        return "no tasks"
     rows = [("state", "due", "topic", "payload", "id")]
     rows += [
         (task.state, _due(task, now), task.topic or '""', _short(task.payload), task.id) for task in tasks[:MOST_SHOWN]

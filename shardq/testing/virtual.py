@@ -84,8 +84,8 @@ class VirtualPollers:
         """The driver of the engine, once that was opened."""
         self.arrived: set[int] = set()
         """Shards in which something became ready, until somebody takes them out."""
-        self.quiet = False
-        """True while claims are made whose leases end before time moves: they change no instant."""
+        self.handlers: set[str] = set()
+        """The consumers of bound workers. Their leases end before time moves: they change no instant."""
         self._caller = secrets.token_hex(6)
         self._topics: dict[int, list[str]] = {}
         self._next_us: dict[int, int | None] = {}
@@ -115,8 +115,12 @@ class VirtualPollers:
             words = list(request.words)
             words[place] = str(self.time.now_us)
             request.words = words
-        if name not in CHANGES_NO_INSTANT and not self.quiet and not _only_acks(request):
+        if name not in CHANGES_NO_INSTANT and not _only_acks(request) and not self._handles(request):
             self._touched.add(request.slot)
+
+    def _handles(self, call: Call[Any]) -> bool:
+        """True for a claim of a bound worker. Its token is the consumer's name and a number."""
+        return call.script.name == "claim" and str(call.words[5]).rpartition(":")[0] in self.handlers
 
     # ---- dispatching
 

@@ -296,6 +296,7 @@ def test_due_tasks_are_there_for_whoever_claims(clock: Clock, engine: shardq.Eng
 def test_start_runs_no_thread(clock: Clock, engine: shardq.Engine) -> None:
     before = set(threading.enumerate())
     engine.start()
+    assert engine.stats().scheduled == 0
     assert {thread for thread in set(threading.enumerate()) - before if "poller" in thread.name} == set()
     engine.push("hi", delay=60)
     clock.advance(minutes=1)
@@ -355,14 +356,16 @@ def test_an_engine_of_the_program_is_given_back_as_it_was(url: str, name: str) -
     engine = shardq.Engine(url, name=name, shards=2)
     with Clock(url) as clock:
         assert clock.adopt(engine) is engine
+        with pytest.raises(shardq.InvalidOption, match="goes by a clock already"):
+            clock.adopt(engine)
         assert engine.name != name
         engine.push("in the test", delay=60)
         clock.advance(minutes=2)
         shardq.testing.assert_ready(engine, "in the test")
-        with pytest.raises(shardq.InvalidOption, match="open"):
-            clock.adopt(engine)
     assert (engine.name, engine.options.shards) == (name, 2)
     with engine:
+        with Clock(url) as clock, pytest.raises(shardq.InvalidOption, match="is open"):
+            clock.adopt(engine)
         assert engine.stats().scheduled + engine.stats().ready == 0
         engine.push("in earnest", delay=60)
         assert engine.stats().scheduled == 1
