@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         ServerTooOld,
         SettleError,
         ShardqError,
+        SpoolFault,
+        SpoolFull,
         TooManyOpenFiles,
         Unanswered,
         Unavailable,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
+    from shardq.spool.stats import SpoolStats
     from shardq.version import __version__
     from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Worker
 else:
@@ -64,12 +67,13 @@ else:
             "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
             "InvalidTopic InvalidUrl LeaseLost NaiveDatetime NotReplicated OutOfMemory PayloadNotDecodable "
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
-            "ShardqError TooManyOpenFiles Unanswered Unavailable"
+            "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable"
         ),
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
         "shardq.model.task": "CancelledTag DeadTask Delivery Outcome Receipt Task TaskInfo",
         "shardq.producer.buffer": "Buffer Pending",
+        "shardq.spool.stats": "SpoolStats",
         "shardq.version": "__version__",
         "shardq.worker": "Backoff Bury NamedTask Pusher Retry Worker",
         "shardq.worker.aio": "AsyncWorker",
@@ -109,6 +113,7 @@ __all__ = [
     "Progress",
     "Receipt",
     "ShardStats",
+    "SpoolStats",
     "Stats",
     "Task",
     "TaskInfo",
@@ -142,6 +147,8 @@ __all__ = [
     "Conflict",
     "ChangeUnderWay",
     "LeaseLost",
+    "SpoolFault",
+    "SpoolFull",
     "PayloadNotDecodable",
     "EmbeddedFault",
     "EngineClosed",

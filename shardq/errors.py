@@ -29,6 +29,8 @@
     ├── Conflict                         the id is taken and on_conflict="reject"
     ├── ChangeUnderWay               another change of the number of shards has been announced
     ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
+    ├── SpoolFault                       the file of spool= can't be used: broken, of another engine, its disk full
+    │   └── SpoolFull                    it holds as much as spool_bytes= allows
     ├── PayloadNotDecodable              a stored payload that its codec cannot read
     ├── EmbeddedFault                    the embedded server could not be found, started or reached
     └── EngineClosed                     used after close(), in another event loop, or after a fork
@@ -140,6 +142,9 @@ class TooManyOpenFiles(Unavailable):
 
 class Unanswered(ServerFault):
     """The call was sent and its answer lost, and no later try was answered either: its effect is unknown."""
+
+    last: ShardqError | None = None
+    """The error that the last try met."""
 
 
 class OutOfMemory(ServerFault):
@@ -324,6 +329,21 @@ class PayloadNotDecodable(ShardqError):
     ... except shardq.PayloadNotDecodable as error:
     ...     print(error)                # pushed with another codec=
     """
+
+
+class SpoolFault(ShardqError):
+    """The file of ``spool=`` can't be used: it is broken, belongs to another engine, or its disk is full. What raised
+    this was not spooled.
+
+    >>> try:
+    ...     engine.push({"order": 42})
+    ... except shardq.SpoolFault as error:
+    ...     print(error)                # neither Redis nor the spool has it
+    """
+
+
+class SpoolFull(SpoolFault):
+    """The spool holds as many bytes as ``spool_bytes=`` allows. What raised this was not spooled."""
 
 
 class EmbeddedFault(ShardqError):

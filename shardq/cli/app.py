@@ -21,6 +21,7 @@ from shardq.cli.push.command import push
 from shardq.cli.resize import expand, resize, shrink
 from shardq.cli.run import run
 from shardq.cli.shards import shards
+from shardq.cli.spool import spool
 from shardq.cli.stats import stats
 from shardq.cli.tags import cancel_tag
 from shardq.cli.topics import limit, pause, purge, resume, topics
@@ -65,7 +66,7 @@ def app() -> None:
 
 for command in (
     *(demo, run, push, get, cancel, cancel_tag, reschedule, forward, stats),
-    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, acl),
+    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, spool, acl),
 ):
     app.add_command(command)
 

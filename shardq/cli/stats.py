@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,9 +17,12 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
+from shardq.cli.spool import opened_spool
+from shardq.cli.spool import shown as shown_spool
 from shardq.cli.words import in_options
-from shardq.engine import Stats
+from shardq.engine import Engine, Stats
 from shardq.engine.stats import OVERDUE_S
+from shardq.spool.stats import problems as problems_of_spool
 
 
 @click.command(
@@ -29,6 +33,7 @@ example:
   shardq stats --watch 1
   shardq stats --json | jq .scheduled
   shardq stats > /dev/null || echo "not well"
+  shardq stats --spool /var/lib/shop/orders.spool
 \b
 exit codes:
   0  all is well
@@ -37,21 +42,36 @@ exit codes:
      (maxmemory-policy); ready tasks, as of paused topics, do not count""".replace("OVERDUE", f"{OVERDUE_S:g}"),
 )
 @click.option("--watch", metavar="TIME", callback=read_by(seconds), help="Look again every so often, until Ctrl-C.")
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also show what waits in this file of a producer's spool=.",
+)
 @shared
 @pass_given
-def stats(given: Given, watch: float | None) -> int:
+def stats(given: Given, watch: float | None, spool: Path | None) -> int:
     """Show how many tasks each shard has in each state, and in total; exit 1 when something is wrong."""
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
     with opened(given) as engine, ExitStack() as stack:
-        seen = engine.stats()
+        seen = _seen(engine, spool)
         show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty())
         while True:
             show(seen)
             if watch is None:
                 return 0 if seen.healthy else 1
             time.sleep(watch)
-            seen = engine.stats()
+            seen = _seen(engine, spool)
+
+
+def _seen(engine: Engine, spool: Path | None) -> Stats:
+    seen = engine.stats()
+    if spool is None:
+        return seen
+    with opened_spool(spool) as file:
+        gauge = file.stats()
+    problems = (*seen.problems, *problems_of_spool(gauge))
+    return msgspec.structs.replace(seen, spool=gauge, problems=problems, healthy=not problems)
 
 
 def _shower(given: Given, first: Stats, stack: ExitStack, *, live: bool) -> Callable[[Stats], None]:
@@ -66,6 +86,8 @@ def _shower(given: Given, first: Stats, stack: ExitStack, *, live: bool) -> Call
     def once(seen: Stats) -> None:
         print_shards(seen, *columns)
         say(_where(seen) + _unconfirmed(seen))
+        if seen.spool is not None:
+            say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
         for said in (*seen.warnings, *seen.problems):
             complain(in_options(said))
 

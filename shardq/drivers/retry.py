@@ -131,13 +131,16 @@ class RetryingCall(Generic[T]):
 
     def _told(self, fault: Fault, node: str) -> ShardqError:
         verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
+        error = fault.error(explained(fault, node, f"{verb} was not done", self._retry_for_s))
         if self.call.in_doubt:
-            return Unanswered(
+            unanswered = Unanswered(
                 f"{verb} was sent to {node}, its answer was lost, and no later try within "
                 f"{self._retry_for_s:g} s was answered either (last: {fault.text}); it may or may not have "
                 "happened: look, or repeat it where that is safe"
             )
-        return fault.error(explained(fault, node, f"{verb} was not done", self._retry_for_s))
+            unanswered.last = error
+            return unanswered
+        return error
 
 
 def backoff_s(tries: int, chance: float) -> float:

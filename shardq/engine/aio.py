@@ -6,6 +6,7 @@ Pollers are threads for both: they sleep exactly, whatever the event loop is bus
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Self
@@ -25,7 +26,7 @@ from shardq.engine.operator_commands_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.task_commands_aio import AsyncTaskCommands
 from shardq.engine.thread_work import Threads
-from shardq.errors import EngineClosed
+from shardq.errors import EngineClosed, ServerFault
 from shardq.model.task import Receipt
 from shardq.producer import pushing
 from shardq.producer.durable import Durability, check_durability, push_durably
@@ -66,7 +67,11 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         >>> await engine.open()
         """
         async with self._here():
-            await self._open()
+            try:
+                await self._open()
+            except ServerFault as exc:
+                if not self._can_spool(exc):
+                    raise
         return self
 
     def _here(self) -> asyncio.Lock:
@@ -88,6 +93,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     async def _open(self) -> AsyncDriver:
         self._closed = False
         if self._driver is None:
+            if self._spool is not None:
+                await thread_work.start(self._spool.resume)
             # In a thread: starting an embedded server can take a moment.
             settings, self._embedded = await thread_work.make(self._entered, self._not_entered)
             driver = self._parts.async_driver(settings)
@@ -144,6 +151,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         wakeups, self._wakeups = self._wakeups, None
         threads, self._threads = self._threads, None
         server, self._embedded = self._embedded, None
+        spool = self._spool
 
         def end() -> None:
             if dispatcher is not None:
@@ -152,6 +160,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
                 wakeups.close()
             if threads is not None:
                 threads.close()
+            if spool is not None:
+                spool.close()
             if server is not None:
                 server.leave()
 
@@ -207,7 +217,10 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         driver = self._driver
         if driver is None:
             self._check_not_closed()
+            began = time.monotonic()
             async with self._here():
+                if self._driver is None and self._spool is not None:
+                    self._spool.check_since(began)
                 driver = await self._open()
         return driver
 

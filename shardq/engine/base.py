@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import secrets
 import socket
 from collections import Counter
@@ -30,6 +31,7 @@ from shardq.engine.options import (
     DEFAULT_DEAD_COUNT,
     DEFAULT_NAME,
     DEFAULT_SHARDS,
+    DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
     Options,
     lease_ms,
@@ -50,6 +52,8 @@ from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.spool.spool import Spool
+    from shardq.spool.stats import SpoolStats
     from shardq.worker.base import Plan
     from shardq.worker.processor import Processor
 
@@ -75,6 +79,8 @@ class EngineBase:
         connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S,
         protocol: int = 3,
         fsync: embedded.Fsync = "everysec",
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = DEFAULT_SPOOL_BYTES,
     ) -> None:
         """Checks its arguments; connects later.
 
@@ -83,6 +89,10 @@ class EngineBase:
         seconds for which a call is retried, through failovers, moving slots and loading servers. ``max_attempts`` holds
         for tasks that bring no limit of their own. Dead tasks are kept for ``dead_age`` seconds, ``dead_count`` at
         most. ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
+
+        ``spool``: a file that takes pushes, cancels and reschedules while no server can be reached, at most
+        ``spool_bytes`` of them. They are acknowledged as spooled, and replayed when a server is back, also by another
+        process. A durable push is never spooled.
         """
         self.options = Options.checked(
             url,
@@ -105,6 +115,7 @@ class EngineBase:
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
+        self._spool = self._spool_at(spool, spool_bytes)
         self._forked()
         forks.watch(self, type(self)._forked)
 
@@ -119,6 +130,17 @@ class EngineBase:
         self._processors: WeakSet[Processor] = WeakSet()
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays of this process, which ``stats`` tells of."""
+
+    def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
+        if path is None:
+            return None
+        from shardq.spool.spool import Spool  # here: it brings sqlite3
+
+        return Spool(path, self.options, limit=limit)
+
+    def _can_spool(self, error: ShardqError) -> bool:
+        """True if the engine can be used without the servers for now, as they can't be reached and it has a spool."""
+        return self._spool is not None and self._spool.takes(error)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._cache.topology.shards} shards" if self._cache else "not open yet"
@@ -288,6 +310,7 @@ class EngineBase:
         subscriber: Subscriber | None,
         server: str,
         connections: dict[str, ConnectionCounts],
+        spool: SpoolStats | None,
     ) -> Stats:
         dispatcher = self._dispatcher
         reports = dispatcher.reports() if dispatcher else {}
@@ -306,4 +329,5 @@ class EngineBase:
             processors=list(self._processors),
             connections=connections,
             relays=tuple(relay.stats() for relay in list(self.relays)),
+            spool=spool,
         )

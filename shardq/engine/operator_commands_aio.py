@@ -27,6 +27,7 @@ from shardq.producer import by_id
 from shardq.resharding.handle_aio import AsyncGrowth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
+from shardq.spool import aio as spool
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
@@ -202,4 +203,5 @@ class AsyncOperatorCommands(EngineBase, ABC):
             subscriber=self._present_subscriber(),
             server=driver.server_version,
             connections=driver.connections(),
+            spool=await spool.stats(self._spool),
         )

@@ -27,6 +27,7 @@ from shardq.producer import by_id
 from shardq.resharding.handle_sync import Growth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
+from shardq.spool import sync as spool
 
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
@@ -202,4 +203,5 @@ class OperatorCommands(EngineBase, ABC):
             subscriber=self._present_subscriber(),
             server=driver.server_version,
             connections=driver.connections(),
+            spool=spool.stats(self._spool),
         )

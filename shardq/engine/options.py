@@ -35,6 +35,10 @@ STATS_TIMEOUT_S = 3.0
 """The timeout for each shard: stats report a failover instead of waiting for its end."""
 
 DEFAULT_LEASE_S = 30.0
+
+DEFAULT_SPOOL_BYTES = 256 << 20
+"""A million ordinary commands."""
+
 ENVIRONMENT = "SHARDQ_URL"
 
 

@@ -14,6 +14,8 @@ from shardq.drivers.router import ConnectionCounts
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
+from shardq.spool.stats import SpoolStats
+from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
@@ -140,6 +142,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Node → the writes that a failover could lose. Nodes that could not be asked are not among them."""
     relays: tuple[RelayStats, ...]
     """The outbox relays of this process that move rows to this engine."""
+    spool: SpoolStats | None = None
+    """The commands that wait in the file of ``spool=``; None for an engine without one."""
 
 
 UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
@@ -182,12 +186,14 @@ def stats_of(
     processors: Iterable[Processor],
     connections: Mapping[str, ConnectionCounts],
     relays: tuple[RelayStats, ...],
+    spool: SpoolStats | None,
 ) -> Stats:
     topology = cache.topology
     advised = list(advised)
     problems = (
         *_problems(shards, reports, failing_routes, processors, relays),
         *(each.text for each in advised if each.lost),
+        *(problems_of_spool(spool) if spool is not None else ()),
     )
     return Stats(
         name=cache.name,
@@ -214,6 +220,7 @@ def stats_of(
         connections=connections,
         replication=replication,
         relays=relays,
+        spool=spool,
     )
 
 

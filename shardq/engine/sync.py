@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
@@ -14,6 +15,7 @@ from shardq.engine import advice
 from shardq.engine.operator_commands_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.task_commands_sync import TaskCommands
+from shardq.errors import ServerFault
 from shardq.model.checks import check_seconds
 from shardq.model.task import Receipt
 from shardq.producer import pushing
@@ -56,7 +58,20 @@ class Engine(TaskCommands, OperatorCommands):
         """
         with self._lock:
             self._closed = False
+            try:
+                self._connect()
+            except ServerFault as exc:
+                if not self._can_spool(exc):
+                    raise
+        return self
+
+    def _connect(self) -> Driver:
+        began = time.monotonic()
+        with self._lock:
             if self._driver is None:
+                if self._spool is not None:
+                    self._spool.check_since(began)
+                    self._spool.resume()
                 settings, self._embedded = self._entered()
                 driver = self._parts.driver(settings)
                 try:
@@ -68,7 +83,7 @@ class Engine(TaskCommands, OperatorCommands):
                     self._leave()
                     raise
                 self._driver = driver
-        return self
+            return self._driver
 
     def close(self) -> None:
         """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
@@ -87,6 +102,8 @@ class Engine(TaskCommands, OperatorCommands):
                 subscriber.close()
             if driver is not None:
                 driver.close()
+            if self._spool is not None:
+                self._spool.close()
             self._leave()
 
     def __enter__(self) -> Self:
@@ -132,9 +149,7 @@ class Engine(TaskCommands, OperatorCommands):
         driver = self._driver
         if driver is None:
             self._check_not_closed()
-            self.open()
-            driver = self._driver
-            assert driver is not None, "open() makes a driver or raises"
+            driver = self._connect()
         return driver
 
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
@@ -154,9 +169,12 @@ class Engine(TaskCommands, OperatorCommands):
         ...     pending = buffer.push({"order": 42}, delay=60)
         """
         check_seconds(linger, "linger", most=60)
-        self._open_driver()
+        if self._spooler is None:
+            self._open_driver()
 
         def send(entries: Entries) -> list[Receipt]:
+            if self._spooler is not None:
+                return self._spooler.push(entries, BATCH)
             driver = self._open_driver()
             return operation.run(driver, pushing.push(self._map(), self._packer, entries, most=BATCH))
 

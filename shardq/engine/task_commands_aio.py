@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
@@ -22,6 +23,7 @@ from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.spool.spooling_aio import AsyncSpooler
 
 
 class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
@@ -32,6 +34,15 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
     @abstractmethod
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
+
+    @cached_property
+    def _spooler(self) -> AsyncSpooler | None:
+        """Carries out commands if the engine has a spool."""
+        if self._spool is None:
+            return None
+        from shardq.spool.spooling_aio import AsyncSpooler  # here: it brings sqlite3
+
+        return AsyncSpooler(self._spool, self._packer, self._open_driver, self._map)
 
     # ---- pushing
 
@@ -64,6 +75,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         ("fsynced") have the task, else raises NotReplicated; where there are none, raises DurabilityUnavailable, with
         nothing stored.
 
+        An engine with a ``spool=`` keeps the push there while no server can be reached: the receipt's outcome is
+        "spooled". But never a durable one.
+
         >>> await engine.push({"order": 42}, delay=1800)
         >>> await engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
         >>> await engine.push({"user": 42}, delay=3600, window=600, tags=["user-42"])
@@ -89,6 +103,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         if durability is not None:
             [receipt] = await self._push_durably(entries, durability)
             return receipt
+        if self._spooler is not None:
+            return await self._spooler.push_one(entries)
         driver = await self._open_driver()
         return await arun(driver, pushing.push_one(self._map(), self._packer, entries))
 
@@ -105,6 +121,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         entries = self._packed_many(tasks, batch)
         if durability is not None:
             return await self._push_durably(entries, durability, batch)
+        if self._spooler is not None:
+            return await self._spooler.push(entries, batch)
         driver = await self._open_driver()
         return await arun(driver, pushing.push(self._map(), self._packer, entries, most=batch))
 
@@ -121,6 +139,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         check_batch(batch)
         source = each_task(tasks)
+        if self._spooler is not None:
+            async for stored in self._spooler.push_iter(source, batch):
+                if stored:
+                    yield stored
+            return
         driver = await self._open_driver()
         stream = Stream(self._map(), self._packer, source, batch)
         async for sent, result in driver.call_all(stream.calls()):
@@ -139,12 +162,15 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     # ---- by id
 
     async def cancel(self, id: str) -> Outcome:
-        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost.
+        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost. Spooled:
+        it is tried when a server can be reached again.
 
         >>> if await engine.cancel(id):
         ...     print("it will not be delivered")
         """
         checked_id(id)
+        if self._spooler is not None:
+            return await self._spooler.cancel(id)
         driver = await self._open_driver()
         return await arun(driver, by_id.cancel(self._map(), id))
 
@@ -171,13 +197,15 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
         """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
-        lost.
+        lost. Spooled: it is tried when a server can be reached again.
 
         >>> await engine.reschedule(id, delay=60)
         <Outcome.MOVED: 'moved'>
         """
         checked_id(id)
         due = moved_due(delay, at)
+        if self._spooler is not None:
+            return await self._spooler.reschedule(id, due)
         driver = await self._open_driver()
         return await arun(driver, by_id.reschedule(self._map(), id, due))
 

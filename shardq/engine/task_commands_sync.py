@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
@@ -22,6 +23,7 @@ from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
+    from shardq.spool.spooling_sync import Spooler
 
 
 class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
@@ -32,6 +34,15 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
     @abstractmethod
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
+
+    @cached_property
+    def _spooler(self) -> Spooler | None:
+        """Carries out commands if the engine has a spool."""
+        if self._spool is None:
+            return None
+        from shardq.spool.spooling_sync import Spooler  # here: it brings sqlite3
+
+        return Spooler(self._spool, self._packer, self._open_driver, self._map)
 
     # ---- pushing
 
@@ -64,6 +75,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ("fsynced") have the task, else raises NotReplicated; where there are none, raises DurabilityUnavailable, with
         nothing stored.
 
+        An engine with a ``spool=`` keeps the push there while no server can be reached: the receipt's outcome is
+        "spooled". But never a durable one.
+
         >>> engine.push({"order": 42}, delay=1800)
         >>> engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
         >>> engine.push({"user": 42}, delay=3600, window=600, tags=["user-42"])
@@ -89,6 +103,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         if durability is not None:
             [receipt] = self._push_durably(entries, durability)
             return receipt
+        if self._spooler is not None:
+            return self._spooler.push_one(entries)
         driver = self._open_driver()
         return run(driver, pushing.push_one(self._map(), self._packer, entries))
 
@@ -105,6 +121,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         entries = self._packed_many(tasks, batch)
         if durability is not None:
             return self._push_durably(entries, durability, batch)
+        if self._spooler is not None:
+            return self._spooler.push(entries, batch)
         driver = self._open_driver()
         return run(driver, pushing.push(self._map(), self._packer, entries, most=batch))
 
@@ -121,6 +139,11 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         check_batch(batch)
         source = each_task(tasks)
+        if self._spooler is not None:
+            for stored in self._spooler.push_iter(source, batch):
+                if stored:
+                    yield stored
+            return
         driver = self._open_driver()
         stream = Stream(self._map(), self._packer, source, batch)
         for sent, result in driver.call_all(stream.calls()):
@@ -139,12 +162,15 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     # ---- by id
 
     def cancel(self, id: str) -> Outcome:
-        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost.
+        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost. Spooled:
+        it is tried when a server can be reached again.
 
         >>> if engine.cancel(id):
         ...     print("it will not be delivered")
         """
         checked_id(id)
+        if self._spooler is not None:
+            return self._spooler.cancel(id)
         driver = self._open_driver()
         return run(driver, by_id.cancel(self._map(), id))
 
@@ -171,13 +197,15 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
         """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
-        lost.
+        lost. Spooled: it is tried when a server can be reached again.
 
         >>> engine.reschedule(id, delay=60)
         <Outcome.MOVED: 'moved'>
         """
         checked_id(id)
         due = moved_due(delay, at)
+        if self._spooler is not None:
+            return self._spooler.reschedule(id, due)
         driver = self._open_driver()
         return run(driver, by_id.reschedule(self._map(), id, due))
 

@@ -253,6 +253,23 @@ def encoded_payload(record: bytes) -> bytes:
     return _parts(record)[2]
 
 
+def dated(record: bytes, began_ms: int) -> bytes:
+    """The same record, whose expiry is an instant: one that counts from the push, which began then, is added up."""
+    if not record[0] & _HEADED:
+        return record
+    head = _parts(record)[1]
+    if head is None or head.x is None or head.x > 0:
+        return record
+    head.x = began_ms - head.x
+    encoded, start = _encode_head(head), 3
+    return (
+        record[:1]
+        + len(encoded).to_bytes(2, "big")
+        + encoded
+        + record[start + int.from_bytes(record[1:start], "big") :]
+    )
+
+
 def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
     """Codec number, head, encoded payload."""
     if not record or record[0] >> 4 != VERSION:

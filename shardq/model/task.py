@@ -47,8 +47,8 @@ class Task(TaskOptions, frozen=True):
 class Receipt(str):
     """The id of a pushed task, and what the push did: a str with two more attributes.
 
-    ``outcome`` is pushed, replaced, kept (the id was taken, and ``state`` says where its task is) or seen (its dedup
-    window is open and its task was pushed before).
+    ``outcome`` is pushed, replaced, kept (the id was taken, and ``state`` says where its task is), seen (its dedup
+    window is open and its task was pushed before) or spooled (Redis can't be reached, and ``spool=`` keeps the push).
 
     >>> receipt = engine.push({"order": 42}, id="order-42")
     >>> receipt, receipt.outcome
@@ -58,12 +58,12 @@ class Receipt(str):
     # A dict for each would be half of the work of making receipts, and of throwing them away.
     __slots__ = ()
 
-    outcome: Literal["pushed", "replaced", "kept", "seen"] = "pushed"
+    outcome: Literal["pushed", "replaced", "kept", "seen", "spooled"] = "pushed"
     state: State | None = None
 
     @classmethod
     def of(cls, id: str, answer: str) -> Receipt:
-        """From the answer of push_unique: pushed, replaced, seen or kept:STATE."""
+        """From the answer of push_unique: pushed, replaced, seen or kept:STATE. Or from the spool's: spooled."""
         if answer == "pushed":
             return cls(id)
         receipt = _OtherReceipt(id)
@@ -87,7 +87,8 @@ AsyncReceipt = Coroutine[Any, Any, Receipt]
 
 
 class Outcome(enum.StrEnum):
-    """The outcome of a command given by id. True only when it did what was asked.
+    """The outcome of a command given by id. True only when it did what was asked; a spooled one will be carried out
+    when Redis is back, with an outcome that nobody knows yet, and is not true.
 
     >>> bool(shardq.Outcome.CANCELLED), bool(shardq.Outcome.RUNNING)
     (True, False)
@@ -102,6 +103,7 @@ class Outcome(enum.StrEnum):
     DEAD = "dead"
     GONE = "gone"
     UNKNOWN = "unknown"
+    SPOOLED = "spooled"
 
     def __bool__(self) -> bool:
         return self in (Outcome.CANCELLED, Outcome.MOVED, Outcome.REQUEUED)

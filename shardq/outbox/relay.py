@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 
 from shardq.engine.stats import RelayStats
+from shardq.engine.target import Target
 from shardq.errors import BadInput, Conflict, PushError, ShardqError
 from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, waiting
@@ -28,7 +29,6 @@ from shardq.outbox.default import default_outbox
 from shardq.outbox.notices import Notices, notices
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, entries_of
 from shardq.outbox.tables import Outbox
-from shardq.outbox.target import Target
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine

@@ -7,8 +7,9 @@ pulls calls from here and hands the answers back.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardq.calls.request import Command, Word
@@ -29,6 +30,10 @@ class Window:
     """Tasks that are taken together, and what is still to be done for them."""
 
     results: PushResults
+    entries: Entries
+    """All of its tasks, for who keeps those that are not stored."""
+    taken_ms: int
+    """When they were taken, by this machine's clock: their delays count from then."""
     open: int = 0
     packed: bool = False
     leftover: Entries = field(default_factory=Entries)
@@ -49,6 +54,10 @@ class Stream:
     packer: Packer
     tasks: Iterator[Task]
     most: int
+    halted: Callable[[], bool] = lambda: False
+    """Asked before each window: if true, no more input is read, and the rest is for another run."""
+    exhausted: bool = False
+    """True once all input was read."""
     bad: BadInput | None = None
     """The error that ended the stream early. The tasks of its window were not sent."""
     errors: list[PushError] = field(default_factory=list)
@@ -60,8 +69,9 @@ class Stream:
     def calls(self) -> Iterator[tuple[InFlight, Command[list[str]]]]:
         """The calls of all tasks, packed when they are asked for, with the key that ``note`` takes."""
         sizes = windows(self.cache.topology.shards)
-        while not self.errors and (tasks := self._taken(next(sizes))):
-            window = Window(PushResults(tasks.ids))
+        while not self.errors and not self.halted() and (tasks := self._taken(next(sizes))):
+            entries = Entries(tasks.ids, tasks.fresh, tasks.unique)
+            window = Window(PushResults(tasks.ids), entries, int(time.time() * 1000))
             self._windows.append(window)
             epoch = self.cache.topology.epoch
             if self.cache.topology.priors:
@@ -82,6 +92,7 @@ class Stream:
             self.bad = exc
             return None
         if not entries.ids:
+            self.exhausted = True
             return None
         self._record_bytes = entries.bytes / len(entries.ids)
         return entries

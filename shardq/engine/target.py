@@ -1,32 +1,45 @@
-"""The engine that a relay pushes to, on connections of the relay's own: it is a thread beside either kind of engine."""
+"""The servers of an engine, as a thread beside it sees them: on connections of the thread's own, beside either kind of
+engine. The relay of the outbox has one, and the replay of the spool.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TypeVar
 
 from shardq import recovery
 from shardq.drivers.sync import Driver
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
-from shardq.operation import run
+from shardq.operation import Operation, run
 from shardq.producer import pushing
 from shardq.producer.packing import BATCH, Entries, Packer
 from shardq.topology_cache import TopologyCache
 
+T = TypeVar("T")
+
 
 class Target:
-    """Opens itself at its first push, also after ``close()``. For one thread at a time, as a relay's steps are."""
+    """Opens itself at its first use, also after ``close()``, which may come from another thread."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._packer = Packer(options.codec, max_payload=options.max_payload)
+        self._lock = threading.Lock()
         self._connections = ExitStack()
         self._opened: tuple[Driver, TopologyCache] | None = None
 
     def push(self, entries: Entries) -> None:
         """Pushes tasks that may have been pushed before. Raises PushError."""
-        driver, cache = self._opened or self._open()
-        run(driver, pushing.push(cache, self._packer, entries, most=BATCH, in_doubt=True))
+        self.run(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH, in_doubt=True))
+
+    def run(self, make: Callable[[TopologyCache], Operation[T]], *, timeout: float | None = None) -> T:
+        """Carries out an operation on the present topology. ``timeout`` bounds each trip; None is the engine's."""
+        with self._lock:
+            driver, cache = self._opened or self._open()
+            return run(driver, make(cache), timeout)
 
     def _open(self) -> tuple[Driver, TopologyCache]:
         with ExitStack() as opening:
@@ -38,5 +51,6 @@ class Target:
         return self._opened
 
     def close(self) -> None:
-        self._opened = None
-        self._connections.close()
+        with self._lock:
+            self._opened = None
+            self._connections.close()

@@ -1,0 +1,181 @@
+"""spool: the file in which engines keep commands while Redis is away. Look at it, replay it, see what was refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from shardq.cli.options import Given, pass_given, sharing
+from shardq.cli.output import complain, counted, say, set_up_logging, tell
+from shardq.cli.signals import Ending
+from shardq.embedded import locks
+from shardq.engine.options import DEFAULT_SHARDS
+from shardq.errors import ShardqError, SpoolFault
+
+if TYPE_CHECKING:
+    from shardq.spool.file import SpoolFile
+    from shardq.spool.stats import SpoolStats
+
+LOCK_S = 30.0
+"""The wait for another process that replays the file: each holds it for one pass."""
+
+_path = click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+_quiet = sharing(url="Not used: the command looks at the file only.", name=None)
+_connecting = sharing(
+    url="The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://. Default: $SHARDQ_URL.",
+    name=None,
+)
+
+
+@click.group(
+    short_help="Look at what was spooled while Redis was away.",
+    epilog="""\b
+example:
+  shardq spool status /var/lib/shop/orders.spool
+  shardq spool replay /var/lib/shop/orders.spool --url redis://127.0.0.1:6379/0
+  shardq spool failed /var/lib/shop/orders.spool --retry""",
+)
+def spool() -> None:
+    """Look at the file of an engine's spool=, which takes commands while Redis can't be reached.
+
+    Engines replay it by themselves. The commands here are for a file whose engine does not run any more, and for
+    commands that were refused.
+    """
+
+
+@spool.command(
+    short_help="Count what waits.",
+    epilog="""\b
+exit codes:
+  0  nothing waits, and nothing was refused
+  1  something does, or was""",
+)
+@_path
+@_quiet
+@pass_given
+def status(given: Given, path: Path) -> int:
+    """Show how many commands wait in the file PATH, how long the first has waited, and how many were refused."""
+    set_up_logging(verbose=given.verbose)
+    with opened_spool(path) as file:
+        seen = file.stats()
+    if given.json:
+        tell(msgspec.to_builtins(seen))
+    else:
+        say(shown(seen))
+    return 1 if seen.waiting or seen.failed else 0
+
+
+def shown(seen: SpoolStats) -> str:
+    """A spool's gauge in a line; also for ``stats``."""
+    waits = f"{counted(seen.waiting, 'command')} waiting"
+    oldest = f", the oldest for {seen.oldest:,.1f} s" if seen.oldest is not None else ""
+    return (
+        f"{waits}{oldest}; {seen.bytes:,} bytes; {seen.replayed:,} replayed, {seen.failed:,} refused; "
+        f"of the engine {seen.engine}"
+    )
+
+
+@spool.command(
+    short_help="Replay it now.",
+    epilog="""\b
+example:
+  shardq spool replay /var/lib/shop/orders.spool --url redis://127.0.0.1:6379/0
+\b
+exit codes:
+  0  nothing waits any more
+  1  something does: the reason is printed""",
+)
+@_path
+@_connecting
+@pass_given
+def replay(given: Given, path: Path) -> int:
+    """Replay the commands of the file PATH, in their order and under their ids, once.
+
+    The file knows its engine; --url, or $SHARDQ_URL, is where to replay it. Engines that use the file may run
+    meanwhile: one process replays at a time.
+    """
+    from shardq.engine import Engine
+    from shardq.spool.spool import TRIP_S, Replayer, lock_of
+
+    set_up_logging(verbose=given.verbose)
+    with opened_spool(path) as file, Ending() as ending:
+        engine, shards = file.owner()
+        options = Engine(given.url, name=engine, shards=shards or DEFAULT_SHARDS).options
+        if options.is_embedded:
+            raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
+        lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)
+        with lock as held, closing(Replayer(file, options)) as run:
+            if held is None:
+                raise SpoolFault(f"the spool {path} is being replayed by another process, for more than {LOCK_S:g} s")
+            run.run(lambda: ending.asked, timeout=TRIP_S)
+            left = file.stats().waiting
+        if given.json:
+            tell({"replayed": run.replayed, "refused": run.failed, "waiting": left, "problem": run.problem or None})
+        else:
+            say(f"replayed {run.replayed:,}, refused {run.failed:,}, {left:,} left")
+            if run.problem:
+                complain(f"error: {run.problem}")
+    return ending.code if ending.asked else 1 if left else 0
+
+
+@spool.command(
+    short_help="List what was refused.",
+    epilog="""\b
+example:
+  shardq spool failed /var/lib/shop/orders.spool
+  shardq spool failed /var/lib/shop/orders.spool --retry
+  shardq spool failed /var/lib/shop/orders.spool --drop""",
+)
+@_path
+@click.option("--retry", is_flag=True, help="Put them at the end of what waits: they are replayed again.")
+@click.option("--drop", is_flag=True, help="Remove them.")
+@_quiet
+@pass_given
+def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
+    """List the commands of the file PATH that were refused at their replay, each with the reason.
+
+    They are kept, and count for the size of the file, until they are retried or dropped.
+    """
+    if retry and drop:
+        raise click.UsageError("give --retry or --drop, not both")
+    set_up_logging(verbose=given.verbose)
+    with opened_spool(path) as file:
+        if retry or drop:
+            count = file.retry_failed() if retry else file.drop_failed()
+            if given.json:
+                tell({"retried" if retry else "dropped": count})
+            else:
+                say(f"{'put back' if retry else 'dropped'} {counted(count, 'command')}")
+            return
+        for fields in _refused(file):
+            if given.json:
+                tell(fields)
+            else:
+                say(f"{fields['refused']}  {fields['kind']} {fields['id']}  {fields['reason']}")
+
+
+def _refused(file: SpoolFile) -> Iterator[dict[str, Any]]:
+    after = 0
+    while page := file.failed(after):
+        for spooled, reason, refused_ms in page:
+            after = spooled.seq
+            when = dt.datetime.fromtimestamp(refused_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+            yield {"id": spooled.command.id, "kind": spooled.command.kind, "refused": when, "reason": reason}
+
+
+@contextmanager
+def opened_spool(path: Path) -> Iterator[SpoolFile]:
+    """The file of a spool that exists; also for ``stats``."""
+    try:
+        from shardq.spool.file import SpoolFile
+    except ImportError as exc:
+        raise ShardqError(f"this Python was built without SQLite: {exc}") from exc
+    with closing(SpoolFile(path.absolute())) as file:
+        yield file

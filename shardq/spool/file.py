@@ -1,0 +1,374 @@
+"""The spool's file: a SQLite database that holds commands in their order. Threads and processes may share it.
+
+A command is on the disk when ``add`` returns: the journal is a write-ahead log that is forced to the disk at every
+commit (``synchronous=FULL``). Numbers are given once (AUTOINCREMENT), so that a process can tell by a number whether
+all that it spooled is gone. Nobody but this module knows SQL.
+
+A connection must not be used, nor closed, in the child of a fork: SQLite's locks belong to the process. So a child
+forgets its parent's, and opens one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardq import forks
+from shardq.errors import SpoolFault, SpoolFull
+from shardq.spool.commands import Command, Spooled, now_ms
+from shardq.spool.stats import SpoolStats
+
+SCHEMA = 1
+APPLICATION = 0x53515350
+"""Written into the file's head, so that another program's database is not taken for a spool."""
+
+BUSY_S = 30.0
+"""The wait for another process that writes. Each writes for some milliseconds, unless it was stopped (SIGSTOP)."""
+
+KEPT_LOG_BYTES = 4 << 20
+"""The write-ahead log is cut to this size when it has been copied into the file."""
+
+PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
+"""Commands that are read, replayed and removed together."""
+
+_COLUMNS = "seq, kind, id, due, record, on_conflict, dedup"
+
+_TABLES = (
+    "CREATE TABLE spool (engine TEXT NOT NULL, shards INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, "
+    "waiting INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, replayed INTEGER NOT NULL DEFAULT 0)",
+    "CREATE TABLE command (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, "
+    "due INTEGER NOT NULL, record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, "
+    "size INTEGER NOT NULL, spooled INTEGER NOT NULL)",
+    "CREATE TABLE failed (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL, "
+    "record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, size INTEGER NOT NULL, "
+    "spooled INTEGER NOT NULL, reason TEXT NOT NULL, refused INTEGER NOT NULL)",
+)
+
+_inherited: list[object] = []
+"""Connections of parents. Kept, because the garbage collector would close them."""
+
+
+class SpoolFile:
+    """One file. Opens itself at its first use, and again after ``close()``."""
+
+    def __init__(self, path: Path, *, engine: str | None = None, shards: int = 0, limit: int | None = None) -> None:
+        """``engine`` and ``shards``: of the engine that it belongs to; None for whichever, of a file that exists."""
+        self.path = path
+        self._engine = engine
+        self._shards = shards
+        self._limit = limit
+        self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
+        """The device and the number of the file that is open."""
+        self._lock = threading.Lock()
+        forks.watch(self, SpoolFile._forked)
+
+    def _forked(self) -> None:
+        _inherited.append(self._connection)
+        self._connection = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):  # all that counts was committed
+                    connection.close()
+
+    # ---- commands
+
+    def add(self, groups: Sequence[Sequence[Command]]) -> tuple[int, list[SpoolFull | None]]:
+        """Stores groups of commands in one transaction, each as a whole or not at all. Returns the last number that was
+        given, and for each group why it was not stored.
+        """
+        errors: list[SpoolFull | None] = []
+        with self._writing() as connection:
+            [bytes] = connection.execute("SELECT bytes FROM spool").fetchone()
+            stored: list[Command] = []
+            for group in groups:
+                size = sum(command.size for command in group)
+                if self._limit is not None and bytes + size > self._limit:
+                    errors.append(self._full(bytes))
+                    continue
+                errors.append(None)
+                bytes += size
+                stored += group
+            now = now_ms()
+            connection.executemany(
+                "INSERT INTO command (kind, id, due, record, on_conflict, dedup, size, spooled) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(*command, command.size, now) for command in stored],
+            )
+            connection.execute("UPDATE spool SET bytes = ?, waiting = waiting + ?", (bytes, len(stored)))
+            [last] = connection.execute("SELECT coalesce(max(seq), 0) FROM command").fetchone()
+        return last, errors
+
+    def _full(self, bytes: int) -> SpoolFull:
+        return SpoolFull(
+            f"the spool {self.path} holds {bytes:,} bytes, and {self._limit:,} are allowed: nothing of this call was "
+            f"spooled; bring Redis back, or allow more with spool_bytes= (`shardq spool status {self.path}` shows what "
+            "it holds)"
+        )
+
+    def page(self, after: int) -> list[Spooled]:
+        """The first commands after this number."""
+        page: list[Spooled] = []
+        bytes = 0
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM command WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE_ROWS)
+            )
+            for seq, *words in rows:
+                command = Command(*words)
+                page.append(Spooled(seq, command))
+                bytes += command.size
+                if bytes >= PAGE_BYTES:
+                    break
+            rows.close()
+        return page
+
+    def finish(self, done: Sequence[int], failed: Sequence[tuple[int, str]]) -> None:
+        """Removes commands that were carried out, and puts those that were refused aside, with their reasons."""
+        with self._writing() as connection:
+            now = now_ms()
+            for seq, reason in failed:
+                moved = connection.execute(
+                    f"INSERT OR IGNORE INTO failed ({_COLUMNS}, size, spooled, reason, refused) "
+                    f"SELECT {_COLUMNS}, size, spooled, ?, ? FROM command WHERE seq = ?",
+                    (reason, now, seq),
+                ).rowcount
+                connection.execute("DELETE FROM command WHERE seq = ?", (seq,))
+                connection.execute("UPDATE spool SET waiting = waiting - ?, failed = failed + ?", (moved, moved))
+            # One that another process has removed meanwhile must not count twice.
+            found = [
+                row for seq in done for row in connection.execute("SELECT seq, size FROM command WHERE seq = ?", (seq,))
+            ]
+            connection.executemany("DELETE FROM command WHERE seq = ?", [(seq,) for seq, _ in found])
+            connection.execute(
+                "UPDATE spool SET waiting = waiting - ?, replayed = replayed + ?, bytes = bytes - ?",
+                (len(found), len(found), sum(size for _, size in found)),
+            )
+
+    def left(self, until: int) -> int:
+        """How many commands up to this number wait, at most a page and one."""
+        with self._reading() as connection:
+            [left] = connection.execute(
+                "SELECT count(*) FROM (SELECT 1 FROM command WHERE seq <= ? LIMIT ?)", (until, PAGE_ROWS + 1)
+            ).fetchone()
+        return int(left)
+
+    def last(self) -> int:
+        """The number of the last command that waits; 0 if none does."""
+        with self._reading() as connection:
+            [last] = connection.execute("SELECT coalesce(max(seq), 0) FROM command").fetchone()
+        return int(last)
+
+    def tidy(self) -> None:
+        """Gives the disk back what removed commands took."""
+        with self._reading() as connection:
+            connection.executescript("PRAGMA incremental_vacuum")  # execute() would free one page
+
+    # ---- for operators
+
+    def owner(self) -> tuple[str, int]:
+        """The engine that the file belongs to, and the number of shards that it was made with."""
+        with self._reading() as connection:
+            engine, shards = connection.execute("SELECT engine, shards FROM spool").fetchone()
+        return str(engine), int(shards)
+
+    def stats(self) -> SpoolStats:
+        with self._reading() as connection:
+            engine, bytes, waiting, failed, replayed = connection.execute(
+                "SELECT engine, bytes, waiting, failed, replayed FROM spool"
+            ).fetchone()
+            first = connection.execute("SELECT spooled FROM command ORDER BY seq LIMIT 1").fetchone()
+        return SpoolStats(
+            path=str(self.path),
+            engine=engine,
+            waiting=waiting,
+            bytes=bytes,
+            limit=self._limit,
+            oldest=None if first is None else max(0.0, (now_ms() - first[0]) / 1000),
+            replayed=replayed,
+            failed=failed,
+        )
+
+    def failed(self, after: int = 0) -> list[tuple[Spooled, str, int]]:
+        """A page of the refused commands after this number, with their reasons and when they were refused."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS}, reason, refused FROM failed WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE_ROWS)
+            ).fetchall()
+        return [(Spooled(seq, Command(*words)), reason, refused) for seq, *words, reason, refused in rows]
+
+    def retry_failed(self) -> int:
+        """Puts the refused commands at the end of those that wait. Returns their number."""
+        with self._writing() as connection:
+            columns = "kind, id, due, record, on_conflict, dedup, size, spooled"
+            count = connection.execute(
+                f"INSERT INTO command ({columns}) SELECT {columns} FROM failed ORDER BY seq"
+            ).rowcount
+            connection.execute("DELETE FROM failed")
+            connection.execute("UPDATE spool SET waiting = waiting + failed, failed = 0")
+        return count
+
+    def drop_failed(self) -> int:
+        """Removes the refused commands. Returns their number."""
+        with self._writing() as connection:
+            [size] = connection.execute("SELECT coalesce(sum(size), 0) FROM failed").fetchone()
+            count = connection.execute("DELETE FROM failed").rowcount
+            connection.execute("UPDATE spool SET bytes = bytes - ?, failed = 0", (size,))
+        return count
+
+    # ---- the database
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told():
+            yield self._open()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told():
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk may have ended it
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        """The lock is held."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._connect()
+            self._opened = _identity(self.path)
+        elif _identity(self.path) != self._opened:
+            # What is written to a removed file is gone with the process.
+            raise SpoolFault(
+                f"the spool {self.path} was removed or replaced while it was in use: put it back, or close the engine "
+                "and open it again to begin a new one"
+            )
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._engine is not None:
+            self._make()
+        elif not self.path.exists():
+            raise SpoolFault(f"there is no spool at {self.path}: give the path that the engine has as spool=")
+        connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts for a new file only
+            self._check_kind(connection)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")  # macOS; other systems pass it over
+            connection.execute(f"PRAGMA journal_size_limit = {KEPT_LOG_BYTES}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._claim(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make(self) -> None:
+        """Makes an empty file that only its owner can read, if there is none. Never opens one that is there: to close
+        it again would drop the locks that SQLite has on it in this process.
+        """
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return
+        except OSError as exc:
+            raise SpoolFault(
+                f"the spool {self.path} can't be made: {exc.strerror}; give the path of a file in a folder on a local "
+                "disk that this process may write to"
+            ) from exc
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        """Raises SpoolFault for a database that is no spool, or not of this version. A new one is neither."""
+        [application] = connection.execute("PRAGMA application_id").fetchone()
+        [schema] = connection.execute("PRAGMA user_version").fetchone()
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and application != APPLICATION:
+            raise SpoolFault(f"{self.path} is a database of something else: give another path as spool=")
+        if tables and schema != SCHEMA:
+            raise SpoolFault(
+                f"the spool {self.path} has the format {schema}, and this shardq knows the format {SCHEMA}: replay it "
+                "with the version that made it (`shardq spool replay`), or give another path"
+            )
+
+    def _claim(self, connection: sqlite3.Connection) -> None:
+        """Makes the tables of a new file, in the name of the engine. Raises SpoolFault if it belongs to another."""
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            if self._engine is None:
+                raise SpoolFault(f"{self.path} is empty: give the path that the engine has as spool=")
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection.execute("INSERT INTO spool (engine, shards) VALUES (?, ?)", (self._engine, self._shards))
+        [engine] = connection.execute("SELECT engine FROM spool").fetchone()
+        if self._engine not in (None, engine):
+            raise SpoolFault(
+                f"the spool {self.path} belongs to the engine {engine!r}, not to {self._engine!r}: give each engine a "
+                "file of its own"
+            )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raises SpoolFault in place of SQLite's errors."""
+        try:
+            yield
+        except sqlite3.Error as exc:
+            raise SpoolFault(f"the spool {self.path} {_said(exc)}") from exc
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _said(exc: sqlite3.Error) -> str:
+    """What is wrong with a file, and what to do."""
+    code: Any = getattr(exc, "sqlite_errorcode", None)
+    kind = code & 0xFF if isinstance(code, int) else None
+    if kind in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return (
+            f"is broken ({exc}): move it away, with the files -wal and -shm beside it, and the engine begins a new "
+            "one; `sqlite3 FILE .recover` may save what it holds"
+        )
+    if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return f"can't be written ({exc}): nothing of this call was spooled; make room on its disk, or mend the disk"
+    if kind == sqlite3.SQLITE_BUSY:
+        return f"was held by another process for {BUSY_S:g} s: see whether that was stopped (SIGSTOP), and end it"
+    if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return (
+            f"can't be opened ({exc}): give the path of a file on a local disk, in a folder that this process may "
+            "write to"
+        )
+    return f"can't be used: {exc}"

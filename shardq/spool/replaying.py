@@ -1,0 +1,139 @@
+"""Replaying spooled commands: an operation on one layer of them. No I/O, no SQLite.
+
+Every replayed push is sent as after a lost answer: the push that was spooled may have been executed, and so may an
+earlier replay of it. What is stored, or remembered, of those counts as pushed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from shardq.calls import by_id as calls
+from shardq.calls.answers import Moving
+from shardq.errors import (
+    Conflict,
+    EngineClosed,
+    PushError,
+    ServerFault,
+    ShardqError,
+    Unanswered,
+)
+from shardq.model.task import Outcome
+from shardq.operation import Operation
+from shardq.producer import by_id, pushing
+from shardq.producer.packing import BATCH, Packer
+from shardq.recovery import Request, call_shards
+from shardq.spool.commands import Spooled, entries_of
+from shardq.topology_cache import TopologyCache
+
+
+@dataclass(slots=True)
+class Replayed:
+    """The result of one layer. What is in neither list waits."""
+
+    done: list[int] = field(default_factory=list)
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Failing:
+    """The shards that take nothing at the moment, and why. A command whose id may be there waits, and so does every
+    later one on that id.
+    """
+
+    errors: dict[int, ShardqError] = field(default_factory=dict)
+
+    def concerns(self, cache: TopologyCache, id: str) -> bool:
+        return bool(self.errors) and any(shard in self.errors for shard in cache.topology.homes(id))
+
+    def note(self, cache: TopologyCache, id: str, error: ShardqError) -> None:
+        self.errors.update(dict.fromkeys(cache.topology.homes(id), error))
+
+
+def replay(cache: TopologyCache, packer: Packer, layer: Sequence[Spooled], failing: Failing) -> Operation[Replayed]:
+    """Carries out commands on different ids, where the shards take them."""
+    result = Replayed()
+    open = [each for each in layer if not failing.concerns(cache, each.command.id)]
+    pushes = [each for each in open if each.command.kind == "push"]
+    others = [each for each in open if each.command.kind != "push"]
+    if pushes:
+        refused = yield from _push(cache, packer, pushes, failing, result)
+        for each in refused if len(pushes) > 1 else ():
+            # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
+            if not failing.concerns(cache, each.command.id):
+                yield from _push(cache, packer, [each], failing, result)
+    if others:
+        yield from _by_id(cache, others, failing, result)
+    return result
+
+
+def _push(
+    cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], failing: Failing, result: Replayed
+) -> Operation[list[Spooled]]:
+    """Pushes. Returns those that were refused together with others."""
+    entries = entries_of(each.command for each in pushes)
+    results = pushing.PushResults(entries.ids)
+    with contextlib.suppress(PushError):  # its errors are read below
+        yield from pushing.complete(cache, packer, results, entries, most=BATCH, in_doubt=True)
+    refused: list[Spooled] = []
+    for each in pushes:
+        error = _met(results.errors.get(each.command.id))
+        if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1:
+            refused.append(each)
+        else:
+            _note(cache, each, error, failing, result)
+    return refused
+
+
+def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, result: Replayed) -> Operation[None]:
+    """Cancels and reschedules: all together where the ids belong, and one by one where an id may be elsewhere."""
+    requests: dict[int, Request[Outcome]] = {}
+    for seq, command in commands:
+        keys = cache.keys(cache.topology.homes(command.id)[-1])
+        if command.kind == "cancel":
+            requests[seq] = keys, partial(calls.cancel, id=command.id)
+        else:
+            requests[seq] = keys, partial(calls.reschedule, id=command.id, due=command.due)
+    epoch = cache.topology.epoch
+    answers = yield from call_shards(cache, requests)
+    for each in commands:
+        seq, command = each
+        answer: Outcome | ShardqError | None = answers[seq]
+        moves = len(cache.topology.homes(command.id)) > 1 or cache.topology.epoch != epoch
+        if isinstance(answer, Moving) or (moves and answer in (Outcome.GONE, Outcome.UNKNOWN)):
+            try:
+                if command.kind == "cancel":
+                    answer = yield from by_id.cancel(cache, command.id)
+                else:
+                    answer = yield from by_id.reschedule(cache, command.id, command.due)
+            except ShardqError as exc:
+                answer = exc
+        _note(cache, each, _met(answer) if isinstance(answer, ShardqError) else None, failing, result)
+
+
+def _met(error: ShardqError | None) -> ShardqError | None:
+    """The error itself: a replay is always in doubt, so what a server says to it is told as unanswered."""
+    return error.last or error if isinstance(error, Unanswered) else error
+
+
+def _note(
+    cache: TopologyCache, spooled: Spooled, error: ShardqError | None, failing: Failing, result: Replayed
+) -> None:
+    if isinstance(error, EngineClosed):
+        raise error
+    if error is None:
+        result.done.append(spooled.seq)
+    elif is_refusal(error):
+        result.failed.append((spooled.seq, f"{type(error).__name__}: {error}"))
+    else:
+        failing.note(cache, spooled.command.id, error)
+
+
+def is_refusal(error: ShardqError | None) -> bool:
+    """True if a command was refused for itself. Other errors are about a server, and pass: it is away, out of memory,
+    read-only, or forbids what every command needs.
+    """
+    return isinstance(error, Conflict) or type(error) is ServerFault

@@ -1,0 +1,423 @@
+"""The spool of one engine: knows whether Redis is away, stores commands meanwhile, and replays them.
+
+**Order.** From the first command that could not reach a server, ``away`` is true, and every command of this engine goes
+to the file until all that it spooled is replayed. Then the replayer holds back those that are just being stored,
+replays the rest, and clears ``away``: what was held back goes to the servers itself. Commands that were under way at
+the same time have no order, as ever.
+
+**Replay.** A thread of each process that is ``away`` tries to. One at a time holds the lock beside the file, and
+replays page by page, each command removed when it is carried out; others look whether theirs are gone. A pass skips
+shards that do not answer, and goes on with the others.
+
+**Storing.** Whoever comes first stores what all others have brought meanwhile: one transaction, one write to the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shardq import forks
+from shardq.embedded import locks
+from shardq.errors import (
+    EngineClosed,
+    InvalidOption,
+    ReadOnly,
+    ShardqError,
+    SpoolFault,
+    TooManyOpenFiles,
+    Unanswered,
+    Unavailable,
+)
+from shardq.producer.packing import Packer
+from shardq.spool.commands import Command, layers
+from shardq.spool.file import PAGE_ROWS, SpoolFile
+from shardq.spool.replaying import Failing, Replayed, replay
+from shardq.spool.stats import SpoolStats
+
+if TYPE_CHECKING:
+    from shardq.engine.options import Options
+    from shardq.engine.target import Target
+
+log = logging.getLogger("shardq.spool")
+
+LEAST_BYTES = 64 << 10
+
+AWAY = (Unavailable, Unanswered, ReadOnly)
+"""The errors of servers that can't be reached, or that take no writes: what meets one of them is spooled. But not
+TooManyOpenFiles, which is this process's own.
+"""
+
+TRIP_S = 5.0
+"""The most that a trip of a replay may take: a frozen server must not hold up what goes to the others for longer."""
+
+LAST_TRIP_S = 1.0
+"""The same while commands are held back."""
+
+HELD_S = 0.5
+"""How long commands are held back for another process that is about to replay the last ones of this one."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Between two attempts while Redis is away; each is twice as long as the one before."""
+
+LOOK_S = 0.05
+"""Between two looks at what another process replays."""
+
+CLOSE_S = 1.0
+"""How long ``close`` lets the replay go on, and then waits for its thread."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """Commands of one call on their way into the file."""
+
+    commands: Sequence[Command]
+    forced: bool
+    """True if they must be stored: they were sent already, and may have been executed."""
+    stored: Future[bool] = field(default_factory=Future)
+    """True when they are in the file; False if they can go to the servers."""
+
+
+class Spool:
+    """The spool of one engine, in one process. Threads share it."""
+
+    def __init__(self, path: str | os.PathLike[str], options: Options, *, limit: int) -> None:
+        """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
+        self.path = _checked_path(path)
+        self.away = False
+        """True while commands go to the file."""
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_BYTES:
+            raise InvalidOption(f"spool_bytes={limit!r} is not possible; give bytes, from {LEAST_BYTES:,}")
+        if options.is_embedded:
+            raise InvalidOption(
+                "spool= is not possible with an embedded server, whose data is on the same disk, and which is started "
+                "again by whoever needs it; leave spool= out, or give the url of a server"
+            )
+        self._options = options
+        self._file = SpoolFile(self.path, engine=options.name, shards=options.shards, limit=limit)
+        self._last = 0
+        """The number of the last command that this process must wait for."""
+        self._reset()
+        self.open()
+        self._file.close()  # until it is needed: the process may fork first
+        forks.watch(self, Spool._forked)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while commands are stored, and by the replayer while it holds them back."""
+        self._tickets: list[_Ticket] = []
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
+        self._problem = ""
+        self._since = time.monotonic()
+        self._met: tuple[float, ShardqError] | None = None
+        """When a command met servers that were away, and the error."""
+
+    def _forked(self) -> None:
+        """The child waits for what the parent spooled before, and leaves the rest to the parent."""
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"<Spool {str(self.path)!r}: {'in use' if self.away else 'Redis is there'}>"
+
+    def open(self) -> None:
+        """Looks for commands that an earlier process has left. They go first."""
+        with self._lock:
+            self._closed = False
+            if self.away:
+                return
+        last = self._file.last()
+        if last:
+            with self._lock:
+                self._last, self.away = last, True
+            log.warning("the spool %s holds commands of an earlier process, which go first", self.path)
+
+    def takes(self, error: ShardqError) -> bool:
+        """True if what met this error at a server is spooled."""
+        return isinstance(error, AWAY) and not isinstance(error, TooManyOpenFiles)
+
+    def check_since(self, began: float) -> None:
+        """Raises what another command has met since then: who waited for it to connect need not try the same."""
+        if self._met is not None and self._met[0] >= began:
+            raise Unavailable(str(self._met[1])) from self._met[1]
+
+    def resume(self) -> None:
+        """Replays what there is: called when the engine opens."""
+        self.open()
+        if self.away:
+            with self._lock:
+                self._start()
+
+    def close(self) -> None:
+        """Ends the replay when the file is empty, or after a second. What is left waits for the next process that opens
+        the file.
+        """
+        with self._lock:
+            self._closed = True
+            thread, stop = self._thread, self._stop
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+        if thread is not None:
+            thread.join(CLOSE_S)
+            stop.set()
+            thread.join(CLOSE_S)
+        self._file.close()
+        if self.away and (left := self._left()):
+            log.warning("%s commands are left in the spool %s for the next process that opens it", left, self.path)
+
+    def _left(self) -> str:
+        with contextlib.suppress(SpoolFault):
+            waiting = self._file.stats().waiting
+            self._file.close()
+            return f"{waiting:,}" if waiting else ""
+        return "some"
+
+    # ---- storing
+
+    def add(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> bool:
+        """Stores commands. Returns False, with nothing stored, if they can go to the servers by now. Raises SpoolFault
+        if they can't be stored.
+
+        ``lost``: the error that they met at the servers; they may have been executed, and are stored in any case.
+        """
+        ticket = self._bring(commands, lost)
+        self._store()
+        return ticket.stored.result()
+
+    def submit(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> Future[bool]:
+        """The same in a thread."""
+        ticket = self._bring(commands, lost)
+        self.in_thread(self._store)
+        return ticket.stored
+
+    def in_thread(self, work: Callable[[], object]) -> Future[object]:
+        """Has one thread do the work of an event loop that must not wait for a disk."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(1, thread_name_prefix="shardq-spool")
+            return self._threads.submit(work)
+
+    def _bring(self, commands: Sequence[Command], lost: ShardqError | None) -> _Ticket:
+        if isinstance(lost, TooManyOpenFiles):
+            raise lost  # this process's own fault
+        ticket = _Ticket(commands, forced=lost is not None)
+        with self._lock:
+            if self._closed:
+                raise EngineClosed("the engine is closed: make another, or open() it again")
+            if lost is not None:
+                self._problem = str(lost)
+                self._met = time.monotonic(), lost
+                if not self.away:
+                    self.away, self._since = True, time.monotonic()
+                    log.warning("Redis can't be reached, commands go to the spool %s: %s", self.path, lost)
+            self._tickets.append(ticket)
+        return ticket
+
+    def _store(self) -> None:
+        """Stores what has been brought, unless somebody else has."""
+        with self._writing:
+            with self._lock:
+                tickets, self._tickets = self._tickets, []
+                if not self.away:
+                    for ticket in tickets:
+                        if not ticket.forced:
+                            ticket.stored.set_result(False)
+                    tickets = [ticket for ticket in tickets if ticket.forced]
+                    self.away = bool(tickets)
+            if not tickets:
+                return
+            try:
+                last, errors = self._file.add([ticket.commands for ticket in tickets])
+            except BaseException as exc:
+                error = exc if isinstance(exc, ShardqError) else SpoolFault(f"the spool {self.path} failed: {exc!r}")
+                with self._lock:
+                    self._start()
+                for ticket in tickets:
+                    ticket.stored.set_exception(error)
+                if error is not exc:
+                    raise
+                return
+            with self._lock:
+                self._last = max(self._last, last)
+                self._start()
+        for ticket, full in zip(tickets, errors, strict=True):
+            if full is None:
+                ticket.stored.set_result(True)
+            else:
+                ticket.stored.set_exception(full)
+
+    # ---- replaying
+
+    def _start(self) -> None:
+        """The lock is held."""
+        if self._thread is None and not self._closed:
+            stop = self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(stop,), name="shardq-replay", daemon=True)
+            self._thread.start()
+
+    def _run(self, stop: threading.Event) -> None:
+        replayer = Replayer(self._file, self._options)
+        pause = FIRST_PAUSE_S
+        before = PAGE_ROWS + 1
+        try:
+            while not stop.is_set():
+                try:
+                    with locks.alone(lock_of(self.path)) as held:
+                        if held is not None:
+                            over = self._replay(replayer, stop)
+                        else:
+                            over, before = self._look(before, stop)
+                    problem, pause = replayer.problem, FIRST_PAUSE_S if not replayer.problem else pause
+                except (ShardqError, OSError) as exc:
+                    over, problem = False, str(exc)
+                    replayer.close()
+                if over:
+                    return
+                self._problem = problem
+                stop.wait(pause if problem else LOOK_S)
+                if problem:
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+        finally:
+            replayer.close()
+            with self._lock:
+                if self._stop is stop:
+                    self._thread = None
+                if self._closed:
+                    self._file.close()
+
+    def _replay(self, replayer: Replayer, stop: threading.Event) -> bool:
+        """Replays what can be. Returns True if nothing is left."""
+        replayer.run(stop.is_set, timeout=min(TRIP_S, self._options.timeout))
+        if replayer.problem or stop.is_set():
+            return False
+        with self._writing:
+            replayer.run(stop.is_set, timeout=LAST_TRIP_S)
+            return not replayer.problem and self._over()
+
+    def _look(self, before: int, stop: threading.Event) -> tuple[bool, int]:
+        """Looks at what another process replays. Returns True if all of ours is done, and how much is left.
+
+        Holds commands back while the other is about to come to the last of ours.
+        """
+        left = self._file.left(self._last)
+        if left and (left == before or left > PAGE_ROWS):
+            return False, left
+        with self._writing:
+            deadline = time.monotonic() + HELD_S
+            while left and time.monotonic() < deadline and not stop.wait(0.005):
+                left = self._file.left(self._last)
+            return not left and self._over(), left
+
+    def _over(self) -> bool:
+        """Ends the outage, unless commands were left. ``_writing`` is held."""
+        if self._file.left(self._last):
+            return False
+        with self._lock:
+            self.away = False
+            self._problem = ""
+            self._thread = None
+        log.warning(
+            "Redis is back after %.1f s, and what was spooled in %s is replayed",
+            time.monotonic() - self._since,
+            self.path,
+        )
+        with contextlib.suppress(SpoolFault):
+            self._file.tidy()
+        return True
+
+    # ---- for operators
+
+    def stats(self) -> SpoolStats:
+        """The gauge of the file. Never raises."""
+        problem = self._problem or None if self.away else None
+        try:
+            stats = self._file.stats()
+        except SpoolFault as exc:
+            return SpoolStats(
+                path=str(self.path), engine=self._options.name, waiting=0, bytes=0, limit=None, oldest=None,
+                replayed=0, failed=0, problem=str(exc),
+            )  # fmt: skip
+        return msgspec.structs.replace(stats, problem=problem if stats.waiting else None)
+
+
+class Replayer:
+    """Replays the file of a spool, on connections of its own. Whoever holds the file's lock may run it."""
+
+    def __init__(self, file: SpoolFile, options: Options) -> None:
+        self.problem = ""
+        """The reason why some commands could not be replayed by the last run."""
+        self.replayed = 0
+        self.failed = 0
+        self._file = file
+        self._options = options
+        self._packer = Packer(options.codec, max_payload=options.max_payload)
+        self._target: Target | None = None
+        self._unrecorded: list[Replayed] = []
+        """What was carried out and could not be noted in the file: its disk is full. It must not be replayed again."""
+
+    def run(self, stopping: Callable[[], bool], *, timeout: float) -> None:
+        """Replays each command once that the shards take now, until it is told to stop. Raises when no server can be
+        reached. ``timeout`` bounds each trip.
+        """
+        from shardq.engine.target import Target
+
+        failing = Failing()
+        self.problem = ""
+        while self._unrecorded:
+            self._file.finish(self._unrecorded[0].done, self._unrecorded[0].failed)
+            self._unrecorded.pop(0)
+        after = 0
+        while not stopping() and (page := self._file.page(after)):
+            after = page[-1].seq
+            if self._target is None:
+                self._target = Target(self._options)
+            for layer in layers(page):
+                result = self._target.run(
+                    lambda cache, layer=layer: replay(cache, self._packer, layer, failing),  # type: ignore[misc]
+                    timeout=timeout,
+                )
+                self._record(result)
+        if failing.errors:
+            self.problem = str(next(iter(failing.errors.values())))
+
+    def _record(self, result: Replayed) -> None:
+        """Notes what was carried out, before anything else is sent on the same ids."""
+        if not result.done and not result.failed:
+            return
+        self._unrecorded.append(result)
+        self._file.finish(result.done, result.failed)
+        self._unrecorded.pop()
+        self.replayed += len(result.done)
+        self.failed += len(result.failed)
+        for seq, reason in result.failed:
+            log.error("command %d of the spool %s was refused, and put aside: %s", seq, self._file.path, reason)
+
+    def close(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+
+def lock_of(path: Path) -> Path:
+    """The file whose lock the process that replays holds."""
+    return path.with_name(path.name + "-lock")
+
+
+def _checked_path(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidOption(f"spool={path!r} is not possible; give the path of a file, or None for no spool")
+    return Path(os.fsdecode(path)).absolute()
