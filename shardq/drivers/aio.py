@@ -63,7 +63,7 @@ class AsyncDriver(DriverBase):
             address = router.target(retrying)
             answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
             if not isinstance(answer, (ErrorReply, Fault)):
-                return retrying.request.decode(answer)
+                return router.result(retrying, answer, address or "")
             step = router.failed_with(answer, retrying, address)
             await router.act(step)
             if step.backoff_s:

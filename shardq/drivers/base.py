@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from shardq.drivers.replicas import ReplicaTracker
-from shardq.drivers.routing import Routing
+from shardq.drivers.routing import Journal, Routing
 from shardq.drivers.settings import Settings
 
 
@@ -21,6 +21,16 @@ class DriverBase:
     def check_open(self) -> None:
         """Raises EngineClosed before ``open()``, after ``close()``, in a forked child, and in another event loop."""
         self._router.check_open()
+
+    def note_in(self, journal: Journal | None) -> None:
+        """Tells a journal of every answer from now on."""
+        self._router.journal = journal
+
+    def hold(self, is_held: Callable[[str, float], bool]) -> None:
+        """Asks ``is_held`` before a poller sends: True while those that connected to that node at that time must not
+        dispatch there yet.
+        """
+        self._router.is_held = is_held
 
     @property
     def is_cluster(self) -> bool:

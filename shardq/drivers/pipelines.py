@@ -204,8 +204,7 @@ class Pipelines(Generic[K, T]):
             pipeline.sent.extend([None] * (retrying.answers - 1))
             pipeline.sent.append(retrying)
             pipeline.rest = memoryview(retrying.packed())
-            retrying.size = len(pipeline.rest)
-            pipeline.unanswered += retrying.size
+            pipeline.unanswered += len(retrying.sent)
             self._write(pipeline, pipeline.connection)
 
     def _write(self, pipeline: Pipeline, connection: Connection) -> None:
@@ -248,7 +247,7 @@ class Pipelines(Generic[K, T]):
                 while (answer := connection.reader.gets()) is not INCOMPLETE:
                     retrying = pipeline.sent.popleft()
                     if retrying is not None:
-                        pipeline.unanswered -= retrying.size
+                        pipeline.unanswered -= len(retrying.sent)
                         self._answered(retrying, answer, pipeline.node.address)
                 # TLS holds bytes back that the selector can't see.
                 if not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending()):
@@ -263,7 +262,7 @@ class Pipelines(Generic[K, T]):
             self._failed_with(retrying, answer, node)
             return
         try:
-            self._done.append((retrying.key, retrying.request.decode(answer)))
+            self._done.append((retrying.key, self._router.result(retrying, answer, node)))
         except ShardqError as exc:
             self._done.append((retrying.key, exc))
 

@@ -53,7 +53,7 @@ class RetryingCall(Generic[T]):
     """One call until its answer. Invariant: once the call is ``in_doubt``, only its ``after_loss()`` form is sent."""
 
     __slots__ = (
-        "_again_until", "_in_full", "_retry_for_s", "_tries", "address", "call", "deadline", "key", "request", "size",
+        "_again_until", "_in_full", "_retry_for_s", "_tries", "address", "call", "deadline", "key", "request", "sent",
     )  # fmt: skip
 
     def __init__(self, call: Command[T], *, now: float, timeout: float, key: Any = None) -> None:
@@ -66,8 +66,8 @@ class RetryingCall(Generic[T]):
         self.deadline = now + timeout
         self.address: str | None = None
         """The node of the next try, if a node said ASK; else the slot map says."""
-        self.size = 0
-        """The bytes of the try in flight, for drivers that bound them."""
+        self.sent = b""
+        """The bytes of the try in flight."""
         self._in_full = False
         self._tries = 0
         self._retry_for_s = timeout if call.retry_for_s is None else min(call.retry_for_s, timeout)
@@ -76,7 +76,8 @@ class RetryingCall(Generic[T]):
     def packed(self) -> bytes:
         """The bytes of the next try; with an ``address``, ASKING goes first and has an answer of its own."""
         data = self.request.packed_in_full() if self._in_full else self.request.packed()
-        return data if self.address is None else ASKING + data
+        self.sent = data if self.address is None else ASKING + data
+        return self.sent
 
     @property
     def answers(self) -> int:

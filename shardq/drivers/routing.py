@@ -9,14 +9,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from shardq.calls.request import Command
 from shardq.drivers.discover import Question, discover, greet
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.retry import RetryingCall, RetryStep, backoff_s, explained
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
 from shardq.errors import EngineClosed, ShardqError
+
+T = TypeVar("T")
 
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
 REFRESH_EVERY_S = 0.1
@@ -29,6 +32,12 @@ FORKED = (
 )
 
 
+class Journal(Protocol):
+    """Notes what servers have acknowledged."""
+
+    def note(self, call: Command[Any], packed: bytes, result: Any, node: str) -> None: ...
+
+
 class Routing:
     """Names the node of each call, by a slot map that follows the servers."""
 
@@ -39,6 +48,10 @@ class Routing:
         """The servers' version, like ``valkey 9.1.2``; empty before it was learnt."""
         self._closed: str | None = NOT_OPEN
         """Why nothing can be sent."""
+        self.journal: Journal | None = None
+        """Told of every answer, if there is one."""
+        self.is_held: Callable[[str, float], bool] = _never
+        """True while pollers that connected to a node at that time must not dispatch there yet."""
         self._set_up()
 
     def _set_up(self) -> None:
@@ -64,6 +77,13 @@ class Routing:
         fault = of_reply(answer.text, asked=address or "") if isinstance(answer, ErrorReply) else answer
         node = address or self.settings.safe_url
         return retrying.failed_with(fault, now=time.monotonic(), node=node, chance=random.random())
+
+    def result(self, retrying: RetryingCall[T], answer: Any, address: str) -> T:
+        """Decodes the answer of a node to the last try of a call."""
+        result: T = retrying.request.decode(answer)
+        if self.journal is not None:
+            self.journal.note(retrying.request, retrying.sent, result, address)
+        return result
 
     # ---- the slot map
 
@@ -118,3 +138,7 @@ class Routing:
 
     def _error(self, fault: Fault, what: str, timeout: float) -> ShardqError:
         return fault.error(explained(fault, self.settings.safe_url, what, timeout))
+
+
+def _never(address: str, since: float) -> bool:
+    return False

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from shardq.calls.request import Call, Command
 from shardq.drivers.base import DriverBase
 from shardq.drivers.connection import FINISH_S, Connection
-from shardq.drivers.faults import ErrorReply, Fault, of_connecting, unserved
+from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unconnected, unserved
 from shardq.drivers.generators import drive
 from shardq.drivers.outages import Outages
 from shardq.drivers.pipelines import Pipelines
@@ -31,6 +31,9 @@ from shardq.errors import EngineClosed, ShardqError, TooManyOpenFiles, Unanswere
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+HELD_LOOK_S = 0.005
+"""The time between two looks of a poller whose node is held."""
 
 
 class Driver(DriverBase):
@@ -154,6 +157,25 @@ class Driver(DriverBase):
             node.give(connection)
         return answer
 
+    def ask(self, address: str, command: Command[T], timeout: float) -> T | Fault:
+        """Sends one plain command to a node, whatever it serves, and only once."""
+        self._router.check_open()
+        deadline = time.monotonic() + timeout
+        node = self._router.node(address)
+        connection = node.take(deadline)
+        if isinstance(connection, Fault):
+            return connection
+        try:
+            answer = connection.exchange(command.packed(), deadline=deadline)
+        except BaseException:
+            node.drop(connection)
+            raise
+        if isinstance(answer, Fault):
+            node.drop(connection)
+            return answer
+        node.give(connection)
+        return of_reply(answer.text, asked=address) if isinstance(answer, ErrorReply) else command.decode(answer)
+
     # ---- who serves what
 
     def refresh(self, doubted: str = "") -> None:
@@ -176,6 +198,7 @@ class DedicatedConnection:
         self.slot = slot
         self._router = router
         self._connection: Connection | None = None
+        self._connected_at = 0.0
         self.connects = 0
         """The number of times it has connected. The same before and after two calls: they went over one connection."""
         self._interrupted = threading.Event()
@@ -216,7 +239,12 @@ class DedicatedConnection:
                 self._check()
                 return connected
             self._connection = connection = connected
+            self._connected_at = time.monotonic()
             self.connects += 1
+        while self._router.is_held(address, self._connected_at):
+            if time.monotonic() >= retrying.deadline:
+                return unconnected(time.monotonic() - self._connected_at)
+            self._sleep(HELD_LOOK_S)
         self._check()  # After the connection is in place: interrupt() sees it, or we see the interrupt.
         try:
             answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
@@ -311,7 +339,7 @@ def carry(
         address = router.target(retrying)
         answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)
         if not isinstance(answer, (ErrorReply, Fault)):
-            return retrying.request.decode(answer)
+            return router.result(retrying, answer, address or "")
         step = router.failed_with(answer, retrying, address)
         router.act(step)
         if step.backoff_s:

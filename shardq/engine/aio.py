@@ -98,6 +98,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
             # In a thread: starting an embedded server can take a moment.
             settings, self._embedded = await thread_work.make(self._entered, self._not_entered)
             driver = self._parts.async_driver(settings)
+            driver.note_in(self._journal)
             try:
                 await driver.open()
                 topology = await operation.arun(driver, recovery.create_topology(self.name, self.options.shards))
@@ -106,6 +107,11 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
                 else:
                     self._map().learn(topology)
                 advice.log_new(await operation.arun(driver, self._advice(driver), advice.TIMEOUT_S))
+                if self._journal is not None and self._threads is None:
+                    self._threads = await thread_work.make(
+                        lambda: Threads.opened(self._parts.driver(settings)), Threads.close
+                    )
+                    self._watch_masters(self._threads.driver)
             except BaseException:
                 try:
                     await driver.close()
@@ -149,11 +155,14 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
         """Detaches everything but the driver from this engine. Returns the function that ends it, for a thread."""
         dispatcher, self._dispatcher = self._dispatcher, None
         wakeups, self._wakeups = self._wakeups, None
+        replayer, self._replayer = self._replayer, None
         threads, self._threads = self._threads, None
         server, self._embedded = self._embedded, None
         spool = self._spool
 
         def end() -> None:
+            if replayer is not None:
+                replayer.stop()
             if dispatcher is not None:
                 dispatcher.stop()
             if wakeups is not None:

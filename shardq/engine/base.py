@@ -46,6 +46,7 @@ from shardq.model.record import Codec, Decoded, decode_record
 from shardq.model.task import DeadTask, Task
 from shardq.operation import Operation
 from shardq.producer.packing import Entries, Packer
+from shardq.replay import DEFAULT_BYTES, Journal, Replayer
 from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
 from shardq.worker.handlers import Registry, TaskFunction
@@ -81,6 +82,8 @@ class EngineBase:
         fsync: embedded.Fsync = "everysec",
         spool: str | os.PathLike[str] | None = None,
         spool_bytes: int = DEFAULT_SPOOL_BYTES,
+        replay: float | None = None,
+        replay_bytes: int = DEFAULT_BYTES,
     ) -> None:
         """Checks its arguments; connects later.
 
@@ -93,6 +96,9 @@ class EngineBase:
         ``spool``: a file that takes pushes, cancels and reschedules while no server can be reached, at most
         ``spool_bytes`` of them. They are acknowledged as spooled, and replayed when a server is back, also by another
         process. A durable push is never spooled.
+
+        ``replay``: the seconds of acknowledged pushes, cancels and reschedules that this process remembers, in
+        ``replay_bytes`` at most, and sends again when a new master lacks them after a failover.
         """
         self.options = Options.checked(
             url,
@@ -107,6 +113,8 @@ class EngineBase:
             connect_timeout=connect_timeout,
             protocol=protocol,
             fsync=fsync,
+            replay=replay,
+            replay_bytes=replay_bytes,
         )
         self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
         self._tasks = Registry(max_attempts=self.options.max_attempts, backoff=None)
@@ -130,6 +138,10 @@ class EngineBase:
         self._processors: WeakSet[Processor] = WeakSet()
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays of this process, which ``stats`` tells of."""
+        replay = self.options.replay
+        self._journal = None if replay is None else Journal(replay, self.options.replay_bytes)
+        """What was acknowledged to this process; the parent of a fork replays its own."""
+        self._replayer: Replayer | None = None
 
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
@@ -213,6 +225,13 @@ class EngineBase:
     def _learn(self, topology: Topology) -> None:
         self.options.compare(topology)
         self._cache = TopologyCache(self.options.name, topology)
+
+    def _watch_masters(self, driver: Driver) -> None:
+        """Starts the replay after failovers, if it is wanted."""
+        if self._journal is not None and self._replayer is None:
+            driver.note_in(self._journal)  # what it sends again can be lost, too
+            self._replayer = Replayer(driver, self._map(), self._journal, self._packer)
+            self._replayer.start()
 
     # ---- arguments
 
@@ -330,4 +349,5 @@ class EngineBase:
             connections=connections,
             relays=tuple(relay.stats() for relay in list(self.relays)),
             spool=spool,
+            replay=self._replayer.stats() if self._replayer else None,
         )

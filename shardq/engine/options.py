@@ -15,6 +15,7 @@ from shardq.errors import InvalidOption, InvalidUrl
 from shardq.layout.topology import Topology
 from shardq.model.checks import check_max_attempts, check_name, check_shards, duration_ms
 from shardq.model.record import Codec, codec_named
+from shardq.replay import check_replay
 
 log = logging.getLogger("shardq")
 
@@ -59,6 +60,8 @@ class Options:
     connect_timeout: float
     protocol: int
     fsync: embedded.Fsync
+    replay: float | None
+    replay_bytes: int
 
     @classmethod
     def checked(
@@ -76,6 +79,8 @@ class Options:
         connect_timeout: float,
         protocol: int,
         fsync: embedded.Fsync,
+        replay: float | None,
+        replay_bytes: int,
     ) -> Options:
         check_name(name)
         check_shards(shards)
@@ -89,6 +94,7 @@ class Options:
             raise InvalidOption(f"dead_count={dead_count!r} is not possible; give an int from 0")
         if fsync not in ("everysec", "always"):
             raise InvalidOption(f"fsync={fsync!r} is not possible; use 'everysec' or 'always'")
+        check_replay(replay, replay_bytes)
         options = cls(
             url=url or os.environ.get(ENVIRONMENT) or None,
             name=name,
@@ -102,6 +108,8 @@ class Options:
             connect_timeout=connect_timeout,
             protocol=protocol,
             fsync=fsync,
+            replay=replay,
+            replay_bytes=replay_bytes,
         )
         if not options.is_embedded:
             options.settings(str(options.url))

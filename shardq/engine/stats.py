@@ -14,6 +14,7 @@ from shardq.drivers.router import ConnectionCounts
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
+from shardq.replay import ReplayStats
 from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
@@ -144,6 +145,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The outbox relays of this process that move rows to this engine."""
     spool: SpoolStats | None = None
     """The commands that wait in the file of ``spool=``; None for an engine without one."""
+    replay: ReplayStats | None
+    """What this engine remembers and has sent again after failovers; None without ``replay=``."""
 
 
 UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
@@ -187,6 +190,7 @@ def stats_of(
     connections: Mapping[str, ConnectionCounts],
     relays: tuple[RelayStats, ...],
     spool: SpoolStats | None,
+    replay: ReplayStats | None,
 ) -> Stats:
     topology = cache.topology
     advised = list(advised)
@@ -221,6 +225,7 @@ def stats_of(
         replication=replication,
         relays=relays,
         spool=spool,
+        replay=replay,
     )
 
 

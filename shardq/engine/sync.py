@@ -83,6 +83,7 @@ class Engine(TaskCommands, OperatorCommands):
                     self._leave()
                     raise
                 self._driver = driver
+                self._watch_masters(driver)
             return self._driver
 
     def close(self) -> None:
@@ -96,6 +97,9 @@ class Engine(TaskCommands, OperatorCommands):
             driver, self._driver = self._driver, None
             wakeups, self._wakeups = self._wakeups, None
             subscriber, self._subscriber = self._subscriber, None
+            replayer, self._replayer = self._replayer, None
+            if replayer is not None:
+                replayer.stop()
             if wakeups is not None:
                 wakeups.close()
             if subscriber is not None:

@@ -189,6 +189,21 @@ def encode_record(codec: Codec, payload: Any, head: bytes | None = None) -> byte
     return record_encoder(codec)(payload, head)
 
 
+def expiring_sooner(record: bytes, elapsed_ms: int) -> bytes:
+    """The record of a push that is sent again after so many ms: an expiry that counts from the push is that much
+    sooner.
+    """
+    # most records have none, and need not be read
+    if not record[0] & _HEADED:
+        return record
+    _, head, payload = _parts(record)
+    if head is None or head.x is None or head.x >= 0:
+        return record
+    head.x = min(-1, head.x + elapsed_ms)
+    packed = _encode_head(head)
+    return record[:1] + len(packed).to_bytes(2, "big") + packed + payload
+
+
 class Decoded(msgspec.Struct, frozen=True):
     """The content of a record."""
 

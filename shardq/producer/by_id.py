@@ -54,16 +54,16 @@ def find_and_call(
 
 
 def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:
-    return (yield from find_and_call(cache, id, partial(by_id.cancel, id=id), absent=_gone))
+    return (yield from find_and_call(cache, id, partial(by_id.cancel, id=id), absent=is_gone))
 
 
 def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
-    return (yield from find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=_gone))
+    return (yield from find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=is_gone))
 
 
 def requeue(cache: TopologyCache, id: str, due: int, *, in_doubt: bool = False) -> Operation[Outcome]:
     make = partial(by_id.requeue, id=id, due=due)
-    return (yield from find_and_call(cache, id, make, absent=_gone, in_doubt=in_doubt))
+    return (yield from find_and_call(cache, id, make, absent=is_gone, in_doubt=in_doubt))
 
 
 REQUEUES = 500
@@ -78,7 +78,7 @@ def requeue_all(cache: TopologyCache, ids: Sequence[str], due: int) -> Operation
         homes = {each: cache.keys(topology.homes(each)[0]) for each in some}
         calls = {each: by_id.requeue(keys, topology.epoch, each, due) for each, keys in homes.items()}
         for each, outcome in (yield Many(calls)):
-            if isinstance(outcome, ShardqError) or _gone(outcome):
+            if isinstance(outcome, ShardqError) or is_gone(outcome):
                 # Not there, or not under this topology: looked for like any other.
                 outcome = yield from requeue(cache, each, due, in_doubt=calls[each].in_doubt)
             count += bool(outcome)
@@ -109,6 +109,6 @@ def get(cache: TopologyCache, id: str, codec: Codec) -> Operation[TaskInfo | Non
     )
 
 
-def _gone(outcome: Outcome) -> bool:
+def is_gone(outcome: Outcome) -> bool:
     """True if the shard that was asked does not hold the id now."""
     return outcome in (Outcome.GONE, Outcome.UNKNOWN)

@@ -7,7 +7,7 @@ import inspect
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 
-THREADS_ONLY = {"dedicated", "borrow", "pubsub", "outages", "on_new_map"}
+THREADS_ONLY = {"dedicated", "borrow", "pubsub", "outages", "on_new_map", "ask"}
 ASYNCIO_ONLY = {"abandon"}
 """A loop can end under its connections; threads close their own."""
 

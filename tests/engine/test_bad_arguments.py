@@ -93,6 +93,12 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("text as connect_timeout", {"connect_timeout": "1"}, "connect_timeout"),
     ("text as protocol", {"protocol": "3"}, "protocol"),
     ("an unhashable fsync", {"fsync": ["always"]}, "fsync="),
+    ("text as replay", {"replay": "10"}, "replay='10'"),
+    ("a bool as replay", {"replay": True}, "replay=True"),
+    ("no second of replay", {"replay": 0}, "replay=0 .* or None"),
+    ("NaN as replay", {"replay": math.nan}, "replay=nan"),
+    ("text as replay_bytes", {"replay_bytes": "1mb"}, "replay_bytes='1mb'"),
+    ("too few replay_bytes", {"replay_bytes": 1000}, "replay_bytes=1000"),
 ]
 
 
