@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardq.calls.request import Call, Command
@@ -54,6 +55,7 @@ class RetryingCall(Generic[T]):
 
     __slots__ = (
         "_again_until", "_in_full", "_retry_for_s", "_tries", "address", "call", "deadline", "key", "request", "sent",
+        "sent_at",
     )  # fmt: skip
 
     def __init__(self, call: Command[T], *, now: float, timeout: float, key: Any = None) -> None:
@@ -68,6 +70,8 @@ class RetryingCall(Generic[T]):
         """The node of the next try, if a node said ASK; else the slot map says."""
         self.sent = b""
         """The bytes of the try in flight."""
+        self.sent_at = now
+        """The time at which they were made."""
         self._in_full = False
         self._tries = 0
         self._retry_for_s = timeout if call.retry_for_s is None else min(call.retry_for_s, timeout)
@@ -77,6 +81,7 @@ class RetryingCall(Generic[T]):
         """The bytes of the next try; with an ``address``, ASKING goes first and has an answer of its own."""
         data = self.request.packed_in_full() if self._in_full else self.request.packed()
         self.sent = data if self.address is None else ASKING + data
+        self.sent_at = time.monotonic()
         return self.sent
 
     @property

@@ -35,7 +35,7 @@ FORKED = (
 class Journal(Protocol):
     """Notes what servers have acknowledged."""
 
-    def note(self, call: Command[Any], packed: bytes, result: Any, node: str) -> None: ...
+    def note(self, call: Command[Any], result: Any, *, packed: bytes, sent: float, node: str) -> None: ...
 
 
 class Routing:
@@ -82,7 +82,7 @@ class Routing:
         """Decodes the answer of a node to the last try of a call."""
         result: T = retrying.request.decode(answer)
         if self.journal is not None:
-            self.journal.note(retrying.request, retrying.sent, result, address)
+            self.journal.note(retrying.request, result, packed=retrying.sent, sent=retrying.sent_at, node=address)
         return result
 
     # ---- the slot map

@@ -58,6 +58,8 @@ class Note(NamedTuple):
 
     at: float
     """The time of its answer, by ``time.monotonic``."""
+    sent: float
+    """A time before it was sent."""
     script: str
     slot: int
     packed: bytes
@@ -88,7 +90,7 @@ class Journal:
         self.reach: float | None = None
         """The seconds that the notes went back when the last of those was dropped."""
         self.filled = threading.Event()
-        """Set by the first note after none. The replayer clears it."""
+        """Set by the first note after none: there is something to look after."""
         self._nodes: dict[str, _Notes] = {}
         self._lock = threading.Lock()
 
@@ -98,7 +100,7 @@ class Journal:
     def __len__(self) -> int:
         return sum(len(node.notes) for node in list(self._nodes.values()))
 
-    def note(self, call: Command[Any], packed: bytes, result: Any, node: str) -> None:
+    def note(self, call: Command[Any], result: Any, *, packed: bytes, sent: float, node: str) -> None:
         """Notes a call that the node has answered, if it is one that is replayed and has changed something."""
         if not isinstance(call, Call) or call.script.name not in NOTED:
             return
@@ -119,13 +121,14 @@ class Journal:
             if notes is None:
                 notes = self._nodes[node] = _Notes()
             # The time in the lock: notes of a node are in the order of their times.
-            notes.notes.append(Note(time.monotonic(), name, call.slot, packed, answer))
+            notes.notes.append(Note(time.monotonic(), sent, name, call.slot, packed, answer))
             size = len(packed) + OVERHEAD
+            first = not self.bytes
             notes.bytes += size
             self.bytes += size
             while self.bytes > self.most_bytes:
                 self._drop()
-        if not self.filled.is_set():
+        if first:
             self.filled.set()
 
     def _drop(self) -> None:

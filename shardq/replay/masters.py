@@ -32,6 +32,11 @@ class Master:
         while self.checkpoints[0][0] < asked - keep_s:
             self.checkpoints.popleft()
 
+    @property
+    def last_seen(self) -> float:
+        """The time of the last look."""
+        return self.checkpoints[-1][0] if self.checkpoints else NOTHING_KNOWN
+
     def cut(self, lineage: Lineage) -> float:
         """The time before which all that it acknowledged is on the server of that lineage."""
         if not self.history or lineage.earlier != self.history:

@@ -101,12 +101,24 @@ def plan(lost: Sequence[Note], others: Iterable[Note], now: float) -> Plan:
 
 def arguments(note: Note) -> list[bytes]:
     """The arguments of the script in a call that was sent."""
+    words = _words(note)
+    return words[3 + int(words[2]) :]
+
+
+def latest_task(note: Note) -> tuple[str, str]:
+    """The key of the tasks that a call of push has stored, and the id of the one that is due last."""
+    words, tasks = _words(note), arguments(note)[3:]
+    latest = max(range(0, len(tasks), FRESH), key=lambda at: abs(int(tasks[at + 1])))
+    return words[4].decode(), tasks[latest].decode()
+
+
+def _words(note: Note) -> list[bytes]:
     reader = Reader()
     reader.feed(note.packed)
     words: list[bytes] = reader.gets()
     if len(words) == 1:  # ASKING
         words = reader.gets()
-    return words[3 + int(words[2]) :]
+    return words
 
 
 def _note_pushes(wishes: dict[str, _Wish], note: Note, now: float, *, lost: bool) -> None:

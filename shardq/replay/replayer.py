@@ -19,7 +19,7 @@ import msgspec
 
 from shardq.calls import by_id, replicas
 from shardq.calls.replicas import Lineage
-from shardq.calls.request import Word
+from shardq.calls.request import Command, Word
 from shardq.drivers.faults import Fault
 from shardq.drivers.sync import Driver
 from shardq.errors import AccessDenied, EngineClosed, ShardqError
@@ -30,8 +30,8 @@ from shardq.producer import pushing
 from shardq.producer.packing import BATCH, UNIQUE, Entries, Packer
 from shardq.recovery import Make
 from shardq.replay.journal import Journal, Note
-from shardq.replay.masters import Loss, Master, loss
-from shardq.replay.plan import Plan, plan
+from shardq.replay.masters import NOTHING_KNOWN, Loss, Master, loss
+from shardq.replay.plan import Plan, latest_task, plan
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.replay")
@@ -93,6 +93,7 @@ class Replayer:
         self._cache = cache
         self._journal = journal
         self._packer = packer
+        self._wakeup = journal.filled
         self._masters: dict[str, Master] = {}
         self._looked: dict[str, float] = {}
         """Node → when it was asked last, with all that it lacked replayed."""
@@ -100,6 +101,8 @@ class Replayer:
         self._failing = ""
         """The last error of a replay, which is logged once."""
         self._replays = self._replayed = self._cancelled = self._late = 0
+        self._begun: set[str] = set()
+        """Nodes whose replay failed half-way."""
         self._replaying = False
         """True while notes are out of the journal."""
         self._stopping = False
@@ -110,16 +113,16 @@ class Replayer:
         return f"<Replayer: {self._replays} replays, {self._replayed} tasks stored again>"
 
     def start(self) -> None:
-        self._unfollow = self._driver.on_new_map(self._journal.filled.set)
+        self._unfollow = self._driver.on_new_map(self._wakeup.set)
         self._driver.hold(self._is_held)
-        self._journal.filled.set()
+        self._wakeup.set()
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread. A replay under way is waited for, for a moment."""
         self._unfollow()
         self._stopping = True
-        self._journal.filled.set()
+        self._wakeup.set()
         self._thread.join(CLOSE_S)
 
     def stats(self) -> ReplayStats:
@@ -140,11 +143,11 @@ class Replayer:
         nothing = not len(self._journal) and not self._replaying
         if nothing or self._looked.get(node, 0.0) > since or time.monotonic() - since > HOLD_S:
             return False
-        self._journal.filled.set()
+        self._wakeup.set()
         return not self._stopping
 
     def _run(self) -> None:
-        wakeup = self._journal.filled
+        wakeup = self._wakeup
         while not self._stopping:
             wakeup.wait(LOOK_S if len(self._journal) else None)
             wakeup.clear()
@@ -244,11 +247,13 @@ class Replayer:
 
     def _replay(self, lost: Loss, asked: float) -> None:
         self._replaying = True
-        taken = self._journal.take(lost.node)
-        notes = [note for note in taken if note.at >= lost.cut and self._went_to(lost, note)]
+        notes = taken = self._journal.take(lost.node)
         try:
+            cut = self._found(lost, taken) if lost.cut == NOTHING_KNOWN else lost.cut
+            notes = [note for note in taken if note.at >= cut and self._went_to(lost, note)]
             if not notes:
                 return
+            self._begun.add(lost.node)
             made = plan(notes, self._journal.since(notes[0].at, {note.slot for note in notes}), time.monotonic())
             cancelled, late = self._cancel(made)
             self._move(made)
@@ -259,6 +264,7 @@ class Replayer:
             raise
         finally:
             self._replaying = False
+        self._begun.discard(lost.node)
         self._replays += 1
         log.warning(
             "%s: the %d calls of the %.1f s before were asked for again: %d tasks were missing and are stored again, "
@@ -270,6 +276,25 @@ class Replayer:
             cancelled,
             f", and {late} were too late for that" if late else "",
         )
+
+    def _found(self, lost: Loss, notes: list[Note]) -> float:
+        """The time before which nothing is lost, by what is still there: servers lose their last writes, and no others.
+        Looks for tasks of ever earlier calls.
+
+        Only calls that the server acknowledged before it was lost can tell, and only before anything is sent again.
+        """
+        master = self._masters.get(lost.node)
+        if master is None or lost.node in self._begun:
+            return NOTHING_KNOWN
+        pushes = [note for note in notes if note.script == "push" and note.at <= master.last_seen]
+        back = 1
+        while back <= len(pushes):
+            note = pushes[-back]
+            key, id = latest_task(note)
+            if self._driver.call(Command(note.slot, ("HEXISTS", key, id), bool)):
+                return note.sent
+            back *= 2
+        return NOTHING_KNOWN
 
     def _went_to(self, lost: Loss, note: Note) -> bool:
         """True unless the slot of a call was moved to yet another node before its own was lost."""

@@ -29,7 +29,7 @@ class Notes:
         self.journal = Journal(10, 1 << 30)
 
     def add(self, call: Call[Any], result: Any, *, node: str = NODE) -> None:
-        self.journal.note(call, call.packed(), result, node)
+        self.journal.note(call, result, packed=call.packed(), sent=0.0, node=node)
 
     def push(self, *tasks: tuple[str, int], node: str = NODE, record: bytes = RECORD) -> None:
         words: list[Word] = [word for id, due in tasks for word in (id, due, record)]
@@ -144,9 +144,9 @@ def test_the_oldest_notes_of_the_node_with_the_most_go_first() -> None:
     journal = Journal(10, 10 * (400 + OVERHEAD))
     call = by_id.cancel(KEYS, 1, "x")
     packed = call.packed().ljust(400, b"\0")[:400]
-    journal.note(call, packed, Outcome.CANCELLED, NODE)
+    journal.note(call, Outcome.CANCELLED, packed=packed, sent=0.0, node=NODE)
     for _ in range(20):
-        journal.note(call, packed, Outcome.CANCELLED, OTHER)
+        journal.note(call, Outcome.CANCELLED, packed=packed, sent=0.0, node=OTHER)
     assert (len(journal), journal.dropped) == (10, 11)
     assert journal.bytes == 10 * (400 + OVERHEAD)
     assert journal.reach is not None
@@ -165,3 +165,14 @@ def test_notes_that_are_put_back_come_first() -> None:
 
 def _id(note: Note) -> str:
     return note.packed.split(b"\r\n")[-2].decode()
+
+
+def test_only_the_first_note_wakes_the_replayer() -> None:
+    notes = Notes()
+    for _ in range(2):
+        notes.cancel("a")
+        assert notes.journal.filled.is_set()
+        notes.journal.filled.clear()
+        notes.cancel("b")
+        assert not notes.journal.filled.is_set()
+        notes.journal.take(NODE)

@@ -89,6 +89,9 @@ def pair(service: Service, name: str) -> tuple[Server, Server]:
     return service.pair(keys_of(name, SHARDS)[0].slot)
 
 
+@pytest.mark.parametrize(
+    ("service", "engines"), [("cluster", "sync"), ("sentinel", "sync"), ("cluster", "asyncio")], indirect=True
+)
 def test_nothing_is_lost(engines: Engines, service: Service, name: str, pair: tuple[Server, Server]) -> None:
     """Pushes, with and without ids of their own, cancels and reschedules: each as it was acknowledged last."""
     engine = engines.opened(service.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=10)
@@ -175,6 +178,22 @@ def test_a_server_that_kept_nothing(server_binary: Path, engines: Engines, name:
         server.restart()
         wait_until(lambda: replays(engine) == 1, "the server was looked through")
         assert missing(engine, [*ids]) == [ids[0]]
+
+
+def test_a_server_that_kept_everything(own_server: Server, name: str) -> None:
+    """The same address, and all of its data there: a task that is done does not come back."""
+    with Engine(own_server.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=60) as engine:
+        engine.start()
+        engine.push_many([Task(n) for n in range(MANY)])
+        consumer = engine.consumer()
+        consumer.ack(claim(consumer, MANY))
+        ids = engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
+        looked(engine)
+        own_server.kill()
+        own_server.restart()
+        wait_until(lambda: replays(engine) == 1, "the server was looked through")
+        stats = counted(engine)
+        assert (stats.scheduled, stats.ready, stats.leased) == (len(ids), 0, 0)
 
 
 def looked(engine: Engine) -> None:
