@@ -10,6 +10,7 @@
 from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
+    from shardq import testing as testing
     from shardq.consumer import AsyncConsumer, Consumer
     from shardq.engine import AsyncEngine, Engine, ShardStats, Stats
     from shardq.errors import (

