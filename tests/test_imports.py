@@ -22,7 +22,7 @@ def test_an_engine_for_threads_loads_nothing_for_asyncio() -> None:
 import sys, shardq
 engine = shardq.Engine("redis://127.0.0.1:1")
 worker = engine.worker()
-print(*(name for name in ("asyncio", "redis") if name in sys.modules))
+print(*(name for name in ("asyncio", "redis", "sqlite3") if name in sys.modules))
 """
     )
     assert loaded == ""

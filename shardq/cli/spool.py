@@ -134,7 +134,12 @@ example:
   shardq spool failed /var/lib/shop/orders.spool --drop""",
 )
 @_path
-@click.option("--retry", is_flag=True, help="Put them at the end of what waits: they are replayed again.")
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Put them at the end of what waits: `shardq spool replay`, or the next engine that opens the file, replays "
+    "them.",
+)
 @click.option("--drop", is_flag=True, help="Remove them.")
 @_quiet
 @pass_given

@@ -75,8 +75,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ("fsynced") have the task, else raises NotReplicated; where there are none, raises DurabilityUnavailable, with
         nothing stored.
 
-        An engine with a ``spool=`` keeps the push there while no server can be reached: the receipt's outcome is
-        "spooled". But never a durable one.
+        An engine with a ``spool=`` keeps the push there while no server can be reached, unless it is a durable one: the
+        receipt's outcome is then "spooled".
 
         >>> engine.push({"order": 42}, delay=1800)
         >>> engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)

@@ -7,6 +7,7 @@ pulls calls from here and hands the answers back.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -71,12 +72,12 @@ class Stream:
         sizes = windows(self.cache.topology.shards)
         while not self.errors and not self.halted() and (tasks := self._taken(next(sizes))):
             entries = Entries(tasks.ids, tasks.fresh, tasks.unique)
-            window = Window(PushResults(tasks.ids), entries, int(time.time() * 1000))
+            window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000))
             self._windows.append(window)
             epoch = self.cache.topology.epoch
             if self.cache.topology.priors:
                 # Looked for where they may be, one by one, when the rest of the window is done.
-                window.leftover.unique, tasks.unique = tasks.unique, []
+                window.leftover.unique, tasks.unique = list(tasks.unique), []
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
                 parts = batches(self.cache, epoch, words, width, most=self.most, sizes=[len(words) // width])
                 for batch, call in window.results.sending(parts):

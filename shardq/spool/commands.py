@@ -7,6 +7,7 @@ Delays and relative expiries become instants by the clock of the process that sp
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -53,7 +54,8 @@ class Spooled(NamedTuple):
 
 
 def now_ms() -> int:
-    return int(time.time() * 1000)
+    """This machine's clock, rounded up like every due time: no delay that counts from it is too short."""
+    return math.ceil(time.time() * 1000)
 
 
 def pushes(entries: Entries, began_ms: int) -> list[Command]:

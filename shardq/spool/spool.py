@@ -107,6 +107,7 @@ class Spool:
         self._file = SpoolFile(self.path, engine=options.name, shards=options.shards, limit=limit)
         self._last = 0
         """The number of the last command that this process must wait for."""
+        self._closed = False
         self._reset()
         self.open()
         self._file.close()  # until it is needed: the process may fork first
@@ -120,7 +121,6 @@ class Spool:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._threads: ThreadPoolExecutor | None = None
-        self._closed = False
         self._problem = ""
         self._since = time.monotonic()
         self._met: tuple[float, ShardqError] | None = None
@@ -199,22 +199,14 @@ class Spool:
         return ticket.stored.result()
 
     def submit(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> Future[bool]:
-        """The same in a thread."""
-        ticket = self._bring(commands, lost)
-        self.in_thread(self._store)
-        return ticket.stored
+        """The same in a thread, for an event loop, which must not wait for a disk."""
+        return self._bring(commands, lost, in_thread=True).stored
 
-    def in_thread(self, work: Callable[[], object]) -> Future[object]:
-        """Has one thread do the work of an event loop that must not wait for a disk."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, thread_name_prefix="shardq-spool")
-            return self._threads.submit(work)
-
-    def _bring(self, commands: Sequence[Command], lost: ShardqError | None) -> _Ticket:
+    def _bring(self, commands: Sequence[Command], lost: ShardqError | None, *, in_thread: bool = False) -> _Ticket:
         if isinstance(lost, TooManyOpenFiles):
             raise lost  # this process's own fault
         ticket = _Ticket(commands, forced=lost is not None)
+        ticket.stored.set_running_or_notify_cancel()  # nobody can cancel it any more
         with self._lock:
             if self._closed:
                 raise EngineClosed("the engine is closed: make another, or open() it again")
@@ -225,36 +217,48 @@ class Spool:
                     self.away, self._since = True, time.monotonic()
                     log.warning("Redis can't be reached, commands go to the spool %s: %s", self.path, lost)
             self._tickets.append(ticket)
+            if in_thread:
+                if self._threads is None:
+                    self._threads = ThreadPoolExecutor(1, thread_name_prefix="shardq-spool")
+                self._threads.submit(self._store)
         return ticket
 
     def _store(self) -> None:
         """Stores what has been brought, unless somebody else has."""
+        tickets: list[_Ticket] = []
         with self._writing:
-            with self._lock:
-                tickets, self._tickets = self._tickets, []
-                if not self.away:
-                    for ticket in tickets:
-                        if not ticket.forced:
-                            ticket.stored.set_result(False)
-                    tickets = [ticket for ticket in tickets if ticket.forced]
-                    self.away = bool(tickets)
-            if not tickets:
-                return
             try:
-                last, errors = self._file.add([ticket.commands for ticket in tickets])
+                self._store_all(tickets)
             except BaseException as exc:
+                # Also an interrupt, at any point: the others wait for their tickets.
                 error = exc if isinstance(exc, ShardqError) else SpoolFault(f"the spool {self.path} failed: {exc!r}")
+                for ticket in tickets:
+                    if not ticket.stored.done():
+                        ticket.stored.set_exception(error)
                 with self._lock:
                     self._start()
-                for ticket in tickets:
-                    ticket.stored.set_exception(error)
                 if error is not exc:
                     raise
-                return
-            with self._lock:
-                self._last = max(self._last, last)
-                self._start()
-        for ticket, full in zip(tickets, errors, strict=True):
+
+    def _store_all(self, tickets: list[_Ticket]) -> None:
+        """Takes what has been brought into ``tickets``, and stores it. ``_writing`` is held."""
+        with self._lock:
+            tickets += self._tickets
+            self._tickets = []
+            # What was sent already is stored in any case. The others need not be, when the outage is over by now.
+            away = self.away
+            stored = [ticket for ticket in tickets if ticket.forced or away]
+            self.away = away or bool(stored)
+        for ticket in tickets:
+            if not ticket.forced and not away:
+                ticket.stored.set_result(False)
+        if not stored:
+            return
+        last, errors = self._file.add([ticket.commands for ticket in stored])
+        with self._lock:
+            self._last = max(self._last, last)
+            self._start()
+        for ticket, full in zip(stored, errors, strict=True):
             if full is None:
                 ticket.stored.set_result(True)
             else:
@@ -282,7 +286,7 @@ class Spool:
                         else:
                             over, before = self._look(before, stop)
                     problem, pause = replayer.problem, FIRST_PAUSE_S if not replayer.problem else pause
-                except (ShardqError, OSError) as exc:
+                except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
                     over, problem = False, str(exc)
                     replayer.close()
                 if over:

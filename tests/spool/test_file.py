@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,23 @@ def test_a_bulk_push_that_finds_no_room_says_so(make: Make, own_server: Server) 
     if isinstance(many.value, PushError):
         assert len(many.value.failed) + len(many.value.unknown) == 100
         assert all(isinstance(why, SpoolFull) for why in many.value.failed.values())
+
+
+def test_what_may_have_been_executed_is_stored_in_any_case(path: Path) -> None:
+    """Also when the outage is over before it is: sent again as new, it could be there twice."""
+    engine = engine_at(path)
+    spool = engine._spool
+    assert spool is not None
+    with ThreadPoolExecutor(2) as threads:
+        with spool._writing:
+            lost = threads.submit(spool.add, [Command("cancel", "a")], lost=Unanswered("its answer was lost"))
+            new = threads.submit(spool.add, [Command("cancel", "b")])
+            wait_until(lambda: len(spool._tickets) == 2, "both wait")
+            spool.away = False
+        assert (lost.result(), new.result()) == (True, False)
+    assert spool.away
+    assert seen(path).waiting == 1
+    engine.close()
 
 
 FILL = """

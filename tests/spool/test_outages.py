@@ -135,8 +135,8 @@ def test_a_delay_counts_from_the_push(make: Make, own_server: Server, path: Path
     own_server.kill()
     began = time.time()
     id = engine.push("soon", delay=3000, expires=5000)
-    ended = time.time()
     later = engine.push_many([Task("later", delay=3000)])[0]
+    ended = time.time()
     engine.push("expired", id="expired", expires=0.05)
     wait_until(lambda: time.time() > ended + 1.0, "the outage lasts")
     own_server.start()
