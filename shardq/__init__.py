@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from shardq.model.record import Codec
     from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
+    from shardq.replay import ReplayStats
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
     from shardq.spool.stats import SpoolStats
     from shardq.version import __version__
@@ -70,6 +71,7 @@ else:
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
             "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable"
         ),
+        "shardq.replay": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
         "shardq.model.task": "CancelledTag DeadTask Delivery Outcome Receipt Task TaskInfo",
@@ -113,6 +115,7 @@ __all__ = [
     "Preview",
     "Progress",
     "Receipt",
+    "ReplayStats",
     "ShardStats",
     "SpoolStats",
     "Stats",

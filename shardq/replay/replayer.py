@@ -48,8 +48,8 @@ is sent again though it is there.
 
 ASK_TIMEOUT_S = 1.0
 
-HOLD_S = 2.0
-"""Pollers of this process wait for cancels to be replayed for this long at most."""
+HOLD_S = 5.0
+"""Pollers of this process wait for cancels to be replayed for this long at most: mostly some milliseconds."""
 
 CLOSE_S = 2.0
 """close() waits for a replay under way for this long."""
@@ -64,7 +64,8 @@ UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_lengt
 class ReplayStats(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine with ``replay=`` remembers, and what it has sent again.
 
-    >>> engine.stats().replay
+    >>> if replay := engine.stats().replay:
+    ...     print(replay.replays, replay.replayed, replay.late, replay.dropped)
     """
 
     replays: int

@@ -110,7 +110,7 @@ def test_nothing_is_lost(engines: Engines, service: Service, name: str, pair: tu
         for n in range(10):
             # over a cancel, which is lost too, and over a task
             engine.push("new", id=f"own-{10 + n}", delay=FAR_S, on_conflict="replace")
-    wait_until(lambda: replays(engine) == 1, "the new master was looked through")
+    wait_until(lambda: replays(engine) >= 1, "the new master was looked through")
     stats = counted(engine)
     assert stats.replay is not None
     assert stats.replay.replayed > 0
@@ -141,7 +141,7 @@ def test_what_is_done_and_replicated_does_not_run_again(own_cluster: Cluster, na
         replicated(master, replica)
         with losing(master, replica):
             ids = engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
-        wait_until(lambda: replays(engine) == 1, "the new master was looked through")
+        wait_until(lambda: replays(engine) >= 1, "the new master was looked through")
         assert missing(engine, [*ids]) == []
         stats = counted(engine)
         assert (stats.scheduled, stats.ready, stats.leased) == (MANY, 0, 0)
@@ -154,7 +154,7 @@ def test_cancels_are_replayed_before_pollers_of_this_process_dispatch(own_cluste
         master = own_cluster.node_of_slot(keys_of(name, SHARDS)[0].slot)
         (replica,) = own_cluster.replicas_of(master)
         its = [keys for keys in keys_of(name, SHARDS) if own_cluster.node_of_slot(keys.slot) is master]
-        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=6)
+        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=10)
         ids = engine.push_many([Task(n, at=due) for n in range(300)])
         shards = {keys.shard for keys in its}
         soon = [id for id in ids if engine.topology.shard_of(id) in shards]
@@ -162,7 +162,7 @@ def test_cancels_are_replayed_before_pollers_of_this_process_dispatch(own_cluste
         with losing(master, replica):
             assert {engine.cancel(id) for id in soon} == {Outcome.CANCELLED}
             wait_until(lambda: dt.datetime.now(dt.UTC) > due, "the tasks are due")
-        wait_until(lambda: replays(engine) == 1, "the new master was looked through")
+        wait_until(lambda: replays(engine) >= 1, "the new master was looked through")
         assert missing(engine, [*soon]) == soon
         wait_until(lambda: counted(engine).ready == len(ids) - len(soon), "the others are dispatched")
         assert [replica.ask("HGET", keys.topics, "") for keys in its] == before
@@ -176,7 +176,7 @@ def test_a_server_that_kept_nothing(server_binary: Path, engines: Engines, name:
         engine.cancel(ids[0])
         server.kill()
         server.restart()
-        wait_until(lambda: replays(engine) == 1, "the server was looked through")
+        wait_until(lambda: replays(engine) >= 1, "the server was looked through")
         assert missing(engine, [*ids]) == [ids[0]]
 
 
@@ -191,7 +191,7 @@ def test_a_server_that_kept_everything(own_server: Server, name: str) -> None:
         looked(engine)
         own_server.kill()
         own_server.restart()
-        wait_until(lambda: replays(engine) == 1, "the server was looked through")
+        wait_until(lambda: replays(engine) >= 1, "the server was looked through")
         stats = counted(engine)
         assert (stats.scheduled, stats.ready, stats.leased) == (len(ids), 0, 0)
 
