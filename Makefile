@@ -13,10 +13,10 @@ TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-lowest bench bench-oldest bench-cluster bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything the other targets need
 
@@ -70,6 +70,9 @@ bench-oldest: $(STAMP) ## the same on Redis 7.0, the oldest server that is suppo
 bench-cluster: $(STAMP) ## 1, 3 and 6 masters: cost, balance, a failover, an expand; some three minutes
 	@mkdir -p bench/report
 	$(BIN)/python -m bench.nodes --json bench/report/nodes.json
+
+bench-failovers: $(STAMP) ## 100 masters killed under load, and every acknowledged push accounted for; a quarter of an hour
+	$(BIN)/python -m bench.failovers
 
 bench-peers: $(STAMP) ## the same work by shardq and a dozen others, side by side; a quarter of an hour
 	@mkdir -p bench/report

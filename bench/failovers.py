@@ -65,6 +65,8 @@ class Ledger:
 
     acknowledged: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
+    unclear: dict[str, Outcome | None] = field(default_factory=dict)
+    """Tasks whose cancel was asked for and not acknowledged: they may be there or not."""
     delivered: Counter[str] = field(default_factory=Counter)
     cancelled_and_ran: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
@@ -74,7 +76,7 @@ class Ledger:
 
     @property
     def lost(self) -> list[str]:
-        kept = self.pending | self.delivered.keys() | self.cancelled
+        kept = self.pending | self.delivered.keys() | self.cancelled | self.unclear.keys()
         return [id for id in self.acknowledged if id not in kept]
 
     @property
@@ -85,6 +87,7 @@ class Ledger:
         yield "failovers", self.failovers
         yield "acknowledged pushes", len(self.acknowledged)
         yield "of those lost", len(self.lost)
+        yield "cancels that were not acknowledged", len(self.unclear)
         yield "acknowledged cancels", len(self.cancelled)
         yield "of those stored after all", len(self.cancelled & self.pending)
         yield "of those given out after the cancel", len(self.cancelled_and_ran)
@@ -134,8 +137,11 @@ class Load:
             ids = self._pushed(20, SOON_S)
             try:
                 for id in ids[::2]:
-                    if self._engine.cancel(id) is Outcome.CANCELLED:
+                    self.ledger.unclear[id] = None
+                    self.ledger.unclear[id] = outcome = self._engine.cancel(id)
+                    if outcome is Outcome.CANCELLED:
                         self.ledger.cancelled.add(id)
+                        del self.ledger.unclear[id]
                 for id in ids[1::4]:
                     self._engine.reschedule(id, delay=source.uniform(SOON_S, 2 * SOON_S))
             except ShardqError as exc:
@@ -291,6 +297,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the servers are stopped", file=sys.stderr)
         return 130
+    for id in ledger.lost[:10]:
+        print(f"lost: {id}")
     for what, value in ledger.rows():
         print(f"{value:>12,}  {what}")
     return 1 if ledger.lost else 0
