@@ -40,7 +40,8 @@ def apart(work: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run, name="shardq-apart", daemon=True)
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        thread.join(LOOK_S)
     if failure:
         raise failure[0]
     return result[0]

@@ -6,6 +6,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import threading
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.cli.push.feed import Feed
-from shardq.cli.signals import Ending
+from shardq.cli.signals import Ending, apart
 from tests.cli.ledger import lines, stored
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell
 from tests.support.waiting import wait_until
@@ -23,16 +26,23 @@ from tests.support.waiting import wait_until
 COUNT = 24_000
 """Six windows."""
 
+LONG = 5 * COUNT
+"""So many that it is in the middle when the server stops, also on a busy machine."""
+
 TRIES = 8
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
+def tasks(folder: Path, count: int) -> Path:
+    file = folder / "tasks.jsonl"
+    file.write_text(lines({"payload": n, "delay": 3600} for n in range(1, count + 1)))
+    return file
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    file = tmp_path / "tasks.jsonl"
-    file.write_text(lines({"payload": n, "delay": 3600} for n in range(1, COUNT + 1)))
-    return file
+    return tasks(tmp_path, COUNT)
 
 
 @pytest.fixture
@@ -59,8 +69,10 @@ def pushed(err: str) -> int:
 class Cut:
     """Pushes a file and sends signals to that in the middle of it, while the server stands still."""
 
-    def __init__(self, shell: Shell, engine: Engine, server: Server, words: tuple[str, ...], file: Path) -> None:
-        self._engine, self._server = engine, server
+    def __init__(
+        self, shell: Shell, engine: Engine, server: Server, words: tuple[str, ...], file: Path, count: int
+    ) -> None:
+        self._engine, self._server, self._count = engine, server, count
         self._shell, self._words = shell, (*words, "--file", str(file))
 
     def by(self, *numbers: signal.Signals, resumed: bool) -> tuple[int, str]:
@@ -76,22 +88,17 @@ class Cut:
             out, err = process.communicate(timeout=LONGEST_S)
             self._server.resume()
             assert (out, "Traceback" in err) == ("", False)
-            if pushed(err) < COUNT and (resumed or "may be stored or not" in err):
+            if pushed(err) < self._count and (resumed or "may be stored or not" in err):
                 return process.returncode, err
             self._engine.purge(everything=True)
         raise AssertionError(f"{TRIES} times it was at its end before it could be cut short")
 
 
-@pytest.fixture
-def cut(shell: Shell, engine: Engine, own_server: Server, words: tuple[str, ...], file: Path) -> Cut:
-    return Cut(shell, engine, own_server, words, file)
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_while_it_pushes(
-    shell: Shell, engine: Engine, words: tuple[str, ...], file: Path, cut: Cut, number: signal.Signals
+    shell: Shell, engine: Engine, own_server: Server, words: tuple[str, ...], file: Path, number: signal.Signals
 ) -> None:
-    code, err = cut.by(number, resumed=True)
+    code, err = Cut(shell, engine, own_server, words, file, COUNT).by(number, resumed=True)
     assert code == 128 + number
     assert f"ended by {number.name}, {pushed(err):,} lines read; " in err
     assert stored(engine) == Counter(range(1, pushed(err) + 1))
@@ -100,13 +107,37 @@ def test_a_signal_while_it_pushes(
     assert stored(engine) == Counter(range(1, COUNT + 1))
 
 
-def test_a_second_signal_does_not_wait_and_names_what_is_in_doubt(engine: Engine, cut: Cut) -> None:
+def test_a_second_signal_does_not_wait_and_names_what_is_in_doubt(
+    shell: Shell, engine: Engine, own_server: Server, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    cut = Cut(shell, engine, own_server, words, tasks(tmp_path, LONG), LONG)
     # of two kinds, so that both are heard however close they are
     code, err = cut.by(signal.SIGINT, signal.SIGTERM, resumed=False)
     assert code == 130
     (first, last) = re.findall(r"^may be stored or not, no answer came: lines (\d+)-(\d+)$", err, re.MULTILINE)[0]
     assert (int(first), int(last)) == (pushed(err) + 1, int(go_on(err)) - 1)
     assert set(range(1, int(first))) <= set(stored(engine)) <= set(range(1, int(last) + 1))
+
+
+def test_signals_that_the_working_thread_takes_are_heard_while_it_works() -> None:
+    """The system gives it the second one while the main thread has not handled the first."""
+    ended, outcomes = threading.Event(), list[bool]()
+
+    def joining() -> bool:
+        stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
+        return "join" in [frame.name for frame in stack]
+
+    def work() -> None:
+        wait_until(joining, "the main thread waits")
+        for number in SIGNALS:
+            signal.pthread_kill(threading.get_ident(), number)
+        outcomes.append(ended.wait(LONGEST_S))
+
+    with Ending(), pytest.raises(KeyboardInterrupt):
+        apart(work)
+    assert outcomes == []
+    ended.set()
+    wait_until(lambda: outcomes == [True], "the work ends")
 
 
 @pytest.mark.parametrize("option", ["--ids", "--json"])
