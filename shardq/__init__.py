@@ -48,12 +48,14 @@ if TYPE_CHECKING:
         TooManyOpenFiles,
         Unanswered,
         Unavailable,
+        UnknownSchedule,
     )
     from shardq.model.record import Codec
     from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
     from shardq.replay import ReplayStats
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
+    from shardq.schedules import Every, Schedule
     from shardq.spool.stats import SpoolStats
     from shardq.version import __version__
     from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Worker
@@ -69,13 +71,14 @@ else:
             "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
             "InvalidTopic InvalidUrl LeaseLost NaiveDatetime NotReplicated OutOfMemory PayloadNotDecodable "
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
-            "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable"
+            "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
         "shardq.replay": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
         "shardq.model.task": "CancelledTag DeadTask Delivery Outcome Receipt Task TaskInfo",
         "shardq.producer.buffer": "Buffer Pending",
+        "shardq.schedules": "Every Schedule",
         "shardq.spool.stats": "SpoolStats",
         "shardq.version": "__version__",
         "shardq.worker": "Backoff Bury NamedTask Pusher Retry Worker",
@@ -111,11 +114,13 @@ __all__ = [
     "Codec",
     "DeadTask",
     "Delivery",
+    "Every",
     "Outcome",
     "Preview",
     "Progress",
     "Receipt",
     "ReplayStats",
+    "Schedule",
     "ShardStats",
     "SpoolStats",
     "Stats",
@@ -149,6 +154,7 @@ __all__ = [
     "PushError",
     "NotReplicated",
     "Conflict",
+    "UnknownSchedule",
     "ChangeUnderWay",
     "LeaseLost",
     "SpoolFault",

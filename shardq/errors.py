@@ -27,6 +27,7 @@
     ├── PushError                        a bulk push that did not store all: .stored .failed .unknown
     ├── NotReplicated                    stored, but not as durably as the push asked for: .ids .reached
     ├── Conflict                         the id is taken and on_conflict="reject"
+    ├── UnknownSchedule                  no schedule has this name
     ├── ChangeUnderWay               another change of the number of shards has been announced
     ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
     ├── SpoolFault                       the file of spool= can't be used: broken, of another engine, its disk full
@@ -284,6 +285,20 @@ class Conflict(ShardqError):
         super().__init__(
             f'id {id!r} is already {state}; push with on_conflict="keep" to leave it or "replace" to take over'
         )
+
+
+class UnknownSchedule(ShardqError):
+    """No schedule has this name: it was never declared, or was removed.
+
+    >>> try:
+    ...     engine.pause_schedule("weekly")
+    ... except shardq.UnknownSchedule as error:
+    ...     print(error)                # see engine.schedules()
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is no schedule named {name!r:.80}; engine.schedules() and `shardq every` list all")
 
 
 class ChangeUnderWay(ShardqError):

@@ -53,18 +53,22 @@ _EVERYBODY = _CONNECTING | _role(
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "")
 _BY_ID = _role("get cancel cancel_tag reschedule", "")
+# Who declares or changes a schedule takes back what was pushed of it, and a worker declares those of its tasks.
+_SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hlen")
 
 ROLES = {
-    "producer": _EVERYBODY | _BY_ID | _role("push push_unique", ""),
-    "worker": _EVERYBODY | _HEARING | _SETTLING | _role("wake permit release renew", "llen"),
+    "producer": _EVERYBODY | _BY_ID | _SCHEDULING | _role("push push_unique", ""),
+    "worker": _EVERYBODY | _HEARING | _SETTLING | _SCHEDULING | _role("wake permit release renew", "llen"),
     "dispatcher": _EVERYBODY
     | _HEARING
     | _SETTLING
+    | _SCHEDULING
     | _role("heartbeat dispatch forward trim peek", "lpush rpush")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID
-    | _role("peek dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
+    | _SCHEDULING
+    | _role("push peek dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
 }  # fmt: skip
 """Name → role."""
 

@@ -13,6 +13,7 @@ from shardq.cli.acl import acl
 from shardq.cli.by_id import cancel, get, reschedule
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
+from shardq.cli.every import every
 from shardq.cli.forward import forward
 from shardq.cli.options import Given, shared
 from shardq.cli.outbox import outbox
@@ -65,7 +66,7 @@ def app() -> None:
 
 
 for command in (
-    *(demo, run, push, get, cancel, cancel_tag, reschedule, forward, stats),
+    *(demo, run, push, get, cancel, cancel_tag, reschedule, every, forward, stats),
     *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, spool, acl),
 ):
     app.add_command(command)

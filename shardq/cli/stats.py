@@ -14,7 +14,7 @@ import msgspec
 
 from shardq.cli.durations import read_by, seconds
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, say, tell
+from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
 from shardq.cli.spool import opened_spool
@@ -96,7 +96,15 @@ def _shower(given: Given, first: Stats, stack: ExitStack, *, live: bool) -> Call
 
 def _where(seen: Stats) -> str:
     nodes = sorted({shard.node for shard in seen.shards})
-    return f"{seen.name}: {len(seen.shards)} shards on {', '.join(nodes)}, {seen.server}"
+    return f"{seen.name}: {len(seen.shards)} shards on {', '.join(nodes)}, {seen.server}{_recurring(seen)}"
+
+
+def _recurring(seen: Stats) -> str:
+    """The number of schedules, if there are any."""
+    if seen.schedules is None or not seen.schedules.count:
+        return ""
+    paused = f" ({seen.schedules.paused:,} paused)" if seen.schedules.paused else ""
+    return f", {counted(seen.schedules.count, 'schedule')}{paused}"
 
 
 def _unconfirmed(seen: Stats) -> str:
@@ -110,6 +118,8 @@ def shown(seen: Stats) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(seen)
     for own in ("lateness", "dispatchers", "connections", "failing_routes", "relays"):
         del fields[own]
+    if seen.schedules is not None:
+        del fields["schedules"]["pushed"]
     for shard in fields["shards"]:
         for own in ("lateness", "poller", "poller_error"):
             del shard[own]

@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 
 _ARGUMENT = re.compile(
-    r"""\b(delay|at|topic|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|shards|name)
+    r"""\b(delay|at|topic|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|shards|name|
+     cron|interval|tz|jitter|catch_up)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,
 )
@@ -24,6 +25,7 @@ _PHRASES = (
     (re.compile(r" \(timeout=\)"), ""),
     (re.compile(r"open the engine with the codec= that wrote it"), "a program that has the codec can read it"),
     (re.compile(r"\b(expand|shrink)\((\d+)\)"), r"`shardq \1 \2`"),
+    (re.compile(r"\bengine\.schedules\(\) and `shardq every` list"), "`shardq every` lists"),
     (re.compile(r"\bNone for no limit"), "--off for no limits"),
     (re.compile(r"\bNone to stop"), "--off to stop"),
 )

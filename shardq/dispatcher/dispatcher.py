@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import defaultdict
 
+from shardq.calls.schedules import CHANGED
 from shardq.dispatcher.faults import RouteFault, RouteFaults
 from shardq.dispatcher.membership import Membership
 from shardq.dispatcher.pacing import Lead
@@ -15,6 +16,7 @@ from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
 from shardq.layout.topology import Topology
 from shardq.resharding.migrator import Migrator
+from shardq.schedules.scheduler import Scheduler, SchedulerReport
 from shardq.subscriber import Subscriber
 from shardq.threads import ended
 from shardq.topology_cache import TopologyCache
@@ -55,6 +57,13 @@ class Dispatcher:
             mine=lambda: sorted(self._pollers),
             members=lambda: len(self._members),
         )
+        self._scheduler = Scheduler(
+            driver,
+            cache,
+            process=self._membership.process,
+            members=lambda: self._members,
+            clock_ms=self._membership.clock_ms,
+        )
         self._unlearn = cache.on_change(self._topology_changed)
 
     def __repr__(self) -> str:
@@ -71,6 +80,7 @@ class Dispatcher:
         try:
             self._membership.join()
             self._mover.topology_changed(self._cache.topology)
+            self._scheduler.start()
         except BaseException:
             self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
             self._unlearn()
@@ -85,11 +95,13 @@ class Dispatcher:
         self._membership.stop()
         self._relay.stop()
         self._mover.stop()
+        self._scheduler.stop()
         self._tell_to_end(pollers)
         threads = [
             self._membership.thread,
             self._relay.thread,
             self._mover.thread,
+            self._scheduler.thread,
             *(poller.thread for poller in pollers),
         ]
         ended(thread for thread in threads if thread is not None)
@@ -108,8 +120,14 @@ class Dispatcher:
             mine = list(self._pollers)
         return self._faults.shown(self._cache.topology, mine)
 
-    def _hear_news(self, _: str | None) -> None:
-        self._membership.news.set()
+    def scheduler(self) -> SchedulerReport:
+        """What this process does about schedules."""
+        return self._scheduler.report()
+
+    def _hear_news(self, message: str | None) -> None:
+        self._scheduler.hear(message)
+        if message != CHANGED:
+            self._membership.news.set()
 
     def _tell_to_end(self, pollers: list[Poller]) -> None:
         for poller in pollers:
@@ -126,7 +144,9 @@ class Dispatcher:
 
     def _rebalance(self, members: tuple[str, ...]) -> None:
         """Serves exactly this process's share of the shards. Called after each heartbeat."""
-        self._members = members
+        if members != self._members:
+            self._members = members
+            self._scheduler.members_changed()
         span = self._cache.topology.span()
         mine = set(shares(members, len(span)).get(self._membership.process, ()))
         with self._lock:

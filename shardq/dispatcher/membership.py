@@ -61,6 +61,8 @@ class Membership:
         """Member → the monotonic instant until which it counts as alive."""
         self._graced: set[str] = set()
         """Members that count as alive only because of our own outage."""
+        self._ahead_s = 0.0
+        """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
         self._outage = False
         self._said = False
         """True if it was logged that the heartbeat fails, for another reason than an outage of its node."""
@@ -75,6 +77,10 @@ class Membership:
             self._connection.close()
             raise
         self.thread.start()
+
+    def clock_ms(self) -> float:
+        """The time by the clock of the control slot's master, once this process is a member."""
+        return (self._ahead_s + time.monotonic()) * 1000
 
     def stop(self) -> None:
         """Tells the thread to end, and interrupts a heartbeat under way. No other follows."""
@@ -144,6 +150,7 @@ class Membership:
         elif roll.epoch < cache.topology.epoch:
             run(self._driver, refresh(cache), CALL_TIMEOUT_S)
         now = time.monotonic()
+        self._ahead_s = roll.now_us / 1e6 - now
         living = {name: now + PERIOD_S - (roll.now_us / 1e6 - last_ms / 1e3) for name, last_ms in roll.members.items()}
         if self._outage:
             living = dict.fromkeys(self._members, now + PERIOD_S) | living

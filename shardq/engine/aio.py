@@ -24,6 +24,7 @@ from shardq.embedded import Embedded
 from shardq.engine import advice, thread_work
 from shardq.engine.operator_commands_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
+from shardq.engine.schedule_commands_aio import AsyncScheduleCommands
 from shardq.engine.task_commands_aio import AsyncTaskCommands
 from shardq.engine.thread_work import Threads
 from shardq.errors import EngineClosed, ServerFault
@@ -37,7 +38,7 @@ from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 from shardq.worker.processor import Processor
 
 
-class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
+class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. An engine
@@ -197,6 +198,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
                 threads = await self._open_threads()
                 advised = self._advice(driver, pollers=threads.driver)
                 advice.log_new(await operation.arun(driver, advised, advice.TIMEOUT_S))
+                await self._declare_recurring(self._tasks.registered)
                 self._dispatcher = await thread_work.make(
                     lambda: self._new_dispatcher(threads), lambda dispatcher: dispatcher.stop()
                 )
@@ -310,6 +312,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands):
     async def _processor(self, plan: Plan) -> Processor:
         """The running part of a worker; ``AsyncWorker.run`` calls it."""
         await self.open()
+        await self._declare_recurring(plan.functions)
         wakeups = await self._open_wakeups()
         async with self._here():
             driver = (await self._open_threads()).driver

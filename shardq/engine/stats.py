@@ -15,6 +15,7 @@ from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
 from shardq.replay import ReplayStats
+from shardq.schedules.scheduler import SchedulerReport
 from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
@@ -95,6 +96,15 @@ class Relay(Protocol):
     def stats(self) -> RelayStats: ...
 
 
+class ScheduleStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedules of recurring tasks."""
+
+    count: int
+    paused: int
+    pushed: int
+    """Occurrences that this process's scheduler has pushed."""
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all shards. The totals add up what was read shard by shard, one after the other.
 
@@ -126,12 +136,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Topics whose payloads go to a list."""
     failing_routes: tuple[RouteFault, ...]
     """Routes that this process can't serve now: topic, list, reason, shards."""
+    schedules: ScheduleStats | None
+    """The number of schedules; None if they could not be read."""
     healthy: bool
     """True if there are no problems."""
     problems: tuple[str, ...]
-    """A sentence each: shards that could not be seen, pollers, routes, workers and outbox relays of this process that
-    fail or stand still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should serve them, and
-    servers that have evicted keys and go on doing so."""
+    """A sentence each: shards that could not be seen, pollers, routes, schedules, workers and outbox relays of this
+    process that fail or stand still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should
+    serve them, and servers that have evicted keys and go on doing so."""
     warnings: tuple[str, ...]
     """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
     forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
@@ -185,6 +197,8 @@ def stats_of(
     server: str,
     reports: Iterable[PollerReport],
     failing_routes: tuple[RouteFault, ...],
+    schedules: tuple[int, int] | None,
+    scheduler: SchedulerReport | None,
     dispatchers: tuple[str, ...],
     processors: Iterable[Processor],
     connections: Mapping[str, ConnectionCounts],
@@ -196,6 +210,7 @@ def stats_of(
     advised = list(advised)
     problems = (
         *_problems(shards, reports, failing_routes, processors, relays),
+        *(scheduler.problems if scheduler else ()),
         *(each.text for each in advised if each.lost),
         *(problems_of_spool(spool) if spool is not None else ()),
     )
@@ -219,6 +234,9 @@ def stats_of(
         limits=topology.limits,
         routes=topology.routes,
         failing_routes=failing_routes,
+        schedules=None
+        if schedules is None
+        else ScheduleStats(count=schedules[0], paused=schedules[1], pushed=scheduler.pushed if scheduler else 0),
         healthy=not problems,
         problems=problems,
         connections=connections,

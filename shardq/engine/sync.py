@@ -14,6 +14,7 @@ from shardq.drivers.sync import Driver
 from shardq.engine import advice
 from shardq.engine.operator_commands_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
+from shardq.engine.schedule_commands_sync import ScheduleCommands
 from shardq.engine.task_commands_sync import TaskCommands
 from shardq.errors import ServerFault
 from shardq.model.checks import check_seconds
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 
-class Engine(TaskCommands, OperatorCommands):
+class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
@@ -129,6 +130,7 @@ class Engine(TaskCommands, OperatorCommands):
             if self._dispatcher is None:
                 driver = self._open_driver()
                 advice.log_new(operation.run(driver, self._advice(driver, pollers=driver), advice.TIMEOUT_S))
+                self._declare_recurring(self._tasks.registered)
                 dispatcher = self._parts.dispatcher(
                     driver,
                     self._map(),
@@ -251,6 +253,7 @@ class Engine(TaskCommands, OperatorCommands):
 
         self.open()
         driver = self._open_driver()
+        self._declare_recurring(plan.functions)
         claims = self._planned_claims(plan)
         consumer = Consumer(driver, claims, self._open_wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=None))

@@ -59,8 +59,9 @@ class ControlKeys:
     topology: str
     members: str
     limits: str
+    schedules: str
     news: str
-    """The channel for changes of the members, the topology, routes, pauses and limits."""
+    """The channel for changes of the members, the topology, routes, pauses, limits and schedules."""
 
     def bucket(self, topic: str) -> str:
         """The tokens of a topic with a limited rate."""
@@ -105,6 +106,7 @@ def control_keys(name: str) -> ControlKeys:
         topology=f"{prefix}topology",
         members=f"{prefix}members",
         limits=f"{prefix}limits",
+        schedules=f"{prefix}schedules",
         news=f"{prefix}news",
     )
 

@@ -263,6 +263,14 @@ def _decoder(json: bool, type: Any) -> Callable[[bytes], Any]:
     return made
 
 
+def with_expiry(record: bytes, expires_ms: int) -> bytes:
+    """A record that was made without a head, with the instant after which its task is worth nothing."""
+    number, head, encoded = _parts(record)
+    assert head is None, "the record has a head already"
+    packed = _encode_head(_Head(x=expires_ms))
+    return bytes([VERSION << 4 | _HEADED | number]) + len(packed).to_bytes(2, "big") + packed + encoded
+
+
 def encoded_payload(record: bytes) -> bytes:
     """The payload's bytes as the codec made them, for consumers that are not ours."""
     return _parts(record)[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +11,7 @@ from shardq.errors import InvalidOption
 from shardq.model.checks import check_name, check_topic, duration_ms
 from shardq.model.task import Delivery
 from shardq.worker.decorator import TaskDecorator
-from shardq.worker.handlers import Attempts, Handler, Registry, TaskFunction, TopicFunction, check_on
+from shardq.worker.handlers import Attempts, Handler, Registered, Registry, TaskFunction, TopicFunction, check_on
 from shardq.worker.hooks import Hooks
 from shardq.worker.kinds import check_function
 from shardq.worker.signal_event import SignalSafeEvent
@@ -31,6 +31,8 @@ class Plan:
     """The orders of a processor. The order of handlers is the order of priority, unless there are weights."""
 
     handlers: Mapping[str, Handler]
+    functions: Sequence[Registered]
+    """The functions behind the handlers."""
     hooks: Hooks
     weights: Mapping[str, int] | None
     concurrency: int
@@ -180,7 +182,8 @@ class WorkerBase(TaskDecorator[T]):
     def _plan(self) -> Plan:
         """Returns the checked plan: there is something to do."""
         served = self._served()
-        handlers = self._registry.joined([task for task in self._tasks.registered if task.topic in served]).handlers
+        registry = self._registry.joined([task for task in self._tasks.registered if task.topic in served])
+        handlers = registry.handlers
         if not handlers:
             raise InvalidOption(
                 "the worker has no handler, and its engine no task; register one with @worker.on(topic) or @engine.task"
@@ -193,6 +196,7 @@ class WorkerBase(TaskDecorator[T]):
             )
         return Plan(
             handlers={topic: handlers[topic] for topic in served},
+            functions=tuple(registry.registered),
             hooks=self._hooks,
             weights=self._topics if isinstance(self._topics, Mapping) else None,
             concurrency=self.concurrency,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from shardq.consumer.policy import Backoff
 from shardq.model.checks import check_topic
+from shardq.schedules.every import Every, check_schedule_name
 from shardq.worker.handlers import Attempts, TaskFunction
 from shardq.worker.kinds import check_function
-from shardq.worker.named import NamedTask, task_name
+from shardq.worker.named import NamedTask, check_called_without_arguments, task_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +45,7 @@ class TaskDecorator(ABC, Generic[T]):
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        every: Every | str | float | dt.timedelta | None = None,
     ) -> Callable[[Callable[P, R]], NamedTask[P, R, T]]: ...
 
     def task(
@@ -55,6 +58,7 @@ class TaskDecorator(ABC, Generic[T]):
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        every: Every | str | float | dt.timedelta | None = None,
     ) -> Any:
         """Decorates a function, or coroutine function, that is pushed by name, and called by a worker.
 
@@ -67,8 +71,13 @@ class TaskDecorator(ABC, Generic[T]):
         called by that worker alone. Name and arguments ride in the payload, so they must be what the codec can encode.
         The name is MODULE.FUNCTION, if none is given. Tasks of one topic, of the default one if none is given, share
         ``timeout``, ``max_attempts`` and ``backoff``, which are those of ``@worker.on``.
+
+        ``every``: the function also recurs, each time once over the whole fleet: a cron expression, seconds, a
+        timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task. A worker that serves the task declares
+        it, and so does ``engine.start()``; it ends with ``engine.remove_schedule``.
         """
         check_topic(topic)
+        recurrence = None if every is None else Every.of(every)
         attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
 
         def register(function: Callable[..., Any]) -> NamedTask[..., Any, T]:
@@ -76,7 +85,10 @@ class TaskDecorator(ABC, Generic[T]):
                 function = function.function
             check_function(function, "a task")
             own = task_name(function, name)
-            self._add_task(TaskFunction(topic=topic, name=own, function=function, attempts=attempts))
+            if recurrence is not None:
+                check_schedule_name(own)
+                check_called_without_arguments(function, own)
+            self._add_task(TaskFunction(topic=topic, name=own, function=function, attempts=attempts, every=recurrence))
             return NamedTask(self._push_task(), function, own, topic)
 
         return register if function is None else register(function)

@@ -14,6 +14,7 @@ from shardq.consumer.policy import Backoff
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
 from shardq.model.task import Delivery
+from shardq.schedules.every import Every
 from shardq.worker.kinds import is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
 from shardq.worker.named import NamedTasks
@@ -83,6 +84,8 @@ class TaskFunction:
     name: str
     function: Callable[..., Any]
     attempts: Attempts
+    every: Every | None = None
+    """Its recurrence, if it recurs."""
 
 
 Registered = TopicFunction | TaskFunction
@@ -194,6 +197,11 @@ class Registry:
             max_attempts=self._max_attempts if attempts.max_attempts is None else attempts.max_attempts,
             backoff=self._backoff if attempts.backoff is None else attempts.backoff,
         )
+
+
+def recurring(functions: Iterable[Registered]) -> list[tuple[TaskFunction, Every]]:
+    """The tasks that recur."""
+    return [(each, each.every) for each in functions if isinstance(each, TaskFunction) and each.every is not None]
 
 
 def check_on(topic: str, type: Any) -> None:

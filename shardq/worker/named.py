@@ -118,7 +118,7 @@ class NamedTask(Generic[P, R, T]):
                 raise InvalidOption(
                     f"{self.name} can't be pushed with these arguments: {exc}; it takes {self._signature}"
                 ) from None
-        return self._push({"task": self.name, "args": list(args), "kwargs": kwargs}, **options)
+        return self._push(call_of(self.name, *args, **kwargs), **options)
 
 
 class Pusher(Generic[P, T]):
@@ -142,6 +142,24 @@ class Pusher(Generic[P, T]):
         >>> send.options(delay=60).push("ann@example.org", text="hello")
         """
         return self._task._pushed(args, kwargs, self._options)
+
+
+def call_of(name: str, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The payload of a call of the function of that name."""
+    return {"task": name, "args": list(args), "kwargs": kwargs}
+
+
+def check_called_without_arguments(function: Callable[..., Any], name: str) -> None:
+    """Raises InvalidOption if the function needs arguments."""
+    signature = _signature(function)
+    if signature is not None:
+        try:
+            signature.bind()
+        except TypeError as exc:
+            raise InvalidOption(
+                f"{name} can't recur: {exc}; every= calls it without arguments, so give them defaults, or push it with "
+                "engine.every(…)"
+            ) from None
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

@@ -28,6 +28,8 @@ COMMANDS: dict[str, int] = {
     "get nobody": 1,
     "cancel nobody": 1,
     "reschedule nobody --delay 5": 1,
+    "every tick --interval 1h": 0,
+    "every": 0,
     "forward mail --to list": 0,
     "stats": 0,
     "topics": 0,

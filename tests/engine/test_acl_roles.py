@@ -87,6 +87,17 @@ def produces(engine: Engine) -> None:
     with contextlib.suppress(DurabilityUnavailable):  # there is no replica
         engine.push("x", delay=FAR_S, durability="replicated")
     engine.cancel(others[1])
+    schedules(engine)
+
+
+def schedules(engine: Engine) -> None:
+    engine.every("far", interval=FAR_S, payload="x")
+    engine.every("far", interval=FAR_S, payload="y")
+    assert engine.run_schedule("far").outcome == "pushed"
+    engine.pause_schedule("far")
+    engine.resume_schedule("far")
+    assert [each.name for each in engine.schedules()] == ["far"]
+    assert engine.remove_schedule("far")
 
 
 def test_a_producer_that_waits_for_the_disk(engines: Engines, server_binary: Path, name: str) -> None:
@@ -172,6 +183,9 @@ def test_a_dispatcher_does_its_work(
         (admin.expand if count > SHARDS else admin.shrink)(count)
         wait_until(lambda: admin.growth().progress().done, "all tasks are moved", timeout=60)
     assert engine.stats().scheduled == len(far)
+    admin.every("tick", interval=0.5, topic="ticks")
+    wait_until(lambda: "ticks" in engine.stats().ready_by_topic, "its scheduler pushes")
+    admin.remove_schedule("tick")
     engine.stop()
 
 
@@ -196,6 +210,8 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     engine.preview(2 * SHARDS)
     engine.expand(2 * SHARDS)
     engine.growth()
+    engine.every("far", interval=FAR_S)
+    assert engine.remove_schedule("far")
     assert engine.purge(everything=True) == 9
     engine.resume("mail")
 

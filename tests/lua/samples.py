@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardq.calls import by_id, clean, consume, control, dispatch, limits, observe, produce, replicas, resharding
+from shardq.calls import (
+    by_id,
+    clean,
+    consume,
+    control,
+    dispatch,
+    limits,
+    observe,
+    produce,
+    replicas,
+    resharding,
+    schedules,
+)
 from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
@@ -123,6 +135,11 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
         limits.release(control_keys, "mail", ["p1"], unused=0),
         limits.release(control_keys, "mail", [], unused=2),
         limits.renew(control_keys, "mail", ["p1"], lease_ms=100, now_us=NOW),
+        *(schedules.schedules(control_keys, names, now_us=NOW) for names in ((), ("nightly",))),
+        *(
+            schedules.set_schedule(control_keys, "nightly", seen=b"{}", state=state, declaration=declared, tell=True)
+            for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))
+        ),
     ]
 
 
@@ -136,6 +153,7 @@ WHOLE: State = {
     "members": {"me": T - 5, "late": T - 9000, "ahead": T + 9},
     "limits/rate/mail": {"tokens": "3.000000", "at_us": NOW},
     "limits/permits/mail": {"p1": T + 50, "old": T - 5},
+    "schedules": {"nightly": "{}", "nightly/declared": "{}"},
 }
 """The control keys, likewise."""
 

@@ -78,7 +78,8 @@ def test_every_key_and_channel_has_a_row() -> None:
     shard, whole = shard_keys("orders", 5), control_keys("orders")
     names = [shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
     names += [getattr(shard, field) for field in shard.__dataclass_fields__ if field not in ("shard", "slot", "prefix")]
-    names += [whole.topology, whole.members, whole.bucket("TOPIC"), whole.permits("TOPIC"), whole.news]
+    names += [whole.topology, whole.members, whole.bucket("TOPIC"), whole.permits("TOPIC"), whole.schedules]
+    names += [whole.news]
     described = rows("key of a shard", width=3) + rows("key of the whole", width=3)
     channels = rows("channel (SPUBLISH, SSUBSCRIBE)", width=3)
     told = {code(row[0])[0] for row in [*described, *channels]}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 
 from shardq.calls import consume
 from shardq.calls.control import opened_by
+from shardq.calls.schedules import CHANGED
 from shardq.consumer.waiting.registry import ReadyList, Waiter, WaiterRegistry
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
@@ -126,7 +127,7 @@ class Wakeups:
         self.waiters.wake_all()
 
     def _on_news(self, message: str | None) -> None:
-        if message == "members":
+        if message in ("members", CHANGED):
             return
         if shards := opened_by(message):
             for shard in shards:

@@ -1,0 +1,171 @@
+"""every: the command that declares recurring tasks, lists them, and pauses, resumes, removes and runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from shardq.cli.durations import read_by, seconds
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.output import complain, payload_shown, say, tell
+from shardq.cli.push.lines import raw_json
+from shardq.cli.session import opened
+from shardq.cli.table import Column, Table
+from shardq.engine import Engine
+from shardq.schedules import Every, Schedule
+from shardq.schedules.every import CatchUp, check_schedule_name
+
+
+@click.command(
+    short_help="Declare, list and change recurring tasks.",
+    epilog="""\b
+example:
+  shardq every                                     (lists all schedules)
+  shardq every nightly --cron '0 3 * * *' --tz Europe/Berlin --topic reports '{"all": true}'
+  shardq every poll --interval 30s
+  shardq every nightly --run-now
+  shardq every nightly --pause
+  shardq every nightly --remove
+\b
+cron:
+  minute, hour, day of month, month and day of week, by the clock of --tz;
+  with six fields the second comes first""",
+)
+@click.argument("schedule", metavar="[NAME]", required=False)
+@click.argument("payload", metavar="[PAYLOAD]", required=False)
+@click.option("--cron", metavar="EXPRESSION", help="When it recurs, such as '0 3 * * *'.")
+@click.option("--interval", metavar="TIME", callback=read_by(seconds), help="Or how often: 30s, 5m, 1h30m.")
+@click.option("--tz", metavar="ZONE", help="With --cron: the time zone, such as Europe/Berlin. Default: UTC.")
+@click.option("--topic", metavar="TOPIC", help="Default: the default topic.")
+@click.option("--jitter", metavar="TIME", callback=read_by(seconds), help="Each is due up to so much later.")
+@click.option(
+    "--catch-up",
+    type=click.Choice(["one", "all", "none"]),
+    help="What runs of the occurrences that were missed while no dispatcher ran. Default: one run for all of them.",
+)
+@click.option("--pause", "verb", flag_value="pause", help="Push no more of it; takes back what is not due yet.")
+@click.option("--resume", "verb", flag_value="resume", help="Go on with the next occurrence.")
+@click.option("--remove", "verb", flag_value="remove", help="End it; takes back what is not due yet.")
+@click.option("--run-now", "verb", flag_value="run", help="Push one task of it that is due now, and print its id.")
+@shared
+@pass_given
+def every(
+    given: Given,
+    schedule: str | None,
+    payload: str | None,
+    cron: str | None,
+    interval: float | None,
+    tz: str | None,
+    topic: str | None,
+    jitter: float | None,
+    catch_up: CatchUp | None,
+    verb: str | None,
+) -> int:
+    """Push a task with the JSON PAYLOAD (default: null) again and again, once over the whole fleet, as the schedule
+    NAME says. It is kept in the engine: `shardq run`, or any service that dispatches, serves it.
+
+    Declared again it stays as it is; declared with anything else, that takes its place. Without NAME all schedules are
+    listed.
+    """
+    options: dict[str, Any] = {
+        "cron": cron,
+        "interval": interval,
+        "tz": tz,
+        "topic": topic,
+        "jitter": jitter,
+        "catch_up": catch_up,
+    }
+    set_options: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    if schedule is None:
+        if set_options or verb:
+            raise click.UsageError("give the NAME of a schedule; without one they are listed")
+        return _list(given)
+    if verb is not None:
+        if set_options or payload is not None:
+            raise click.UsageError(f"--{'run-now' if verb == 'run' else verb} takes the NAME alone")
+        with opened(given) as engine:
+            return _change(given, engine, schedule, verb)
+    if cron is None and interval is None:
+        raise click.UsageError("give --cron or --interval; or one of --pause, --resume, --remove and --run-now")
+    content: Any = None
+    if payload is not None:
+        try:
+            content = raw_json(payload)
+        except ValueError:
+            raise click.UsageError(f"PAYLOAD is not JSON: {payload!r:.80}; text is written as '\"text\"'") from None
+    # what is wrong with it is told before an engine of a new name is made
+    check_schedule_name(schedule)
+    Every(**{option: value for option, value in set_options.items() if option != "topic"})
+    with opened(given, create=True) as engine:
+        engine.every(schedule, payload=content, **set_options)
+        [declared] = [each for each in engine.schedules() if each.name == schedule]
+    if given.json:
+        tell(_shown(declared))
+    else:
+        say(f"schedule {schedule!r}: {_recurrence(declared)}, next {_instant(declared.next)} UTC")
+    return 0
+
+
+def _change(given: Given, engine: Engine, name: str, verb: str) -> int:
+    if verb == "run":
+        receipt = engine.run_schedule(name)
+        if given.json:
+            tell({"schedule": name, "id": str(receipt)})
+        else:
+            say(receipt)
+        return 0
+    done, found = f"{verb}d", True
+    if verb == "remove":
+        found = engine.remove_schedule(name)
+    elif verb == "pause":
+        engine.pause_schedule(name)
+    else:
+        engine.resume_schedule(name)
+    if given.json:
+        tell({"schedule": name, done: found})
+    elif found:
+        say(f"schedule {name!r} is {done}")
+    else:
+        complain(f"there is no schedule named {name!r}")
+    return 0 if found else 1
+
+
+def _list(given: Given) -> int:
+    with opened(given) as engine:
+        schedules = engine.schedules()
+    if given.json:
+        for schedule in schedules:
+            tell(_shown(schedule))
+    elif schedules:
+        Table(
+            Column[Schedule]("name", lambda each: each.name, text=True),
+            Column("recurs", _recurrence, text=True),
+            Column("topic", lambda each: each.topic or "''", rank=1, text=True),
+            Column("last (UTC)", lambda each: _instant(each.last), rank=3, text=True),
+            Column("next (UTC)", lambda each: "paused" if each.paused else _instant(each.next), text=True),
+            Column("missed", lambda each: each.catch_up, rank=2, text=True),
+            red=lambda each: each.problem is not None,
+        ).print(schedules)
+    else:
+        say("none")
+    for schedule in schedules:
+        if schedule.problem is not None and not given.json:
+            complain(f"schedule {schedule.name!r} can't be computed here: {schedule.problem}")
+    return 0
+
+
+def _recurrence(schedule: Schedule) -> str:
+    often = f"every {schedule.interval:g} s" if schedule.cron is None else f"{schedule.cron} ({schedule.tz})"
+    return f"{often}, up to {schedule.jitter:g} s later" if schedule.jitter else often
+
+
+def _instant(instant: Any) -> str:
+    return f"{instant:%Y-%m-%d %H:%M:%S}" if instant else "-"
+
+
+def _shown(schedule: Schedule) -> dict[str, object]:
+    fields: dict[str, object] = msgspec.to_builtins(msgspec.structs.replace(schedule, payload=None))
+    del fields["payload"]
+    return fields | payload_shown(schedule.payload)

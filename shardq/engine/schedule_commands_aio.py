@@ -1,0 +1,130 @@
+# For asyncio. `make fmt` generates schedule_commands_sync.py from it.
+"""The commands on schedules of recurring tasks. ``AsyncEngine`` inherits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from shardq.engine.base import EngineBase
+from shardq.model.checks import check_topic
+from shardq.model.record import record_encoder
+from shardq.model.task import Receipt
+from shardq.operation import arun
+from shardq.schedules import declaring
+from shardq.schedules.entry import Declaration
+from shardq.schedules.every import CatchUp, Every, Schedule, check_schedule_name
+from shardq.worker.handlers import Registered, recurring
+from shardq.worker.named import call_of
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+
+
+class AsyncScheduleCommands(EngineBase, ABC):
+    """The commands of ``AsyncEngine`` on schedules."""
+
+    @abstractmethod
+    async def _open_driver(self) -> AsyncDriver: ...
+
+    async def every(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        interval: float | dt.timedelta | None = None,
+        tz: str | None = None,
+        topic: str = "",
+        payload: Any = None,
+        jitter: float | dt.timedelta = 0.0,
+        catch_up: CatchUp = "one",
+    ) -> None:
+        """Pushes a task of ``topic`` with this payload at every occurrence from now on, once over the whole fleet.
+
+        ``cron``: an expression such as "0 3 * * *", by the clock of the time zone ``tz`` (UTC, if none is given); it
+        needs ``pip install 'shardq[cron]'``. Or ``interval``: the seconds between two occurrences, 0.1 at least;
+        occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
+
+        The schedule is kept in the engine, and served by whichever processes have called ``start()``. Declared again,
+        by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other, and
+        nothing of that runs any more. It ends with ``remove_schedule``.
+
+        ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
+        them run, or "none".
+
+        >>> await engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload={"all": True})
+        >>> await engine.every("poll", interval=30)
+        """
+        check_schedule_name(name)
+        check_topic(topic)
+        every = Every(cron=cron, interval=interval, tz=tz, jitter=jitter, catch_up=catch_up)
+        record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, None)
+        driver = await self._open_driver()
+        await arun(driver, declaring.declare(self._map(), name, Declaration.of(every, topic=topic, record=record)))
+
+    async def _declare_recurring(self, functions: Iterable[Registered]) -> None:
+        """Declares the schedules of tasks that are to be served: ``@engine.task(every=…)``."""
+        for task, every in recurring(functions):
+            await self.every(
+                task.name,
+                cron=every.cron,
+                interval=every.interval,
+                tz=every.tz,
+                topic=task.topic,
+                payload=call_of(task.name),
+                jitter=every.jitter,
+                catch_up=every.catch_up,
+            )
+
+    async def schedules(self) -> list[Schedule]:
+        """Returns all schedules, by name.
+
+        >>> for schedule in await engine.schedules():
+        ...     print(schedule.name, schedule.cron or schedule.interval, schedule.next, schedule.paused)
+        """
+        driver = await self._open_driver()
+        return await arun(driver, declaring.listed(self._map(), self.options.codec))
+
+    async def pause_schedule(self, name: str) -> None:
+        """Pushes no more occurrences, and takes back what is pushed and not due yet, until ``resume_schedule``. Raises
+        UnknownSchedule.
+
+        >>> await engine.every("nightly", interval=86_400)
+        >>> await engine.pause_schedule("nightly")
+        """
+        check_schedule_name(name)
+        driver = await self._open_driver()
+        await arun(driver, declaring.pause(self._map(), name, paused=True))
+
+    async def resume_schedule(self, name: str) -> None:
+        """Goes on with the next occurrence; none of those during the pause is made up for. Raises UnknownSchedule.
+
+        >>> await engine.every("nightly", interval=86_400)
+        >>> await engine.resume_schedule("nightly")
+        """
+        check_schedule_name(name)
+        driver = await self._open_driver()
+        await arun(driver, declaring.pause(self._map(), name, paused=False))
+
+    async def remove_schedule(self, name: str) -> bool:
+        """Ends a schedule, and takes back what is pushed and not due yet. Returns False if there is none.
+
+        >>> if await engine.remove_schedule("nightly"):
+        ...     print("it recurs no more")
+        """
+        check_schedule_name(name)
+        driver = await self._open_driver()
+        return await arun(driver, declaring.remove(self._map(), name))
+
+    async def run_schedule(self, name: str) -> Receipt:
+        """Pushes a task of the schedule that is due now, beside its occurrences; also while it is paused. Raises
+        UnknownSchedule.
+
+        >>> await engine.every("nightly", interval=86_400, topic="reports")
+        >>> id = await engine.run_schedule("nightly")
+        """
+        check_schedule_name(name)
+        driver = await self._open_driver()
+        return await arun(driver, declaring.run_now(self._map(), self._packer, name))

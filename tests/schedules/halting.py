@@ -1,0 +1,46 @@
+"""A dispatcher process that halts itself while it pushes occurrences, the first time that it gets there:
+
+    python -m tests.schedules.halting URL NAME SHARDS (intended | pushed) (SIGKILL | SIGSTOP)
+
+Says a line when it runs. ``intended``: the occurrences are written to the schedule's state, and not pushed;
+``pushed``: they are pushed, and the state does not say so yet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from shardq import Engine
+from shardq.operation import Operation
+from shardq.schedules import pushing_ahead
+from tests.support.workers import say, wait_for_the_end
+
+
+def main(url: str, name: str, shards: int, point: str, number: signal.Signals) -> None:
+    push = pushing_ahead._push
+    halted = False
+
+    def halt(here: str) -> None:
+        nonlocal halted
+        if here == point and not halted:
+            halted = True
+            os.kill(os.getpid(), number)
+
+    def halting(*args: Any) -> Operation[Any]:
+        halt("intended")
+        result = yield from push(*args)
+        halt("pushed")
+        return result
+
+    pushing_ahead._push = halting  # type: ignore[assignment]  # the same arguments
+    with Engine(url, name=name, shards=shards) as engine:
+        engine.start()
+        say("running")
+        wait_for_the_end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], signal.Signals[sys.argv[5]])

@@ -1,0 +1,209 @@
+"""Schedules as a user declares, lists, changes, pauses, removes and runs them; on both engines."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardq import BadInput, Engine, PayloadNotEncodable, Schedule, UnknownSchedule
+from shardq.layout.keys import control_keys
+from shardq.schedules import scheduler
+from tests.schedules.runs import server_ms
+from tests.support.engines import SHARDS, Engines
+from tests.support.servers import Servers
+from tests.support.states import claim
+from tests.support.waiting import wait_until
+
+FAR = dt.timedelta(days=300)
+
+
+def only(engine: Engine) -> Schedule:
+    (schedule,) = engine.schedules()
+    return schedule
+
+
+def stored(servers: Servers, name: str) -> dict[bytes, bytes]:
+    keys = control_keys(name)
+    flat = servers.ask(keys.slot, "HGETALL", keys.schedules)
+    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def test_a_schedule_as_it_is_listed(engine: Engine, servers: Servers, name: str) -> None:
+    assert engine.schedules() == []
+    engine.every(
+        "nightly",
+        cron="0  3 * * *",
+        tz="Europe/Berlin",
+        topic="reports",
+        payload={"all": True},
+        jitter=60,
+        catch_up="none",
+    )
+    schedule = only(engine)
+    assert (schedule.name, schedule.cron, schedule.interval) == ("nightly", "0 3 * * *", None)
+    assert (schedule.tz, schedule.topic, schedule.payload) == ("Europe/Berlin", "reports", {"all": True})
+    assert (schedule.jitter, schedule.catch_up, schedule.paused) == (60.0, "none", False)
+    assert (schedule.last, schedule.problem) == (None, None)
+    assert schedule.next is not None
+    now = dt.datetime.fromtimestamp(server_ms(servers, name) / 1000, dt.UTC)
+    assert dt.timedelta(0) < schedule.next - now <= dt.timedelta(hours=26)
+    engine.every("hourly", interval=dt.timedelta(hours=1))
+    assert [(each.name, each.interval) for each in engine.schedules()] == [("hourly", 3600.0), ("nightly", None)]
+    assert engine.stats().scheduled == 0, "without a dispatcher nothing is pushed"
+
+
+def test_declared_again_it_stays_as_it_is(engine: Engine, servers: Servers, name: str) -> None:
+    engine.every("tick", interval=FAR, payload=1)
+    before = stored(servers, name)
+    engine.every("tick", interval=FAR, payload=1)
+    engine.every("tick", interval=FAR.total_seconds(), payload=1, tz=None, jitter=0)
+    assert stored(servers, name) == before
+    engine.pause_schedule("tick")
+    engine.every("tick", interval=FAR, payload=1)
+    assert only(engine).paused, "a deploy does not resume it"
+    engine.every("tick", interval=FAR, payload=2)
+    assert (only(engine).paused, only(engine).payload) == (True, 2)
+
+
+def test_it_runs_and_says_when(running: Engine) -> None:
+    running.every("tick", interval=0.2, topic="t", payload=[1])
+    consumer = running.consumer("t")
+    seen = [delivery for _ in range(3) for delivery in claim(consumer, 1)]
+    assert all(delivery.payload == [1] for delivery in seen)
+    assert all(delivery.id.startswith("t/every-tick@20") for delivery in seen)
+    consumer.ack(seen)
+    schedule = only(running)
+    assert schedule.last is not None
+    assert schedule.next is not None
+    assert (schedule.next.timestamp() * 1000) % 200 == 0
+    stats = running.stats()
+    assert stats.schedules is not None
+    assert (stats.schedules.count, stats.schedules.paused) == (1, 0)
+    assert stats.schedules.pushed >= 3
+    running.remove_schedule("tick")
+
+
+def test_what_is_paused_or_removed_leaves_nothing_ahead(running: Engine) -> None:
+    running.every("tick", interval=1, topic="t")
+    wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed ahead")
+    running.pause_schedule("tick")
+    assert running.stats().scheduled == 0
+    assert (only(running).paused, only(running).next) == (True, None)
+    running.pause_schedule("tick")
+    stats = running.stats()
+    assert stats.schedules is not None
+    assert stats.schedules.paused == 1
+    running.resume_schedule("tick")
+    running.resume_schedule("tick")
+    wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed again")
+    assert running.remove_schedule("tick") is True
+    assert running.stats().scheduled == 0
+    assert running.schedules() == []
+    assert running.remove_schedule("tick") is False
+    running.every("tick", interval=1, topic="t")
+    wait_until(lambda: running.stats().scheduled > 5, "declared anew it runs")
+    running.remove_schedule("tick")
+
+
+def test_a_changed_one_takes_the_place_of_the_other(running: Engine) -> None:
+    running.every("tick", interval=1, topic="old")
+    wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed ahead")
+    running.every("tick", interval=2, topic="new", payload=2)
+    assert only(running).interval == 2.0
+    before = running.stats().ready_by_topic.get("old", 0)
+    (delivery,) = claim(running.consumer("new"), 1)
+    assert delivery.payload == 2
+    assert running.stats().ready_by_topic.get("old", 0) == before
+    running.remove_schedule("tick")
+
+
+def test_run_now(running: Engine) -> None:
+    running.every("tick", interval=FAR, topic="t", payload={"n": 1})
+    ids = {running.run_schedule("tick"), running.run_schedule("tick")}
+    running.pause_schedule("tick")
+    ids.add(running.run_schedule("tick"))
+    consumer, seen = running.consumer("t"), list[Any]()
+    while len(seen) < 3:
+        seen += claim(consumer, 1)
+    assert {delivery.id for delivery in seen} == ids
+    assert {delivery.payload["n"] for delivery in seen} == {1}
+    assert only(running).last is None, "that was no occurrence"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_what_there_is_not(engine: Engine) -> None:
+    asks: list[Callable[[str], object]] = [engine.pause_schedule, engine.resume_schedule, engine.run_schedule]
+    for ask in asks:
+        with pytest.raises(UnknownSchedule, match=r"there is no schedule named 'weekly'; engine\.schedules\(\)"):
+            ask("weekly")
+        with pytest.raises(BadInput, match="the name of a schedule can't be 'a/b'"):
+            ask("a/b")
+    assert engine.remove_schedule("weekly") is False
+    with pytest.raises(BadInput, match="a topic can't be"):
+        engine.every("a", interval=1, topic="a b")
+    with pytest.raises(PayloadNotEncodable):
+        engine.every("a", interval=1, payload=object())
+    with pytest.raises(BadInput, match="an interval, and not both"):
+        engine.every("a")
+    assert engine.schedules() == []
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_codec_of_ones_own_is_no_matter_to_who_pushes(engines: Engines, url: str, name: str) -> None:
+    class Reversed:
+        name = "reversed"
+
+        def encode(self, payload: str) -> bytes:
+            return payload[::-1].encode()
+
+        def decode(self, data: bytes) -> str:
+            return data.decode()[::-1]
+
+    engines.opened(url, name=name, shards=SHARDS).start()
+    own = engines.opened(url, name=name, codec=Reversed())
+    own.every("tick", interval=0.2, topic="t", payload="hello")
+    (delivery,) = claim(own.consumer("t"), 1)
+    assert (delivery.payload, only(own).payload) == ("hello", "hello")
+    own.remove_schedule("tick")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_one_that_can_not_be_computed_is_left_to_others(
+    engines: Engines, url: str, name: str, servers: Servers, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    engine = engines.opened(url, name=name, shards=SHARDS)
+    engine.every("tick", interval=0.5, topic="t")
+    keys = control_keys(name)
+    declared = servers.ask(keys.slot, "HGET", keys.schedules, "tick/declared")
+    strange = declared.replace(b'"cron":null', b'"cron":"* * * * *"').replace(b'"UTC"', b'"Mars/Olympus"')
+    servers.ask(keys.slot, "HSET", keys.schedules, "strange", servers.ask(keys.slot, "HGET", keys.schedules, "tick"))
+    servers.ask(keys.slot, "HSET", keys.schedules, "strange/declared", strange)
+    engine.start()
+    assert claim(engine.consumer("t"), 1)
+    wait_until(lambda: engine.stats().problems, "it is a problem of this process")
+    (problem,) = engine.stats().problems
+    assert problem.startswith("schedule 'strange' can't be computed by this process: tz can't be 'Mars/Olympus'")
+    assert sum("'strange' can't be computed here" in said for said in caplog.messages) == 1
+    shown = {each.name: each.problem for each in engine.schedules()}
+    assert shown["tick"] is None
+    assert "Mars/Olympus" in str(shown["strange"])
+    assert engine.remove_schedule("strange")
+    wait_until(lambda: engine.stats().healthy, "it is gone")
+    engine.remove_schedule("tick")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_removed_ones_are_forgotten_in_the_end(
+    running: Engine, servers: Servers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.every("tick", interval=FAR)
+    running.remove_schedule("tick")
+    assert stored(servers, name), "its generation is kept"
+    monkeypatch.setattr(scheduler, "KEPT_REMOVED_MS", 0)
+    running.every("other", interval=FAR)
+    running.remove_schedule("other")
+    wait_until(lambda: not stored(servers, name), "nothing is left")
