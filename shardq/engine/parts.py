@@ -16,7 +16,6 @@ from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from shardq.consumer.claims import Claims
@@ -63,11 +62,6 @@ def driver_of(engine: Engine) -> Driver:
 
 async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
     return await engine._open_driver()
-
-
-def loop_of(engine: AsyncEngine) -> asyncio.AbstractEventLoop | None:
-    """The event loop that an engine was opened in last."""
-    return engine._loop
 
 
 def cache_of(engine: EngineBase) -> TopologyCache:

@@ -37,10 +37,13 @@ class Adopted(Generic[E]):
         self.clock = clock
         self.pollers = VirtualPollers(engine, time)
         self._before: tuple[Parts, Options] | None = None
+        self._parts: Parts | None = None
+        self._rested = False
 
     @property
-    def has_opened(self) -> bool:
-        return has_opened(self.engine)
+    def has_tasks(self) -> bool:
+        """True if something may be stored under its name."""
+        return self._rested or has_opened(self.engine)
 
     def begin(self, parts: Parts, *, url: str, name: str, shards: int | None) -> None:
         if self.engine in _adopted:
@@ -50,8 +53,14 @@ class Adopted(Generic[E]):
         options = dataclasses.replace(
             self.engine.options, url=url, name=name, shards=self.engine.options.shards if shards is None else shards
         )
-        self._before = refit(self.engine, parts, options)
+        self._parts, self._before = parts, refit(self.engine, parts, options)
         _adopted[self.engine] = self
+
+    def rest(self) -> None:
+        """Lets an engine that is closed be opened again at its next use, in another loop."""
+        if self._parts is not None and has_opened(self.engine):
+            self._rested = True
+            refit(self.engine, self._parts, self.engine.options)
 
     def end(self) -> None:
         """Makes the engine what it was. It is closed."""

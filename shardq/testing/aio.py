@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from shardq import forks
 from shardq.consumer.policy import Retry
 from shardq.drivers.aio import AsyncDriver
-from shardq.engine.parts import Parts, async_driver_of, loop_of
+from shardq.engine.parts import Parts, async_driver_of
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_aio import AsyncClockCommands
 from shardq.testing.sync import FAILURES
-from shardq.testing.virtual import VirtualParts
+from shardq.testing.virtual import AsyncRealParts, AsyncVirtualParts
 from shardq.worker.job import Job
 from shardq.worker.kinds import check_result
 
@@ -45,6 +45,9 @@ class AsyncClock(AsyncClockCommands):
     ) -> None:
         super().__init__(url, start=start, real_time=real_time, too_long=too_long)
         self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that an engine was opened in last."""
+        self._at_its_end: AsyncIterator[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,18 +61,34 @@ class AsyncClock(AsyncClockCommands):
 
         >>> clock.close_from_outside()
         """
-        loops = {loop for adopted in self._adopted if (loop := loop_of(adopted.engine)) is not None}
-        for loop in loops:
-            if not loop.is_closed():
-                loop.run_until_complete(self.close())
-                return
-        asyncio.run(self.close())
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.run_until_complete(self.close())
+        elif self._adopted:
+            asyncio.run(self.close())
 
     def _ended(self) -> None:
         pass
 
     def _parts(self, adopted: Adopted[AsyncEngine]) -> Parts:
-        return Parts() if self.real_time else VirtualParts(adopted.pollers, apushed=self._pushed)
+        if self.real_time:
+            return AsyncRealParts(self._entered)
+        return AsyncVirtualParts(adopted.pollers, self._entered, self._pushed)
+
+    async def _entered(self) -> None:
+        """Sees to it that the engines are closed when the running loop ends."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._at_its_end = loop, self._until_it_ends()
+            await anext(self._at_its_end)
+
+    async def _until_it_ends(self) -> AsyncIterator[None]:
+        # Loops close their generators before they end: later nobody could close connections.
+        try:
+            yield
+        finally:
+            for adopted in self._adopted:
+                await adopted.engine.close()
+                adopted.rest()
 
     async def _opened(self, engine: AsyncEngine) -> AsyncDriver:
         return await async_driver_of(engine)

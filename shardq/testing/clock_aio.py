@@ -123,7 +123,7 @@ class AsyncClockCommands(ABC):
         self._ended()
         for each in adopted:
             try:
-                if each.has_opened:
+                if each.has_tasks:
                     await each.engine.open()
                     await each.engine.stop()
                     await arun(await self._opened(each.engine), adoption.remove(cache_of(each.engine)))

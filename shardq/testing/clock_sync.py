@@ -123,7 +123,7 @@ class ClockCommands(ABC):
         self._ended()
         for each in adopted:
             try:
-                if each.has_opened:
+                if each.has_tasks:
                     each.engine.open()
                     each.engine.stop()
                     run(self._opened(each.engine), adoption.remove(cache_of(each.engine)))

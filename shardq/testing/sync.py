@@ -64,7 +64,7 @@ class Clock(ClockCommands):
             runner.close()
 
     def _parts(self, adopted: Adopted[Engine]) -> Parts:
-        return Parts() if self.real_time else VirtualParts(adopted.pollers, pushed=self._pushed)
+        return Parts() if self.real_time else VirtualParts(adopted.pollers, self._pushed)
 
     def _opened(self, engine: Engine) -> Driver:
         return driver_of(engine)

@@ -306,11 +306,29 @@ class VirtualDriver(Driver):
         self._pushed()
 
 
-class AsyncVirtualDriver(AsyncDriver):
+class LoopNotingDriver(AsyncDriver):
+    """A driver that says in which loops it is opened: ``entered`` is awaited there."""
+
+    def __init__(self, settings: Settings, entered: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(settings)
+        self._entered = entered
+
+    async def open(self) -> None:
+        await self._entered()
+        await super().open()
+
+
+class AsyncVirtualDriver(LoopNotingDriver):
     """The twin; ``call_all`` makes its calls by ``call``."""
 
-    def __init__(self, settings: Settings, pollers: VirtualPollers, pushed: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(settings)
+    def __init__(
+        self,
+        settings: Settings,
+        entered: Callable[[], Awaitable[None]],
+        pollers: VirtualPollers,
+        pushed: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(settings, entered)
         self._router: AsyncNodeRouter = AsyncStampingRouter(settings, pollers)
         self._pollers = pollers
         self._pushed = pushed
@@ -340,27 +358,14 @@ class IdleDispatcher(Dispatcher):
 
 
 class VirtualParts(Parts):
-    """The parts of an engine that goes by a virtual clock."""
+    """The parts of an engine that goes by a virtual clock. ``pushed`` is called after pushes."""
 
-    def __init__(
-        self,
-        pollers: VirtualPollers,
-        *,
-        pushed: Callable[[], None] = lambda: None,
-        apushed: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, pollers: VirtualPollers, pushed: Callable[[], None] = lambda: None) -> None:
         self._pollers = pollers
         self._pushed = pushed
-        self._apushed = apushed
 
     def driver(self, settings: Settings) -> Driver:
         driver = VirtualDriver(settings, self._pollers, self._pushed)
-        self._pollers.driver = driver
-        return driver
-
-    def async_driver(self, settings: Settings) -> AsyncDriver:
-        assert self._apushed is not None, "an asyncio engine has a clock for asyncio"
-        driver = AsyncVirtualDriver(settings, self._pollers, self._apushed)
         self._pollers.driver = driver
         return driver
 
@@ -368,3 +373,32 @@ class VirtualParts(Parts):
         self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
     ) -> Dispatcher:
         return IdleDispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
+
+
+class AsyncVirtualParts(VirtualParts):
+    """The same of an engine for asyncio. What is pushed by its threads is not handled inline."""
+
+    def __init__(
+        self,
+        pollers: VirtualPollers,
+        entered: Callable[[], Awaitable[None]],
+        pushed: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(pollers)
+        self._entered = entered
+        self._awaited_pushed = pushed
+
+    def async_driver(self, settings: Settings) -> AsyncDriver:
+        driver = AsyncVirtualDriver(settings, self._entered, self._pollers, self._awaited_pushed)
+        self._pollers.driver = driver
+        return driver
+
+
+class AsyncRealParts(Parts):
+    """The parts of an engine for asyncio that goes by the servers' clock."""
+
+    def __init__(self, entered: Callable[[], Awaitable[None]]) -> None:
+        self._entered = entered
+
+    def async_driver(self, settings: Settings) -> AsyncDriver:
+        return LoopNotingDriver(settings, self._entered)

@@ -235,20 +235,24 @@ COROUTINES = """
         assert seen == [1, "function"]
 
     def test_by_hand(shardq_async_engine, shardq_async_clock):
-        async def main():
-            async with shardq_async_clock:
-                await shardq_async_engine.push("hi", delay=0.2)
-                await shardq_async_clock.advance(seconds=0.3)
-                await shardq.testing.assert_ready(shardq_async_engine, payload="hi")
+        async def push():
+            await shardq_async_engine.push("hi", delay=0.2)
 
-        asyncio.run(main())
+        async def look():
+            await shardq_async_clock.advance(seconds=0.3)
+            await shardq.testing.assert_ready(shardq_async_engine, payload="hi")
+
+        asyncio.run(push())
+        asyncio.run(look())
+
+    def test_unused(shardq_async_engine): pass
 """
 
 
 @pytest.mark.parametrize("options", [(), ("--shardq-real-time",)], ids=["virtual", "real"])
 def test_coroutines_have_an_engine_and_a_clock_of_their_own(run_pytest: PytestRun, options: tuple[str, ...]) -> None:
     run = run_pytest("-W", "error", *options, conftest=RUNNER, test_app=COROUTINES)
-    assert run.counts() == {"passed": 3}, run.out
+    assert run.counts() == {"passed": 4}, run.out
     assert run.servers() == []
 
 
