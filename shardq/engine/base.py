@@ -47,6 +47,7 @@ from shardq.model.task import DeadTask, Task
 from shardq.operation import Operation
 from shardq.producer.packing import Entries, Packer
 from shardq.replay import DEFAULT_BYTES, Journal, Replayer
+from shardq.schedules.declaring import Summary
 from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
 from shardq.worker.handlers import Registry, TaskFunction
@@ -325,7 +326,7 @@ class EngineBase:
         nodes: dict[int, str],
         *,
         replication: dict[str, Replication],
-        schedules: tuple[int, int] | None,
+        schedules: Summary | None,
         advised: list[Advice],
         subscriber: Subscriber | None,
         server: str,

@@ -27,7 +27,7 @@ from shardq.producer import by_id
 from shardq.resharding.handle_aio import AsyncGrowth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
-from shardq.schedules.declaring import count as count_schedules
+from shardq.schedules import declaring
 from shardq.spool import aio as spool
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
             counts_by_shard,
             nodes,
             replication=await arun(driver, control.replication(counts_by_shard, nodes), timeout),
-            schedules=await arun(driver, count_schedules(self._map()), timeout),
+            schedules=await arun(driver, declaring.summary(self._map()), timeout),
             advised=await arun(driver, self._advice(driver, counts_by_shard, pollers=self._pollers_driver()), timeout),
             subscriber=self._present_subscriber(),
             server=driver.server_version,

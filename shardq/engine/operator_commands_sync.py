@@ -27,7 +27,7 @@ from shardq.producer import by_id
 from shardq.resharding.handle_sync import Growth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
-from shardq.schedules.declaring import count as count_schedules
+from shardq.schedules import declaring
 from shardq.spool import sync as spool
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class OperatorCommands(EngineBase, ABC):
             counts_by_shard,
             nodes,
             replication=run(driver, control.replication(counts_by_shard, nodes), timeout),
-            schedules=run(driver, count_schedules(self._map()), timeout),
+            schedules=run(driver, declaring.summary(self._map()), timeout),
             advised=run(driver, self._advice(driver, counts_by_shard, pollers=self._pollers_driver()), timeout),
             subscriber=self._present_subscriber(),
             server=driver.server_version,

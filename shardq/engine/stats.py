@@ -15,6 +15,7 @@ from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
 from shardq.replay import ReplayStats
+from shardq.schedules.declaring import Summary
 from shardq.schedules.scheduler import SchedulerReport
 from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
@@ -197,7 +198,7 @@ def stats_of(
     server: str,
     reports: Iterable[PollerReport],
     failing_routes: tuple[RouteFault, ...],
-    schedules: tuple[int, int] | None,
+    schedules: Summary | None,
     scheduler: SchedulerReport | None,
     dispatchers: tuple[str, ...],
     processors: Iterable[Processor],
@@ -211,6 +212,7 @@ def stats_of(
     problems = (
         *_problems(shards, reports, failing_routes, processors, relays),
         *(scheduler.problems if scheduler else ()),
+        *_overdue(schedules.overdue if schedules else ()),
         *(each.text for each in advised if each.lost),
         *(problems_of_spool(spool) if spool is not None else ()),
     )
@@ -236,7 +238,7 @@ def stats_of(
         failing_routes=failing_routes,
         schedules=None
         if schedules is None
-        else ScheduleStats(count=schedules[0], paused=schedules[1], pushed=scheduler.pushed if scheduler else 0),
+        else ScheduleStats(count=schedules.count, paused=schedules.paused, pushed=scheduler.pushed if scheduler else 0),
         healthy=not problems,
         problems=problems,
         connections=connections,
@@ -278,6 +280,16 @@ def _problems(
         yield (
             f"{_named([shard for _, shard in late])}: tasks are overdue, by up to {late[0][0]:,.0f} s; either no "
             "dispatcher runs (`shardq run` starts one), or those that do can't keep up"
+        )
+
+
+def _overdue(schedules: Sequence[str]) -> Iterator[str]:
+    if schedules:
+        names = ", ".join(map(repr, schedules[:NAMED]))
+        more = f" and {len(schedules) - NAMED} more" if len(schedules) > NAMED else ""
+        yield (
+            f"schedule{'' if len(schedules) == 1 else 's'} {names}{more}: occurrences are overdue, and nobody has "
+            "pushed them; either no dispatcher runs (`shardq run` starts one), or none of them can compute it"
         )
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import replace
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from shardq.calls import schedules
 from shardq.errors import BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
@@ -27,6 +25,9 @@ from shardq.topology_cache import TopologyCache
 
 _TRIES = 100
 """A dispatcher writes a schedule twice in ten seconds, and a fleet that declares it writes it once."""
+
+OVERDUE_MS = 20_000
+"""A dispatcher that dies is replaced within ten seconds; where there is none, this is told."""
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -110,18 +111,46 @@ def listed(cache: TopologyCache, codec: Codec) -> Operation[list[Schedule]]:
     return [_shown(entry, codec, found.now_ms) for entry in entries if entry.is_listed]
 
 
-def count(cache: TopologyCache) -> Operation[tuple[int, int] | None]:
-    """The number of schedules, and of those that are paused; None if the control slot does not answer. Where there are
-    none, one command says so.
-    """
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All schedules, in numbers."""
+
+    count: int
+    paused: int
+    overdue: tuple[str, ...]
+    """Those of which nobody has pushed an occurrence that was due ``OVERDUE_MS`` ago."""
+
+
+def summary(cache: TopologyCache) -> Operation[Summary | None]:
+    """None if the control slot does not answer. Where there are no schedules, one command says so."""
     try:
         if not (yield schedules.are_there_schedules(cache.control)):
-            return 0, 0
+            return Summary(0, 0, ())
         found = yield schedules.schedules(cache.control)
     except ServerFault:
         return None
-    states = [msgspec.json.decode(state, type=State) for state, _ in found.stored.values()]
-    return sum(not state.removed for state in states), sum(state.paused for state in states)
+    entries = [decode_entry(name, *stored) for name, stored in sorted(found.stored.items())]
+    entries = [entry for entry in entries if entry.is_listed]
+    return Summary(
+        count=len(entries),
+        paused=sum(entry.state.paused for entry in entries),
+        overdue=tuple(entry.name for entry in entries if _is_overdue(entry, found.now_ms)),
+    )
+
+
+def _is_overdue(entry: Entry, now_ms: int) -> bool:
+    state = entry.state
+    if state.paused:
+        return False
+    if not state.pushed:
+        return entry.due(state.batch[0]) < now_ms - OVERDUE_MS
+    if entry.declaration.catch_up == "none":
+        return False  # what was missed stays so, whoever is there
+    try:
+        first = next(entry.declaration.timetable().after(state.since_ms), None)
+    except BadInput:
+        return False
+    return first is not None and entry.due(first) < now_ms - OVERDUE_MS
 
 
 def _listed(name: str, entry: Entry | None) -> Entry:

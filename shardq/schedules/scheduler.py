@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import mmh3
@@ -49,6 +49,11 @@ RETRY_S = 1.0
 NAP_S = 20.0
 """The longest sleep while there is something to wait for: the server's clock may be set meanwhile. No request is made
 after it.
+"""
+
+PACE_S = 0.25
+"""The least time between two rounds without news: with many schedules, those that come close together are served in
+one. All is pushed ahead of its time, so nothing is late.
 """
 
 ROUND = 200
@@ -105,7 +110,7 @@ class Scheduler:
         cache: TopologyCache,
         *,
         process: str,
-        members: Callable[[], Iterable[str]],
+        members: Callable[[], tuple[str, ...]],
         clock_ms: Callable[[], float],
     ) -> None:
         self._driver = driver
@@ -115,6 +120,9 @@ class Scheduler:
         self._clock_ms = clock_ms
         self._packer = Packer(RAW, max_payload=1)  # no payload is packed: records are stored ready made
         self._known: dict[str, _Known] = {}
+        self._placed_among: tuple[str, ...] = ()
+        self._places: dict[str, int] = {}
+        """Name → the place of this process among those members."""
         self._news = threading.Event()
         self._unread = True
         """True when the stored schedules may be others than the known ones."""
@@ -205,7 +213,7 @@ class Scheduler:
         turn_ms = min(map(self._turn_ms, self._known), default=math.inf)
         if math.isinf(turn_ms):
             return None
-        return min(NAP_S, max(0.0, (turn_ms - self._clock_ms()) / 1000))
+        return min(NAP_S, max(PACE_S, (turn_ms - self._clock_ms()) / 1000))
 
     # ---- whose turn it is, and when
 
@@ -221,8 +229,15 @@ class Scheduler:
 
     def _place(self, name: str) -> int:
         """The place of this process in the order of the dispatchers for this schedule."""
-        own = mmh3.hash(f"{self._process}/{name}")
-        return sum(mmh3.hash(f"{other}/{name}") > own for other in self._members() if other != self._process)
+        members = self._members()
+        if members != self._placed_among:
+            self._placed_among, self._places = members, {}
+        place = self._places.get(name)
+        if place is None:
+            own = mmh3.hash(f"{self._process}/{name}")
+            place = sum(mmh3.hash(f"{other}/{name}") > own for other in members if other != self._process)
+            self._places[name] = place
+        return place
 
     def _is_stale(self, name: str) -> bool:
         """True if the schedule must be read before anything is done about it."""
@@ -258,7 +273,7 @@ class Scheduler:
             known[name] = _Known(entry, timetable, read_s)
         for name in problems.keys() - self._problems.keys():
             log.error("schedule %r can't be computed here, and is left to other dispatchers: %s", name, problems[name])
-        self._known, self._problems = known, problems
+        self._known, self._problems, self._places = known, problems, {}
         self._refused = {name: refused for name, refused in self._refused.items() if name in known}
 
     def _timetable(self, entry: Entry) -> Timetable:

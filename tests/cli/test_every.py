@@ -7,7 +7,7 @@ import pytest
 from shardq import Engine
 from tests.cli.shell import Shell
 from tests.support.states import claim
-from tests.support.waiting import wait_until
+from tests.support.workers import SOON_S
 
 DAILY = ("nightly", "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--topic", "reports")
 
@@ -56,8 +56,8 @@ def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
 def test_a_dispatcher_of_the_shell_serves_it(shardq: Shell, engine: Engine) -> None:
     shardq.run("every", "poll", "--interval", "0.5")
     shardq.start("run", "--quiet")
-    consumer = engine.consumer()
-    wait_until(lambda: claim(consumer, 1)[0].id.startswith("every-poll@20"), "it runs")
+    (delivery,) = engine.consumer().claim(1, wait=SOON_S)
+    assert delivery.id.startswith("every-poll@20")
     assert shardq.run("every", "poll", "--remove").code == 0
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from shardq import BadInput, Engine, PayloadNotEncodable, Schedule, UnknownSchedule
@@ -194,6 +195,49 @@ def test_one_that_can_not_be_computed_is_left_to_others(
     assert engine.remove_schedule("strange")
     wait_until(lambda: engine.stats().healthy, "it is gone")
     engine.remove_schedule("tick")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_where_nobody_pushes_it_is_a_problem(engine: Engine, servers: Servers, name: str) -> None:
+    engine.every("tick", interval=1, topic="t")
+    engine.every("left-out", interval=1, topic="t", catch_up="none")
+    assert engine.stats().problems == ()
+    keys = control_keys(name)
+    for each in ("tick", "left-out"):
+        state = msgspec.json.decode(servers.ask(keys.slot, "HGET", keys.schedules, each))
+        state["since_ms"] -= 60_000
+        servers.ask(keys.slot, "HSET", keys.schedules, each, msgspec.json.encode(state))
+    (problem,) = engine.stats().problems
+    assert problem.startswith("schedule 'tick': occurrences are overdue, and nobody has pushed them")
+    engine.start()
+    wait_until(lambda: engine.stats().healthy, "somebody does")
+    engine.remove_schedule("tick")
+    engine.remove_schedule("left-out")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_without_schedules_nothing_is_asked(
+    engine: Engine, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[float | None] = []
+    step = scheduler.Scheduler._step
+
+    def counted(self: scheduler.Scheduler) -> float | None:
+        steps.append(step(self))
+        return steps[-1]
+
+    monkeypatch.setattr(scheduler.Scheduler, "_step", counted)
+    engine.start()
+    wait_until(lambda: steps, "it has read them")
+    engine.pause("mail")
+    engine.resume("mail")
+    with Engine(url, name=name) as other:
+        other.start()
+        wait_until(lambda: len(engine.stats().dispatchers) == 2, "other news is heard")
+    wait_until(lambda: len(engine.stats().dispatchers) == 1, "and again")
+    # at its start, and when it is subscribed; and again at each start and subscription of the other
+    assert len(steps) <= 4
+    assert set(steps) == {None}, "it sleeps until there is news of schedules"
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

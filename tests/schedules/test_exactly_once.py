@@ -72,7 +72,7 @@ def test_dispatchers_are_killed_over_and_over(
         fleet = [stack.enter_context(dispatcher(url, name)) for _ in range(3)]
         tick(engine)
         engine.every("other", interval=0.7, topic="t", catch_up="all")
-        for _ in range(6):
+        for _ in range(4):
             ran(runs, server_ms(servers, name) + chance.randrange(0, 1500))
             at = chance.randrange(len(fleet))
             fleet[at].kill()
@@ -91,14 +91,14 @@ def test_one_that_is_killed_while_it_pushes(
 ) -> None:
     with Worker("tests.schedules.halting", url, name, SHARDS, point, "SIGKILL") as first:
         assert first.said()
-        began = server_ms(servers, name)
         tick(engine)
+        told = server_ms(servers, name)
         wait_until(lambda: not first.running, "it has killed itself", timeout=SOON_S)
     with dispatcher(url, name):
         ran(runs, server_ms(servers, name))
         ended(engine, runs)
     runs.check(INTERVAL_MS)
-    assert runs.instants()[0] <= began + 2 * INTERVAL_MS + 20_000, "the first ones are made up for"
+    assert runs.instants()[0] <= told + INTERVAL_MS, "the first ones are made up for"
 
 
 def is_stopped(worker: Worker) -> bool:
@@ -155,7 +155,7 @@ def test_nothing_is_pushed_late_by_one_that_was_frozen(
 
 def test_another_payload_while_it_runs(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with dispatcher(url, name), dispatcher(url, name):
-        for payload in range(6):
+        for payload in range(4):
             changed = server_ms(servers, name)
             tick(engine, payload)
             told = server_ms(servers, name)
@@ -191,7 +191,7 @@ def test_declared_by_eight_processes_at_once(engine: Engine, runs: Runs, servers
 def test_while_shards_are_added_and_removed(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with dispatcher(url, name), dispatcher(url, name):
         tick(engine)
-        for shards in (9, 16, 3):
+        for shards in (9, 3):
             ran(runs, server_ms(servers, name) + 500)
             assert engine.resize(shards).wait(timeout=60)
         tick(engine, 2)
