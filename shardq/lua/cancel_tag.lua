@@ -1,6 +1,6 @@
 -- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
 -- nobody holds. A record stays in its place through all changes of state, so no task is missed.
--- USES: guard, begin, record
+-- USES: guard, begin, record, place
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -16,12 +16,9 @@
 -- ARGV 5 about how many to look at, up to 1,000
 -- RETURNS {'ok', where to go on, '0' at the end, looked at, bytes of records read, {id of a cancelled one, …}, {id of one
 --         that is running, …}} | {'stale', epoch} | {'missing'}
--- ATOMIC one page; what is here from the first to the last is met at least once. A place in another process of the server
---         says nothing here (a failover, a moved slot): the first page follows
+-- ATOMIC one page; what is here from the first to the last is met at least once
 -- COST O(n log N), and all the bytes of their records
-local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-local from, seen_by = string.match(ARGV[3], '^(%d+)@?(%w*)$')
-if seen_by ~= run then from = '0' end
+local tag, cancelled, running = ARGV[4], {}, {}
 -- a key of the wrong type fails here, before anything is removed
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[4])
@@ -29,7 +26,6 @@ redis.call('HLEN', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('HLEN', KEYS[8])
-local tag, cancelled, running = ARGV[4], {}, {}
 local function tagged(record)
   local first, high, low = string.byte(record, 1, 3)
   if not low or first % 16 < 8 then return false end
@@ -64,7 +60,7 @@ local function cancel(ids)
   redis.call('HDEL', KEYS[7], unpack(going))
   redis.call('HDEL', KEYS[5], unpack(going))
 end
-local page = redis.call('HSCAN', KEYS[2], from, 'COUNT', ARGV[5])
+local page = redis.call('HSCAN', KEYS[2], scan_from(ARGV[3]), 'COUNT', ARGV[5])
 local found, bytes = {}, 0
 for i = 1, #page[2], 2 do
   local id, record = page[2][i], page[2][i + 1]
@@ -78,4 +74,4 @@ for i = 1, #page[2], 2 do
   end
 end
 cancel(found)
-return {'ok', page[1] == '0' and '0' or page[1] .. '@' .. run, #page[2] / 2, bytes, cancelled, running}
+return {'ok', scan_on(page[1]), #page[2] / 2, bytes, cancelled, running}

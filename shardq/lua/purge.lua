@@ -1,6 +1,6 @@
 -- purge: removes the tasks of one topic, or of all, that are not leased: in each call a part of the ready list, of due and
 -- of dead.
--- USES: guard, begin, topic
+-- USES: guard, begin, topic, place
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -60,9 +60,9 @@ local function scanned(key, from)
   if from == 'end' then return from end
   local page
   if ARGV[4] == 'all' or ARGV[3] == '' then
-    page = redis.call('ZSCAN', key, from, 'COUNT', count)
+    page = redis.call('ZSCAN', key, scan_from(from), 'COUNT', count)
   else
-    page = redis.call('ZSCAN', key, from, 'COUNT', count, 'MATCH', ARGV[3] .. '/*')
+    page = redis.call('ZSCAN', key, scan_from(from), 'COUNT', count, 'MATCH', ARGV[3] .. '/*')
   end
   local going = {}
   for i = 1, #page[2], 2 do
@@ -77,7 +77,7 @@ local function scanned(key, from)
   end
   removed = removed + #going
   remove(going)
-  return page[1] == '0' and 'end' or page[1]
+  return page[1] == '0' and 'end' or scan_on(page[1])
 end
 local due, dead = scanned(KEYS[3], ARGV[5]), scanned(KEYS[6], ARGV[6])
 return {'ok', removed, redis.call('LLEN', KEYS[9]), due, dead}
