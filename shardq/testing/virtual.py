@@ -201,23 +201,14 @@ class VirtualPollers:
             left = (yield call).left
 
     def sweep(self, target_us: int) -> Operation[None]:
-        """Dispatches all that is due until an instant where nobody looks meanwhile: in batches, each at the instant of
-        its last task. A lease that runs out has a batch of its own.
+        """Dispatches all that falls due until an instant, while nobody looks: in batches, each at the instant of its
+        last task, or of the first lease that runs out.
         """
         for keys in self.cache.span():
             while (next_us := self._next_us.get(keys.shard)) is not None and next_us <= target_us:
-                last, lapse = dispatch.MAX_BATCH - 1, 0
-                heads: dict[str, int | None] = values(
-                    (
-                        yield Many(
-                            {
-                                "due": _score(keys, keys.due, last),
-                                "lapse": _score(keys, keys.leased, lapse),
-                            }
-                        )
-                    )
-                )
-                instants = [ms * 1000 for ms in heads.values() if ms is not None]
+                heads = {"last": _score(keys, keys.due, dispatch.MAX_BATCH - 1), "lapse": _score(keys, keys.leased, 0)}
+                scores: dict[str, int | None] = values((yield Many(heads)))
+                instants = [ms * 1000 for ms in scores.values() if ms is not None]
                 yield from self.step(keys, max(next_us, min([*instants, target_us])))
 
     def trim(self) -> Operation[None]:
