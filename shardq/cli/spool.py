@@ -102,7 +102,8 @@ def replay(given: Given, path: Path) -> int:
     meanwhile: one process replays at a time.
     """
     from shardq.engine import Engine
-    from shardq.spool.spool import TRIP_S, Replayer, lock_of
+    from shardq.spool.replayer import Replayer, lock_of
+    from shardq.spool.spool import TRIP_S
 
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:

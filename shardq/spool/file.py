@@ -163,6 +163,14 @@ class SpoolFile:
             ).fetchone()
         return int(left)
 
+    def first(self) -> int:
+        """The number of the first command that waits; if none does, one more than the last that was given."""
+        with self._reading() as connection:
+            [first] = connection.execute(
+                "SELECT coalesce((SELECT min(seq) FROM command), (SELECT seq + 1 FROM sqlite_sequence), 1)"
+            ).fetchone()
+        return int(first)
+
     def last(self) -> int:
         """The number of the last command that waits; 0 if none does."""
         with self._reading() as connection:

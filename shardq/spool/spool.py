@@ -1,9 +1,12 @@
 """The spool of one engine: knows whether Redis is away, stores commands meanwhile, and replays them.
 
 **Order.** From the first command that could not reach a server, ``away`` is true, and every command of this engine goes
-to the file until all that it spooled is replayed. Then the replayer holds back those that are just being stored,
-replays the rest, and clears ``away``: what was held back goes to the servers itself. Commands that were under way at
-the same time have no order, as ever.
+to the file until all that it spooled is replayed; then ``away`` is cleared. Commands that were under way at the same
+time have no order, as ever.
+
+**The end of an outage** would never come if commands were stored faster than they are replayed. So the replayer holds
+back those that are just being stored while it replays a page, or more pages if those that it lets in between are too
+many. When nothing of this process is left in the file, what was held back goes to the servers itself.
 
 **Replay.** A thread of each process that is ``away`` tries to. One at a time holds the lock beside the file, and
 replays page by page, each command removed when it is carried out; others look whether theirs are gone. A pass skips
@@ -19,7 +22,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,15 +42,13 @@ from shardq.errors import (
     Unanswered,
     Unavailable,
 )
-from shardq.producer.packing import Packer
-from shardq.spool.commands import Command, layers
+from shardq.spool.commands import Command
 from shardq.spool.file import PAGE_ROWS, SpoolFile
-from shardq.spool.replaying import Failing, Replayed, replay
+from shardq.spool.replayer import Replayer, lock_of
 from shardq.spool.stats import SpoolStats
 
 if TYPE_CHECKING:
     from shardq.engine.options import Options
-    from shardq.engine.target import Target
 
 log = logging.getLogger("shardq.spool")
 
@@ -64,8 +65,11 @@ TRIP_S = 5.0
 LAST_TRIP_S = 1.0
 """The same while commands are held back."""
 
-HELD_S = 0.5
-"""How long commands are held back for another process that is about to replay the last ones of this one."""
+QUIET_S = 0.5
+"""How long another process may make no progress until commands are held back for it no more."""
+
+HELD_S = 10.0
+"""The longest time for which commands are held back, if the engine's timeout is not shorter."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Between two attempts while Redis is away; each is twice as long as the one before."""
@@ -88,6 +92,20 @@ class _Ticket:
     """True when they are in the file; False if they can go to the servers."""
 
 
+class Pace:
+    """How many commands are replayed while others are held back."""
+
+    def __init__(self) -> None:
+        self._pages = 1
+
+    def goal(self, replayed: int) -> int:
+        return replayed + self._pages * PAGE_ROWS
+
+    def adapt(self, replayed: int, added: int) -> None:
+        """Doubles the pages when more than half as many commands were let in as were replayed, and halves them else."""
+        self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
+
+
 class Spool:
     """The spool of one engine, in one process. Threads share it."""
 
@@ -107,6 +125,10 @@ class Spool:
         self._file = SpoolFile(self.path, engine=options.name, shards=options.shards, limit=limit)
         self._last = 0
         """The number of the last command that this process must wait for."""
+        self._first = 0
+        """The number of the first command in the file at the last look."""
+        self._added = 0
+        """Commands that this process has stored."""
         self._closed = False
         self._reset()
         self.open()
@@ -257,6 +279,7 @@ class Spool:
         last, errors = self._file.add([ticket.commands for ticket in stored])
         with self._lock:
             self._last = max(self._last, last)
+            self._added += sum(len(ticket.commands) for ticket in stored)
             self._start()
         for ticket, full in zip(stored, errors, strict=True):
             if full is None:
@@ -274,18 +297,14 @@ class Spool:
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
-        replayer = Replayer(self._file, self._options)
+        replayer, pace = Replayer(self._file, self._options), Pace()
         pause = FIRST_PAUSE_S
-        before = PAGE_ROWS + 1
         try:
             while not stop.is_set():
                 try:
                     with locks.alone(lock_of(self.path)) as held:
-                        if held is not None:
-                            over = self._replay(replayer, stop)
-                        else:
-                            over, before = self._look(before, stop)
-                    problem, pause = replayer.problem, FIRST_PAUSE_S if not replayer.problem else pause
+                        over = self._look(pace, stop) if held is None else self._replay(replayer, pace, stop)
+                    problem = replayer.problem
                 except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
                     over, problem = False, str(exc)
                     replayer.close()
@@ -293,8 +312,7 @@ class Spool:
                     return
                 self._problem = problem
                 stop.wait(pause if problem else LOOK_S)
-                if problem:
-                    pause = min(2 * pause, LONGEST_PAUSE_S)
+                pause = min(2 * pause, LONGEST_PAUSE_S) if problem else FIRST_PAUSE_S
         finally:
             replayer.close()
             with self._lock:
@@ -303,31 +321,64 @@ class Spool:
                 if self._closed:
                     self._file.close()
 
-    def _replay(self, replayer: Replayer, stop: threading.Event) -> bool:
+    def _replay(self, replayer: Replayer, pace: Pace, stop: threading.Event) -> bool:
         """Replays what can be. Returns True if nothing is left."""
-        replayer.run(stop.is_set, timeout=min(TRIP_S, self._options.timeout))
-        if replayer.problem or stop.is_set():
-            return False
-        with self._writing:
-            replayer.run(stop.is_set, timeout=LAST_TRIP_S)
-            return not replayer.problem and self._over()
+        # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
+        replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=min(TRIP_S, self._options.timeout))
+        while not replayer.problem and not stop.is_set():
+            before = replayer.replayed, self._added
+            with self._writing:
+                until, end = pace.goal(replayer.replayed), time.monotonic() + self._held_s()
+                replayer.run(
+                    lambda: stop.is_set() or replayer.replayed >= until or time.monotonic() > end,  # noqa: B023
+                    timeout=min(LAST_TRIP_S, self._options.timeout),
+                )
+                if replayer.problem:
+                    return False
+                over = self._over()
+            if over:
+                replayer.run(stop.is_set, timeout=min(TRIP_S, self._options.timeout))  # what others have left
+                return True
+            self._let_in(stop)
+            pace.adapt(replayer.replayed - before[0], self._added - before[1])
+        return False
 
-    def _look(self, before: int, stop: threading.Event) -> tuple[bool, int]:
-        """Looks at what another process replays. Returns True if all of ours is done, and how much is left.
+    def _look(self, pace: Pace, stop: threading.Event) -> bool:
+        """Looks at what another process replays. Returns True if all of ours is done.
 
-        Holds commands back while the other is about to come to the last of ours.
+        Holds commands back while the other makes progress, as if it replayed them itself.
         """
-        left = self._file.left(self._last)
-        if left and (left == before or left > PAGE_ROWS):
-            return False, left
+        first, left = self._file.first(), self._file.left(self._last)
+        moved = first - self._first
+        self._first = first
+        if left and moved <= 0:
+            return False
+        before = first, self._added
         with self._writing:
-            deadline = time.monotonic() + HELD_S
-            while left and time.monotonic() < deadline and not stop.wait(0.005):
+            seen = time.monotonic()
+            until, end = pace.goal(first), seen + self._held_s()
+            while left and first < until and time.monotonic() < min(end, seen + QUIET_S) and not stop.wait(0.005):
+                if (now := self._file.first()) != first:
+                    first, seen = now, time.monotonic()
                 left = self._file.left(self._last)
-            return not left and self._over(), left
+            if not left:
+                return self._over()
+        self._let_in(stop)
+        pace.adapt(first - before[0], self._added - before[1])
+        return False
+
+    def _held_s(self) -> float:
+        return min(HELD_S, self._options.timeout)
+
+    def _let_in(self, stop: threading.Event) -> None:
+        """Waits until those that were held back have stored what they brought. A lock alone is not fair."""
+        with self._lock:
+            waiting = self._tickets[-1] if self._tickets else None
+        while waiting is not None and not waiting.stored.done() and not stop.wait(0.001):
+            pass
 
     def _over(self) -> bool:
-        """Ends the outage, unless commands were left. ``_writing`` is held."""
+        """Ends the outage for this process, unless some of its commands are left. ``_writing`` is held."""
         if self._file.left(self._last):
             return False
         with self._lock:
@@ -356,69 +407,6 @@ class Spool:
                 replayed=0, failed=0, problem=str(exc),
             )  # fmt: skip
         return msgspec.structs.replace(stats, problem=problem if stats.waiting else None)
-
-
-class Replayer:
-    """Replays the file of a spool, on connections of its own. Whoever holds the file's lock may run it."""
-
-    def __init__(self, file: SpoolFile, options: Options) -> None:
-        self.problem = ""
-        """The reason why some commands could not be replayed by the last run."""
-        self.replayed = 0
-        self.failed = 0
-        self._file = file
-        self._options = options
-        self._packer = Packer(options.codec, max_payload=options.max_payload)
-        self._target: Target | None = None
-        self._unrecorded: list[Replayed] = []
-        """What was carried out and could not be noted in the file: its disk is full. It must not be replayed again."""
-
-    def run(self, stopping: Callable[[], bool], *, timeout: float) -> None:
-        """Replays each command once that the shards take now, until it is told to stop. Raises when no server can be
-        reached. ``timeout`` bounds each trip.
-        """
-        from shardq.engine.target import Target
-
-        failing = Failing()
-        self.problem = ""
-        while self._unrecorded:
-            self._file.finish(self._unrecorded[0].done, self._unrecorded[0].failed)
-            self._unrecorded.pop(0)
-        after = 0
-        while not stopping() and (page := self._file.page(after)):
-            after = page[-1].seq
-            if self._target is None:
-                self._target = Target(self._options)
-            for layer in layers(page):
-                result = self._target.run(
-                    lambda cache, layer=layer: replay(cache, self._packer, layer, failing),  # type: ignore[misc]
-                    timeout=timeout,
-                )
-                self._record(result)
-        if failing.errors:
-            self.problem = str(next(iter(failing.errors.values())))
-
-    def _record(self, result: Replayed) -> None:
-        """Notes what was carried out, before anything else is sent on the same ids."""
-        if not result.done and not result.failed:
-            return
-        self._unrecorded.append(result)
-        self._file.finish(result.done, result.failed)
-        self._unrecorded.pop()
-        self.replayed += len(result.done)
-        self.failed += len(result.failed)
-        for seq, reason in result.failed:
-            log.error("command %d of the spool %s was refused, and put aside: %s", seq, self._file.path, reason)
-
-    def close(self) -> None:
-        target, self._target = self._target, None
-        if target is not None:
-            target.close()
-
-
-def lock_of(path: Path) -> Path:
-    """The file whose lock the process that replays holds."""
-    return path.with_name(path.name + "-lock")
 
 
 def _checked_path(path: object) -> Path:

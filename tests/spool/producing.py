@@ -24,6 +24,9 @@ REPLACED = 5
 
 MANY = 20
 
+PAUSE_S = 0.02
+"""Between two rounds: three such processes leave a small machine time for what they are to meet."""
+
 
 class Producer:
     """One process's commands. What it was acknowledged is in the book before the next one begins."""
@@ -50,6 +53,7 @@ class Producer:
                 self.note("cancelled", id, await self._done(self._engine.cancel(id)))
             if number == 1:
                 say("under way")
+            await asyncio.sleep(PAUSE_S)
 
     async def _push(self, token: str, **options: Any) -> str:
         self.note("pushes", token)

@@ -1,0 +1,82 @@
+"""The replayer: carries out what is in the file of a spool, on connections of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardq.producer.packing import Packer
+from shardq.spool.commands import layers
+from shardq.spool.file import SpoolFile
+from shardq.spool.replaying import Failing, Replayed, replay
+
+if TYPE_CHECKING:
+    from shardq.engine.options import Options
+    from shardq.engine.target import Target
+
+log = logging.getLogger("shardq.spool")
+
+
+def lock_of(path: Path) -> Path:
+    """The file whose lock the process that replays holds."""
+    return path.with_name(path.name + "-lock")
+
+
+class Replayer:
+    """Replays the file of a spool, on connections of its own. Whoever holds the file's lock may run it."""
+
+    def __init__(self, file: SpoolFile, options: Options) -> None:
+        self.problem = ""
+        """The reason why some commands could not be replayed by the last run."""
+        self.replayed = 0
+        self.failed = 0
+        self._file = file
+        self._options = options
+        self._packer = Packer(options.codec, max_payload=options.max_payload)
+        self._target: Target | None = None
+        self._unrecorded: list[Replayed] = []
+        """What was carried out and could not be noted in the file: its disk is full. It must not be replayed again."""
+
+    def run(self, stopping: Callable[[], bool], *, timeout: float) -> None:
+        """Replays each command once that the shards take now, from the first on, until it is told to stop: that is
+        asked before each page but the first. Raises when no server can be reached. ``timeout`` bounds each trip.
+        """
+        from shardq.engine.target import Target
+
+        failing = Failing()
+        self.problem = ""
+        while self._unrecorded:
+            self._file.finish(self._unrecorded[0].done, self._unrecorded[0].failed)
+            self._unrecorded.pop(0)
+        after = 0
+        while (page := self._file.page(after)) and not (after and stopping()):
+            after = page[-1].seq
+            if self._target is None:
+                self._target = Target(self._options)
+            for layer in layers(page):
+                result = self._target.run(
+                    lambda cache, layer=layer: replay(cache, self._packer, layer, failing),  # type: ignore[misc]
+                    timeout=timeout,
+                )
+                self._record(result)
+            if failing.errors:
+                self.problem = str(next(iter(failing.errors.values())))
+
+    def _record(self, result: Replayed) -> None:
+        """Notes what was carried out, before anything else is sent on the same ids."""
+        if not result.done and not result.failed:
+            return
+        self._unrecorded.append(result)
+        self._file.finish(result.done, result.failed)
+        self._unrecorded.pop()
+        self.replayed += len(result.done)
+        self.failed += len(result.failed)
+        for seq, reason in result.failed:
+            log.error("command %d of the spool %s was refused, and put aside: %s", seq, self._file.path, reason)
+
+    def close(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
