@@ -125,6 +125,25 @@ def test_nothing_is_lost(engines: Engines, service: Service, name: str, pair: tu
     assert stats.scheduled == len(ids) - 30 + len(old) - 30 + 10
 
 
+def test_a_master_that_hung(own_cluster: Cluster, name: str) -> None:
+    """It is alive when its replica is promoted, and hears of that when it goes on."""
+    with Engine(own_cluster.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=10) as engine:
+        master = own_cluster.node_of_slot(keys_of(name, SHARDS)[0].slot)
+        (replica,) = own_cluster.replicas_of(master)
+        replicated(master, replica)
+        replica.pause()
+        master.ask("CLIENT", "KILL", "TYPE", "replica")
+        ids = engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
+        master.pause()
+        replica.resume()
+        wait_until(lambda: _is_master(replica), "the replica is promoted", timeout=PROMOTED_S)
+        more = engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
+        wait_until(lambda: replays(engine) >= 1, "the new master was looked through")
+        master.resume()
+        assert missing(engine, [*ids, *more]) == []
+        assert counted(engine).scheduled == 2 * MANY
+
+
 def test_what_is_done_and_replicated_does_not_run_again(own_cluster: Cluster, name: str) -> None:
     """Only what was acknowledged after the last look that the new master has the writes of is sent again."""
     with Engine(own_cluster.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=60) as engine:
