@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
+from typing import get_type_hints
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,8 @@ from sqlalchemy.orm import Session
 
 import shardq
 from shardq import outbox
+from shardq.model.task import TaskOptions
+from shardq.outbox.rows import PushOptions
 
 
 def _rows(database: sa.Engine) -> list[sa.Row[tuple[object, ...]]]:
@@ -147,3 +150,7 @@ def test_the_table_can_be_among_the_users_own() -> None:
     metadata = sa.MetaData()
     outbox.Outbox("app_outbox", metadata=metadata, schema="app")
     assert list(metadata.tables) == ["app.app_outbox"]
+
+
+def test_it_takes_the_options_of_a_task() -> None:
+    assert get_type_hints(PushOptions) == get_type_hints(TaskOptions)
