@@ -52,7 +52,7 @@ def push_unique(
 ) -> Call[list[Answer]]:
     """Stores tasks given as id, due, record, conflict rule, dedup window in ms, … Returns one answer for each.
 
-    A dedup window below zero is one of that length that only resends know of.
+    To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long resends know of this push, and nobody else.
     ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
     """
     return Call(

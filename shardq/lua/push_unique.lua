@@ -17,7 +17,7 @@
 -- ARGV 5 '1' for a shard that an id may be in from an earlier number of shards only: an id that is not here is not pushed;
 --         '2' likewise, and a parcel of it that is still here was put at its target: the id is not moving; else '0'
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in
---         ms, 0 for none, below 0 for one of that length that only a resend of this push knows of
+--         ms or 0, to which -MS may be added: for so long resends know of this push, and nobody else
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
 --         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: the id is on its way to another
 --         shard; elsewhere: it is not here, push it to the shard where it belongs
@@ -48,12 +48,15 @@ end
 local function ours(id, trace, i) return trace and (sent[id .. '\n' .. trace] or 0) >= i end
 for i = 6, #ARGV, 5 do
   local id, at, record, mode, dedup = ARGV[i], instant(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+  local own, own_ms -- for resends only: a member of seen that no other push asks for
+  if not dedup then
+    dedup, own_ms = string.match(ARGV[i + 4], '^(%d+)%-(%d+)$')
+    dedup, own = tonumber(dedup), id .. '\n' .. (nonce_of(record) or '')
+  end
   local present = redis.call('HGET', KEYS[2], id)
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
   local window = not present and (resent or mode ~= 'replace') and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0)
   local open, answer = window and window > steady_ms
-  -- of a window for resends only: its member of seen, which no other push asks for
-  local own = dedup < 0 and id .. '\n' .. (nonce_of(record) or '')
   local known = own and resent and tonumber(redis.call('ZSCORE', KEYS[9], own) or 0) > steady_ms
   if known then
     answer = 'pushed' -- or kept, whatever became of it since
@@ -97,7 +100,7 @@ for i = 6, #ARGV, 5 do
     if at < first then first = at end
   end
   if own and not known and answer ~= 'moving' and answer ~= 'elsewhere' and string.sub(answer, 1, 8) ~= 'refused:' then
-    redis.call('ZADD', KEYS[9], steady_ms - dedup, own)
+    redis.call('ZADD', KEYS[9], steady_ms + tonumber(own_ms), own)
   end
   answers[#answers + 1] = answer
 end

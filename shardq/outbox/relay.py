@@ -2,8 +2,8 @@
 
 A step reads rows, pushes them, and removes them, in this order: a relay that dies in between leaves rows that are
 pushed already, and the next one pushes them again. Those pushes are sent as after a lost answer, so a task that is
-stored, or was pushed within its dedup window, counts as pushed. A row without a window of the caller's gets one that
-only such a push knows of. No row is lost and none is pushed twice.
+stored, or was pushed lately, counts as pushed; only such pushes are held against that memory. No row is lost and none
+is pushed twice.
 
 Several relays may work at once. Where the database can skip locked rows, each has rows of its own; elsewhere they
 push the same rows, to the same effect.
@@ -70,8 +70,8 @@ class OutboxRelay:
         poll: float = POLL_S,
     ) -> None:
         """``keep``: rows stay, with the time of their move, instead of being removed. ``dedup``: the seconds for which
-        Redis remembers the push of a row without a ``dedup`` of its own. ``poll``: the seconds between two looks at a
-        database that does not tell of new rows.
+        Redis remembers the push of a row. ``poll``: the seconds between two looks at a database that does not tell of
+        new rows.
         """
         if not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
             raise BadInput(f"batch can't be {batch!r}; give a number of rows from 1 to {MAX_BATCH:,}")

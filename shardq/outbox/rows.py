@@ -29,7 +29,7 @@ BATCH = 1000
 MAX_BATCH = 10_000
 
 DEDUP_S = 600.0
-"""How long the push of a row is known to resends. A relay that died between a push and the removal of its rows is
+"""How long resends know of the push of a row. A relay that died between a push and the removal of its rows is
 replaced well before that.
 """
 
@@ -60,7 +60,7 @@ class Row(TypedDict):
     record: bytes
     on_conflict: str
     dedup: int
-    """The dedup window in ms that the caller gave, else 0: then the relay opens one that only its resends know of."""
+    """The dedup window in ms that the caller gave, else 0."""
     created: int
 
 
@@ -104,10 +104,10 @@ class RowPacker:
 
 
 def entries_of(rows: Iterable[Any], *, window_ms: int) -> Entries:
-    """Rows as entries to push. ``window_ms``: how long the push of a row without a dedup window is known to resends."""
+    """Rows as entries to push. ``window_ms``: how long resends know of the push of a row."""
     entries = Entries()
     for row in rows:
-        dedup = row.dedup or -window_ms
+        dedup = f"{row.dedup}-{window_ms}"
         words: tuple[Word, ...] = (row.id, row.due, bytes(row.record), row.on_conflict, dedup)
         entries.unique += words
         entries.ids.append(row.id)

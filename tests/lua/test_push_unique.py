@@ -43,7 +43,7 @@ ANSWERS = {
 }
 
 
-def push(rule: str, *, record: str = NEW, window: int = WINDOW, resent: Resent = "0") -> Case:
+def push(rule: str, *, record: str = NEW, window: Word = WINDOW, resent: Resent = "0") -> Case:
     tasks: list[Word] = ["a", -100, raw(record), rule, window]
     return Case(lambda keys: produce.push_unique(keys, EPOCH, tasks, resent=resent, now_us=NOW), [])
 
@@ -130,13 +130,16 @@ HIDDEN: State = {"seen": {f"a\n{MINE}": T + WINDOW}}
 
 @pytest.mark.parametrize("rule", ANSWERS)
 @pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("dedup", [0, WINDOW])
 def test_a_window_for_resends_is_noted_with_every_answer_but_a_refusal(
-    shard: Shard, keys: ShardKeys, rule: str, state: str
+    shard: Shard, keys: ShardKeys, rule: str, state: str, dedup: int
 ) -> None:
     answer = ANSWERS[rule][state]
     windows = STATES[state].get("seen", {}) | ({} if answer.startswith("refused:") else HIDDEN["seen"])
     stored = REPLACED[state] | WRITTEN if answer in ("pushed", "replaced") else {}
-    case = push(rule, record=record("new", nonce=MINE), window=-WINDOW)
+    if stored and dedup:
+        windows |= WRITTEN["seen"]
+    case = push(rule, record=record("new", nonce=MINE), window=f"{dedup}-{WINDOW}")
     Case(case.call, ["ok", answer], STATES[state], stored | {"seen": windows or None}).check(shard, keys)
 
 
@@ -148,7 +151,7 @@ def test_a_resend_in_its_window_counts_as_pushed_whatever_is_there_now(
     """Its task may be done, and somebody else's be under the id."""
     before: State = {"moved": {"a": "n1|2|…"}} if state == "moved" else STATES[state]
     before = before | {"seen": before.get("seen", {}) | HIDDEN["seen"]}
-    case = push(rule, record=record("new", nonce=MINE), window=-WINDOW, resent="1")
+    case = push(rule, record=record("new", nonce=MINE), window=f"0-{WINDOW}", resent="1")
     Case(case.call, ["ok", "pushed"], before).check(shard, keys)
 
 
@@ -158,7 +161,7 @@ def test_a_window_for_resends_is_nobody_elses(shard: Shard, keys: ShardKeys, rul
     resents: tuple[Resent, ...] = ("0", "1")
     for resent in resents:
         shard.seed({"meta": meta()} | HIDDEN)
-        for window in (0, WINDOW, -WINDOW):
+        for window in (0, WINDOW, f"0-{WINDOW}", f"{WINDOW}-{WINDOW}"):
             case = push(rule, record=record("new", nonce=nonce), window=window, resent=resent)
             assert shard.run(case.call(keys)) == ["pushed"]
             shard.do("DEL", keys.task, keys.due)
@@ -167,7 +170,7 @@ def test_a_window_for_resends_is_nobody_elses(shard: Shard, keys: ShardKeys, rul
 
 @pytest.mark.parametrize("nonce", [None, MINE])
 def test_a_window_for_resends_is_over_at_its_end(shard: Shard, keys: ShardKeys, nonce: int | None) -> None:
-    tasks: list[Word] = ["a", 0, raw(record("a", nonce=nonce)), "keep", -WINDOW]
+    tasks: list[Word] = ["a", 0, raw(record("a", nonce=nonce)), "keep", f"0-{WINDOW}"]
     for ms in (0, WINDOW - 1, WINDOW):
         call = produce.push_unique(keys, EPOCH, tasks, resent="1", now_us=at(ms))
         assert shard.run(call) == ["pushed"]

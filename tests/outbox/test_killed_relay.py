@@ -16,10 +16,12 @@ import sqlalchemy as sa
 
 import shardq
 from shardq import outbox
+from shardq.model.task import OnConflict
 from shardq.outbox import OutboxRelay
 from tests.support.waiting import wait_until
 
 TASKS = 200
+RULES: tuple[OnConflict, ...] = ("keep", "reject", "replace")
 
 
 @contextmanager
@@ -56,7 +58,8 @@ def _fill(database: sa.Engine, ids: str) -> list[str]:
     tasks = [
         shardq.Task(n)
         if ids == "generated"
-        else shardq.Task(n, id=f"order-{n}", on_conflict=("keep", "reject", "replace")[n % 3])
+        # a dedup window may be over when the next relay comes
+        else shardq.Task(n, id=f"order-{n}", on_conflict=RULES[n % 3], dedup=0.001 if n % 2 else None)
         for n in range(TASKS)
     ]
     with database.begin() as connection:
