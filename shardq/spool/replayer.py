@@ -39,9 +39,10 @@ class Replayer:
         self._unrecorded: list[Replayed] = []
         """What was carried out and could not be noted in the file: its disk is full. It must not be replayed again."""
 
-    def run(self, stopping: Callable[[], bool], *, timeout: float) -> None:
+    def run(self, stopping: Callable[[], bool], *, timeout: float) -> bool:
         """Replays each command once that the shards take now, from the first on, until it is told to stop: that is
-        asked before each page but the first. Raises when no server can be reached. ``timeout`` bounds each trip.
+        asked before each page but the first. Returns False if some could not be replayed: ``problem`` says why. Raises
+        when no server can be reached. ``timeout`` bounds each trip.
         """
         from shardq.engine.target import Target
 
@@ -63,6 +64,7 @@ class Replayer:
                 self._record(result)
             if failing.errors:
                 self.problem = str(next(iter(failing.errors.values())))
+        return not self.problem
 
     def _record(self, result: Replayed) -> None:
         """Notes what was carried out, before anything else is sent on the same ids."""

@@ -324,20 +324,19 @@ class Spool:
     def _replay(self, replayer: Replayer, pace: Pace, stop: threading.Event) -> bool:
         """Replays what can be. Returns True if nothing is left."""
         # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
-        replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=min(TRIP_S, self._options.timeout))
-        while not replayer.problem and not stop.is_set():
+        trip_s = min(TRIP_S, self._options.timeout)
+        fine = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
+        while fine and not stop.is_set():
             before = replayer.replayed, self._added
             with self._writing:
                 until, end = pace.goal(replayer.replayed), time.monotonic() + self._held_s()
-                replayer.run(
+                fine = replayer.run(
                     lambda: stop.is_set() or replayer.replayed >= until or time.monotonic() > end,  # noqa: B023
                     timeout=min(LAST_TRIP_S, self._options.timeout),
                 )
-                if replayer.problem:
-                    return False
-                over = self._over()
+                over = fine and self._over()
             if over:
-                replayer.run(stop.is_set, timeout=min(TRIP_S, self._options.timeout))  # what others have left
+                replayer.run(stop.is_set, timeout=trip_s)  # what others have left
                 return True
             self._let_in(stop)
             pace.adapt(replayer.replayed - before[0], self._added - before[1])

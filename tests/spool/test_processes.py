@@ -36,7 +36,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_killed_process_left_goes_first(make: Make, own_server: Server, path: Path, name: str) -> None:
     own_server.kill()
-    words = [sys.executable, "-c", LEFT, own_server.url, name, path]
+    words = [sys.executable, "-c", LEFT, own_server.url, name, str(path)]
     assert subprocess.run(words, timeout=100).returncode == -signal.SIGKILL
     assert seen(path).waiting == 4
     own_server.start()
@@ -52,7 +52,7 @@ def test_what_a_killed_process_left_goes_first(make: Make, own_server: Server, p
 
 def test_an_engine_that_only_opens_replays_what_was_left(make: Make, own_server: Server, path: Path, name: str) -> None:
     own_server.kill()
-    subprocess.run([sys.executable, "-c", LEFT, own_server.url, name, path], timeout=100)
+    subprocess.run([sys.executable, "-c", LEFT, own_server.url, name, str(path)], timeout=100)
     own_server.start()
     engine = make().open()
     drained(path)
@@ -83,7 +83,7 @@ engine.close()
 
 def test_a_forked_child_goes_on_with_the_file(make: Make, own_server: Server, path: Path, name: str) -> None:
     own_server.kill()
-    words = [sys.executable, "-c", FORKING, own_server.url, name, path]
+    words = [sys.executable, "-c", FORKING, own_server.url, name, str(path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     told = dict(line.split() for line in done.stdout.splitlines())
