@@ -12,12 +12,14 @@ from tests.support.workers import SOON_S
 DAILY = ("nightly", "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--topic", "reports")
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_none(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("every").out == "none\n"
     done = shardq.run("every", "--json")
     assert (done.code, done.out) == (0, "")
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_declare_and_list(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("every", *DAILY, '{"all": true}', "--jitter", "1m", "--catch-up", "none")
     assert done.code == 0, done.err
@@ -36,10 +38,10 @@ def test_declare_and_list(shardq: Shell, engine: Engine) -> None:
     assert "2 schedules" in shardq.run("stats").out
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
     shardq.run("every", *DAILY, "[1]")
     assert shardq.run("every", "nightly", "--pause").out == "schedule 'nightly' is paused\n"
-    assert " paused " in shardq.run("every").out
     assert "1 schedule (1 paused)" in shardq.run("stats").out
     assert shardq.run("every", "nightly", "--resume", "--json").object == {"schedule": "nightly", "resumed": True}
     id = shardq.run("every", "nightly", "--run-now").out.strip()
@@ -47,12 +49,17 @@ def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
     (delivery,) = claim(engine.consumer("reports"), 1)
     assert (delivery.id, delivery.payload) == (id, [1])
     assert shardq.run("every", "nightly", "--remove").out == "schedule 'nightly' is removed\n"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_what_there_is_not(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("every", "nightly", "--remove")
     assert (done.code, done.err) == (1, "there is no schedule named 'nightly'\n")
     done = shardq.run("every", "nightly", "--pause")
     assert (done.code, done.err) == (1, "error: there is no schedule named 'nightly'; `shardq every` lists all\n")
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_dispatcher_of_the_shell_serves_it(shardq: Shell, engine: Engine) -> None:
     shardq.run("every", "poll", "--interval", "0.5")
     shardq.start("run", "--quiet")
