@@ -41,8 +41,8 @@ class Replayer:
 
     def run(self, stopping: Callable[[], bool], *, timeout: float) -> bool:
         """Replays each command once that the shards take now, from the first on, until it is told to stop: that is
-        asked before each page but the first. Returns False if some could not be replayed: ``problem`` says why. Raises
-        when no server can be reached. ``timeout`` bounds each trip.
+        asked before each page but the first. Returns False if some shards took nothing. Raises when no server can be
+        reached. ``timeout`` bounds each trip.
         """
         from shardq.engine.target import Target
 
@@ -64,7 +64,7 @@ class Replayer:
                 self._record(result)
             if failing.errors:
                 self.problem = str(next(iter(failing.errors.values())))
-        return not self.problem
+        return not failing.errors
 
     def _record(self, result: Replayed) -> None:
         """Notes what was carried out, before anything else is sent on the same ids."""

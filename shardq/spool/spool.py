@@ -325,16 +325,18 @@ class Spool:
         """Replays what can be. Returns True if nothing is left."""
         # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
         trip_s = min(TRIP_S, self._options.timeout)
-        fine = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
-        while fine and not stop.is_set():
+        well = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
+        while well and not stop.is_set():
             before = replayer.replayed, self._added
             with self._writing:
                 until, end = pace.goal(replayer.replayed), time.monotonic() + self._held_s()
-                fine = replayer.run(
+                well = replayer.run(
                     lambda: stop.is_set() or replayer.replayed >= until or time.monotonic() > end,  # noqa: B023
                     timeout=min(LAST_TRIP_S, self._options.timeout),
                 )
-                over = fine and self._over()
+                if not well:
+                    return False
+                over = self._over()
             if over:
                 replayer.run(stop.is_set, timeout=trip_s)  # what others have left
                 return True

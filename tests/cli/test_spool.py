@@ -42,35 +42,44 @@ def test_a_file_is_replayed(shardq: Shell, engine: Engine, path: str, ids: list[
     assert (told.code, told.out) == (0, "replayed 5, refused 1, 0 left\n")
     assert all(state_of(engine, id) == "scheduled" for id in ids)
 
-    told = shardq.run("stats", "--spool", path)
+
+@pytest.fixture
+def refused(path: str, ids: list[str]) -> str:
+    """The same file after a replay that refused one."""
+    file = SpoolFile(Path(path))
+    file.finish([2, 3, 4, 5, 6], [(1, "Conflict: id 'taken' is already scheduled")])
+    file.close()
+    return path
+
+
+def test_stats_tell_what_was_refused(shardq: Shell, engine: Engine, refused: str) -> None:
+    engine.push("first", delay=FAR_S)
+    told = shardq.run("stats", "--spool", refused)
     assert told.code == 1
     assert "5 replayed, 1 refused" in told.out
     assert "were refused: `shardq spool failed" in told.err
-    assert shardq.run("stats", "--spool", path, "--json").object["spool"]["failed"] == 1
+    assert shardq.run("stats", "--spool", refused, "--json").object["spool"]["failed"] == 1
 
-    listed = shardq.run("spool", "failed", path)
+
+def test_what_was_refused_is_listed(shell: Shell, refused: str) -> None:
+    listed = shell.run("spool", "failed", refused)
     assert listed.code == 0
     assert "push taken  Conflict: id 'taken' is already scheduled" in listed.out
-    [seen] = shardq.run("spool", "failed", path, "--json").objects
+    [seen] = shell.run("spool", "failed", refused, "--json").objects
     assert (seen["id"], seen["kind"]) == ("taken", "push")
 
-    assert engine.cancel("taken")
-    assert shardq.run("spool", "failed", path, "--retry").out == "put back 1 command\n"
-    assert shardq.run("spool", "replay", path, "--json").object["replayed"] == 1
+
+def test_what_was_refused_is_replayed_again(shardq: Shell, engine: Engine, refused: str) -> None:
+    assert shardq.run("spool", "failed", refused, "--retry").out == "put back 1 command\n"
+    assert shardq.run("spool", "replay", refused, "--json").object["replayed"] == 1
     found = engine.get("taken")
     assert found is not None
     assert found.payload == "spooled"
-    assert shardq.run("spool", "status", path).code == 0
-    assert shardq.run("stats", "--spool", path).code == 0
 
 
-def test_refused_commands_are_dropped(shell: Shell, path: str, ids: list[str]) -> None:
-    file = SpoolFile(Path(path))
-    file.finish([], [(1, "no")])
-    file.close()
-    assert shell.run("spool", "failed", path, "--drop").out == "dropped 1 command\n"
-    assert shell.run("spool", "failed", path, "--drop", "--json").object == {"dropped": 0}
-    assert shell.run("spool", "status", path, "--json").object["waiting"] == len(ids) - 1
+def test_refused_commands_are_dropped(shell: Shell, refused: str) -> None:
+    assert shell.run("spool", "failed", refused, "--drop").out == "dropped 1 command\n"
+    assert shell.run("spool", "status", refused).code == 0
 
 
 def test_mistakes_are_told(shell: Shell, path: str, ids: list[str], tmp_path: Path) -> None:
@@ -85,4 +94,3 @@ def test_mistakes_are_told(shell: Shell, path: str, ids: list[str], tmp_path: Pa
     assert "give the server as --url, or as $SHARDQ_URL" in embedded.err
     both = shell.run("spool", "failed", path, "--retry", "--drop")
     assert both.code == 2
-    assert shell.run("spool", "status", path, "--json").object["waiting"] == len(ids)
