@@ -35,7 +35,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "id"), [(r"(\d+) bytes\s+of\s+Redis", None), (r"(\d+) with an id of your own", "{:015}")]
+    ("said", "id"), [(r"(\d+) bytes\s+of\s+Redis", None), (r"(\d+) with\s+an\s+id\s+of\s+your\s+own", "{:015}")]
 )
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_moved_row_takes_what_the_page_says(url: str, name: str, said: str, id: str | None) -> None:
