@@ -4,11 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LOWEST := .venv-lowest
-# What meets the dependencies most, in a minute or two: the parser, the encoder, the hash, and the command.
+# What meets the dependencies most, in a minute: the parser, the encoder, the hash, and the command. Not the tests of
+# drivers that wait for servers to fail: those meet none.
 LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/producer/test_push_many.py \
-  tests/cli/test_push_get_and_cancel.py::test_push_prints_the_id_and_get_shows_the_task
+  tests/cli/test_push_get_and_cancel.py::test_push_prints_the_id_and_get_shows_the_task \
+  $(patsubst %,--ignore=tests/drivers/test_%.py,tls_cluster moving_slots sentinel hung_masters replica_confirmation \
+    descriptor_limits)
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
-JOBS ?= 3
+JOBS ?= 4
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
 MASTERS ?= 3
 REPLICAS ?= 1

@@ -8,7 +8,6 @@ import traceback
 
 import click
 
-from shardq import __version__
 from shardq.cli.acl import acl
 from shardq.cli.by_id import cancel, get, reschedule
 from shardq.cli.dead import dead, requeue
@@ -57,7 +56,7 @@ exit codes:
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP""",
 )
 @shared
-@click.version_option(__version__, prog_name="shardq", message="%(prog)s %(version)s")
+@click.version_option(package_name="shardq", prog_name="shardq", message="%(prog)s %(version)s")
 def app() -> None:
     """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the engine.
 

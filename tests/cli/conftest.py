@@ -8,10 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cluster import Cluster
+from cluster.server import Server
 from shardq import Engine
 from tests.cli.shell import Shell
 
 SHARDS = 4
+
+
+@pytest.fixture(scope="session", params=["single"])
+def url(request: pytest.FixtureRequest, server_binary: Path) -> str:
+    """The URL of a server; also that of a cluster where the test says ``ON_BOTH``, as its output tells of nodes, or
+    processes dispatch in it. Other commands only hand their words to an engine, which is tried on both elsewhere.
+    """
+    server: Server | Cluster = request.getfixturevalue(request.param)
+    return server.url
 
 
 @pytest.fixture

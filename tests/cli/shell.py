@@ -16,10 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPT = Path(sys.executable).parent / "shardq"
 
 LONGEST_S = 100.0
 """No command of these tests takes half of it, on a machine that is busy."""
+
+ON_BOTH = pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
+"""On a server and on a cluster."""
 
 _NEWS = re.compile(
     r"^(warning|error): (shard \d+ can't be dispatched|shard \d+ is dispatched again|the heartbeat|could not sign off|"

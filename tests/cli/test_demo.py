@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from shardq.cli.demo.trial import TrialResult
-from tests.cli.shell import LONGEST_S, Shell, own
+from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
@@ -50,6 +50,7 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     wait_until(lambda: not demo_servers(shell), "its server has ended")
 
 
+@ON_BOTH
 def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> None:
     with Servers(url) as servers:
         before = keys(servers)

@@ -14,11 +14,12 @@ from shardq import Engine
 from shardq.engine.stats import OVERDUE_S
 from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
-from tests.cli.shell import LONGEST_S, Shell
+from tests.cli.shell import LONGEST_S, ON_BOTH, Shell
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
 
+@ON_BOTH
 def test_forward(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("forward", "email", "--to", "celery", "--left")
     assert (done.code, done.out) == (0, "topic 'email' now goes to the list 'celery' by LPUSH\n")
@@ -31,6 +32,7 @@ def test_forward(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("forward", "", "--to", "x", "--json").object == {"topic": "", "to": "x", "side": "right"}
 
 
+@ON_BOTH
 def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
     engine.push_many([])
     for n in range(3):
@@ -46,6 +48,7 @@ def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
     assert engine.stats().server in where
 
 
+@ON_BOTH
 def test_stats_as_json(shardq: Shell, engine: Engine) -> None:
     engine.push(1, topic="email", delay=3600)
     seen = shardq.run("stats", "--json").object
@@ -90,6 +93,7 @@ def test_stats_says_by_its_exit_code_that_nobody_dispatches(shardq: Shell, engin
     assert (told.object["healthy"], told.object["problems"]) == (True, [])
 
 
+@ON_BOTH
 def test_topics(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("topics").out == "none\n"
     engine.start()

@@ -72,6 +72,7 @@ def test_dead_as_json(shardq: Shell, running: Engine) -> None:
         "lapses": 0,
         "payload": {"n": 0},
         "headers": {},
+        "tags": [],
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from shardq import Engine, Task
 from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
-from tests.cli.shell import LONGEST_S, Done, Shell
+from tests.cli.shell import LONGEST_S, ON_BOTH, Done, Shell
 from tests.support.waiting import wait_until
 
 TASKS = 600
@@ -83,6 +83,7 @@ def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Eng
     assert {shard["resharding"] for shard in told["shards"]} == {"to be swept"}
 
 
+@ON_BOTH
 def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engine) -> None:
     process = shardq.start("run", "--quiet")
     wait_until(lambda: len(shardq.run("shards", "--json").object["dispatchers"]) == 1, "it is a member")
@@ -91,6 +92,7 @@ def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engi
     assert shardq.run("expand", "8").err == NOBODY + "\n"
 
 
+@ON_BOTH
 @pytest.mark.parametrize(("more", "fewer"), [("expand", "shrink"), ("resize", "resize")])
 def test_there_and_back_waiting(shardq: Shell, full: Engine, more: str, fewer: str) -> None:
     full.start()
@@ -166,6 +168,7 @@ def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
     assert engine.growth().progress().shards == SHARDS
 
 
+@ON_BOTH
 def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
     full.start()
     done = served(shardq)
@@ -182,6 +185,7 @@ def test_shards_as_a_table(shardq: Shell, full: Engine) -> None:
     assert done.lines[-1] == f"{full.name}: {SHARDS} shards, 1 dispatcher"
 
 
+@ON_BOTH
 def test_shards_as_json(shardq: Shell, full: Engine) -> None:
     full.start()
     told = served(shardq, "--json").object

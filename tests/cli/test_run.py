@@ -13,7 +13,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from tests.cli.conftest import SHARDS
-from tests.cli.shell import LONGEST_S, Shell, own
+from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.states import claim, state_of
 from tests.support.waiting import wait_until
 
@@ -31,6 +31,7 @@ def lines(process: subprocess.Popen[str]) -> Iterator[str]:
     return iter(process.stdout.readline, "")
 
 
+@ON_BOTH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_dispatches_until_it_is_told_to_end(shardq: Shell, engine: Engine, number: signal.Signals) -> None:
     process = shardq.start("run")

@@ -1,6 +1,6 @@
 """The ledger of the way out: every task ends acknowledged or dead, whatever becomes of the workers.
 
-40,000 tasks go through workers in four processes, two with functions and two with coroutines. Handlers take up to
+20,000 tasks go through workers in four processes, two with functions and two with coroutines. Handlers take up to
 50 ms and one in twenty fails. After each eighth of the tasks one process is killed and replaced: what it held comes
 back when its leases run out. Each begin and end of a handler is noted in a file as it happens; in the end every second
 delivery must have its reason there: the attempt before it failed, or its process was killed.
@@ -25,7 +25,7 @@ from tests.support.working import Note, Options, notes
 
 pytestmark = pytest.mark.ledger
 
-TASKS = 40_000
+TASKS = 20_000
 SHARDS = 16
 ATTEMPTS = 3
 LOST = "lost with its worker"

@@ -7,10 +7,10 @@ import secrets
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from importlib.metadata import version
 
 import click
 
+import shardq
 from shardq.calls.request import Command
 from shardq.cli.demo.server import own_server
 from shardq.cli.demo.trial import Clock, Trial, TrialResult
@@ -123,7 +123,7 @@ def _watch(given: Given, engine: Engine, trial: Trial, ending: Ending, began: fl
 def _show_result(given: Given, result: TrialResult, seen: Stats, *, elapsed_s: float) -> int:
     """Shows what became of the tasks; the exit code."""
     counts, lateness = asdict(result), seen.lateness
-    versions = {"shardq": version("shardq"), "server": seen.server, "python": platform.python_version()}
+    versions = {"shardq": shardq.__version__, "server": seen.server, "python": platform.python_version()}
     if given.json:
         facts = {"ok": result.good, "elapsed_s": round(elapsed_s, 3), "lateness": lateness_shown(lateness)}
         tell(counts | facts | {"shards": len(seen.shards), "versions": versions})
