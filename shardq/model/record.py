@@ -142,7 +142,7 @@ def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, 
             )
         try:
             encoded = to_bytes(payload)
-            record = plain + encoded if head is None else headed + len(head).to_bytes(2, "big") + head + encoded
+            record = plain + encoded if head is None else _headed(headed, head, encoded)
         except Exception as exc:  # a codec, or a payload it calls, may raise anything
             raise PayloadNotEncodable(
                 f"the codec {codec.name!r} can't encode a payload of type {type(payload).__name__}: {exc}; "
@@ -193,15 +193,35 @@ def expiring_sooner(record: bytes, elapsed_ms: int) -> bytes:
     """The record of a push that is sent again after so many ms: an expiry that counts from the push is that much
     sooner.
     """
+    return _with_expiry_moved(record, lambda from_push: from_push and min(-1, from_push + elapsed_ms))
+
+
+def dated(record: bytes, began_ms: int) -> bytes:
+    """The same record, whose expiry is an instant: one that counts from the push, which began then, is added up."""
+    return _with_expiry_moved(record, lambda from_push: began_ms - from_push)
+
+
+def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
+    """The same record, with another expiry in place of one that counts from the push."""
     # most records have none, and need not be read
     if not record[0] & _HEADED:
         return record
-    _, head, payload = _parts(record)
-    if head is None or head.x is None or head.x >= 0:
+    _, head, encoded = _parts(record)
+    if head is None or head.x is None or head.x > 0:
         return record
-    head.x = min(-1, head.x + elapsed_ms)
-    packed = _encode_head(head)
-    return record[:1] + len(packed).to_bytes(2, "big") + packed + payload
+    head.x = moved(head.x)
+    return _headed(record[:1], _encode_head(head), encoded)
+
+
+def with_expiry(record: bytes, expires_ms: int) -> bytes:
+    """A record that was made without a head, with the instant after which its task is worth nothing."""
+    number, head, encoded = _parts(record)
+    assert head is None, "the record has a head already"
+    return _headed(bytes([VERSION << 4 | _HEADED | number]), _encode_head(_Head(x=expires_ms)), encoded)
+
+
+def _headed(first: bytes, head: bytes, encoded: bytes) -> bytes:
+    return first + len(head).to_bytes(2, "big") + head + encoded
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -263,34 +283,9 @@ def _decoder(json: bool, type: Any) -> Callable[[bytes], Any]:
     return made
 
 
-def with_expiry(record: bytes, expires_ms: int) -> bytes:
-    """A record that was made without a head, with the instant after which its task is worth nothing."""
-    number, head, encoded = _parts(record)
-    assert head is None, "the record has a head already"
-    packed = _encode_head(_Head(x=expires_ms))
-    return bytes([VERSION << 4 | _HEADED | number]) + len(packed).to_bytes(2, "big") + packed + encoded
-
-
 def encoded_payload(record: bytes) -> bytes:
     """The payload's bytes as the codec made them, for consumers that are not ours."""
     return _parts(record)[2]
-
-
-def dated(record: bytes, began_ms: int) -> bytes:
-    """The same record, whose expiry is an instant: one that counts from the push, which began then, is added up."""
-    if not record[0] & _HEADED:
-        return record
-    head = _parts(record)[1]
-    if head is None or head.x is None or head.x > 0:
-        return record
-    head.x = began_ms - head.x
-    encoded, start = _encode_head(head), 3
-    return (
-        record[:1]
-        + len(encoded).to_bytes(2, "big")
-        + encoded
-        + record[start + int.from_bytes(record[1:start], "big") :]
-    )
 
 
 def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
