@@ -124,20 +124,26 @@ class Driver(DriverBase):
 
     def _confirmed(self, asked: Confirmation) -> str | Fault | None:
         deadline = time.monotonic() + CONVERSATION_S
-        node = self._router.node(asked.address)
+        return self._with_connection(
+            asked.address, deadline, lambda connection: connection.converse(asked.conversation, deadline=deadline)
+        )
+
+    def _with_connection(self, address: str, deadline: float, talk: Callable[[Connection], T | Fault]) -> T | Fault:
+        """Talks to a node over a connection of its pool, which takes it back unless it failed."""
+        node = self._router.node(address)
         connection = node.take(deadline)
         if isinstance(connection, Fault):
             return connection
         try:
-            history = connection.converse(asked.conversation, deadline=deadline)
+            answer = talk(connection)
         except BaseException:
             node.drop(connection)
             raise
-        if isinstance(history, Fault):
+        if isinstance(answer, Fault):
             node.drop(connection)
         else:
             node.give(connection)
-        return history
+        return answer
 
     def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
         node = self._router.node(address)
@@ -161,19 +167,12 @@ class Driver(DriverBase):
         """Sends one plain command to a node, whatever it serves, and only once."""
         self._router.check_open()
         deadline = time.monotonic() + timeout
-        node = self._router.node(address)
-        connection = node.take(deadline)
-        if isinstance(connection, Fault):
-            return connection
-        try:
-            answer = connection.exchange(command.packed(), deadline=deadline)
-        except BaseException:
-            node.drop(connection)
-            raise
+        packed = command.packed()
+        answer: Any = self._with_connection(
+            address, deadline, lambda connection: connection.exchange(packed, deadline=deadline)
+        )
         if isinstance(answer, Fault):
-            node.drop(connection)
             return answer
-        node.give(connection)
         return of_reply(answer.text, asked=address) if isinstance(answer, ErrorReply) else command.decode(answer)
 
     # ---- who serves what
