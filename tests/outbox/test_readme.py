@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -17,21 +14,11 @@ from shardq import outbox
 from shardq.calls.request import Command
 from shardq.engine.connections import connected
 from shardq.layout.keys import shard_keys
-
-PAGE = Path(__file__).parents[2] / "shardq" / "outbox" / "README.md"
+from tests.support.pages import page, run_program
 
 
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=os.environ | {"SHARDQ_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.stdout == "{'order': 42}\n", done.stderr
+    assert run_program("outbox", url, tmp_path) == "{'order': 42}\n"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +26,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
 )
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_moved_row_takes_what_the_page_says(url: str, name: str, said: str, id: str | None) -> None:
-    [figure] = re.findall(said, PAGE.read_text())
+    [figure] = re.findall(said, page("outbox"))
     database, rows = sa.create_engine("sqlite://"), 10_000
     outbox.create(database)
     with database.begin() as connection:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "shardq" / "schedules" / "README.md"
+from tests.support.pages import run_program
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_the_program_of_the_page_runs(url: str, name: str) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", program.replace('"shop"', repr(name))],
-        env=os.environ | {"SHARDQ_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    ids, listed = done.stdout.splitlines()[:3], done.stdout.splitlines()[3:]
+def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
+    lines = run_program("schedules", url, tmp_path, name=("shop", name)).splitlines()
+    ids, listed = lines[:3], lines[3:]
     assert all(re.fullmatch(r"mail/every-poll@\d{4}-\d\d-\d\dT[\d:]{8}(\.500)?Z", id) for id in ids)
     assert [line.split()[0] for line in listed] == ["nightly", "poll"]

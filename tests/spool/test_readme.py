@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "shardq" / "spool" / "README.md"
+from tests.support.pages import run_program
 
 
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=os.environ | {"SHARDQ_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    outcome, gauge, payload = done.stdout.splitlines() or [done.stderr, "", ""]
-    assert outcome in ("pushed", "spooled"), done.stderr  # a machine that stands still is an outage, too
+    outcome, gauge, payload = run_program("spool", url, tmp_path).splitlines()
+    assert outcome in ("pushed", "spooled")  # a machine that stands still is an outage, too
     assert re.fullmatch(r"\d+ 0", gauge)
     assert payload == "{'order': 42}"

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support.pages import programs
 from tests.testing.conftest import PytestRun
 
 pytestmark = pytest.mark.timeout(600)
 
-PAGE = Path(__file__).parents[2] / "shardq" / "testing" / "README.md"
-
 
 def test_the_tests_of_the_page_pass(run_pytest: PytestRun) -> None:
-    tests, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    tests, _ = programs("testing")
     run = run_pytest(test_page=tests)
     assert run.counts() == {"passed": 2}, run.out
 
 
 def test_the_program_of_the_page_runs(url: str) -> None:
-    _, program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, program = programs("testing")
     program = program.replace("redis://127.0.0.1:6379/0", url)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

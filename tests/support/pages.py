@@ -1,0 +1,38 @@
+"""The programs of pages, run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "shardq"
+
+
+def page(folder: str) -> str:
+    """The text of a package's page."""
+    return (PACKAGE / folder / "README.md").read_text()
+
+
+def programs(folder: str) -> list[str]:
+    """The Python on a package's page."""
+    return re.findall(r"```python\n(.*?)```", page(folder), re.DOTALL)
+
+
+def run_program(folder: str, url: str, cwd: Path, *, name: tuple[str, str] | None = None) -> str:
+    """Runs the one program of a page on a server. Returns its output. ``name``: the engine's name there, and here."""
+    [program] = programs(folder)
+    if name is not None:
+        program = program.replace(f'"{name[0]}"', repr(name[1]))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=cwd,
+        env=os.environ | {"SHARDQ_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
