@@ -61,7 +61,7 @@ example:
 
 @dataclass(slots=True)
 class Ledger:
-    """What was acknowledged, and what became of it."""
+    """The acknowledged pushes and cancels, and what became of them."""
 
     acknowledged: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)

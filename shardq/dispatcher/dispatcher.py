@@ -121,7 +121,7 @@ class Dispatcher:
         return self._faults.shown(self._cache.topology, mine)
 
     def scheduler(self) -> SchedulerReport:
-        """What this process does about schedules."""
+        """The report of this process's scheduler."""
         return self._scheduler.report()
 
     def _hear_news(self, message: str | None) -> None:

@@ -141,7 +141,7 @@ class EngineBase:
         """The outbox relays of this process, which ``stats`` tells of."""
         replay = self.options.replay
         self._journal = None if replay is None else Journal(replay, self.options.replay_bytes)
-        """What was acknowledged to this process; the parent of a fork replays its own."""
+        """The calls acknowledged to this process; the parent of a fork replays its own."""
         self._replayer: Replayer | None = None
 
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:

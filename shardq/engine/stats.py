@@ -159,7 +159,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     spool: SpoolStats | None = None
     """The commands that wait in the file of ``spool=``; None for an engine without one."""
     replay: ReplayStats | None
-    """What this engine remembers and has sent again after failovers; None without ``replay=``."""
+    """The memory and the replays of this engine after failovers; None without ``replay=``."""
 
 
 UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})

@@ -61,8 +61,8 @@ class Loss:
 
 
 def loss(node: str, master: Master | None, serving: Mapping[str, Lineage]) -> Loss | None:
-    """What happened to a node that has acknowledged calls. None: it still has them. ``serving``: the masters that serve
-    our shards now.
+    """Tells what happened to a node that has acknowledged calls. None: it still has them. ``serving``: the masters that
+    serve our shards now.
     """
     if (now := serving.get(node)) is not None:
         if master is None or now.history == master.history:

@@ -1,4 +1,4 @@
-"""What is sent again after a failover, as a value: from the notes of the journal to one wish for each id. No I/O.
+"""The plan of a replay: from the notes of the journal to one wish for each id. No I/O.
 
 The last command for an id wins: of a push and its cancel only the cancel is left, of a push and a reschedule the push
 with the later due time. Due words and expiries that count from the server's taking are cut by the time that has passed.

@@ -62,7 +62,7 @@ UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_lengt
 
 
 class ReplayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine with ``replay=`` remembers, and what it has sent again.
+    """The memory of an engine with ``replay=``, and what it has sent again.
 
     >>> if replay := engine.stats().replay:
     ...     print(replay.replays, replay.replayed, replay.late, replay.dropped)

@@ -20,7 +20,7 @@ _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be pushed, and when."""
+    """The task that a schedule pushes, and the times of its occurrences."""
 
     cron: str | None
     interval_ms: int | None

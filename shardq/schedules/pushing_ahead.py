@@ -32,7 +32,7 @@ looks again: by then the occurrence may have run, and its id may be forgotten.
 
 @dataclass(slots=True)
 class Pushed:
-    """What became of one round."""
+    """The result of one round."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     """Name → the schedule after that. Those that somebody else changed meanwhile are not among them."""

@@ -1,4 +1,4 @@
-"""What an engine for asyncio waits for: the spool's file, in a thread. The twin for threads is ``sync``."""
+"""The waits of an engine for asyncio on the spool's file, in a thread. The twin for threads is ``sync``."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _said(exc: sqlite3.Error) -> str:
-    """What is wrong with a file, and what to do."""
+    """Says what is wrong with a file, and what to do."""
     code: Any = getattr(exc, "sqlite_errorcode", None)
     kind = code & 0xFF if isinstance(code, int) else None
     if kind in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):

@@ -37,7 +37,9 @@ class Replayer:
         self._packer = Packer(options.codec, max_payload=options.max_payload)
         self._target: Target | None = None
         self._unrecorded: list[Replayed] = []
-        """What was carried out and could not be noted in the file: its disk is full. It must not be replayed again."""
+        """Commands that were carried out and could not be noted in the file, as its disk is full. They must not be
+        replayed again.
+        """
 
     def run(self, stopping: Callable[[], bool], *, timeout: float) -> bool:
         """Replays each command once that the shards take now, from the first on, until it is told to stop: that is

@@ -1,4 +1,4 @@
-"""What an engine for threads waits for: the spool's file. The twin for asyncio is ``aio``."""
+"""The waits of an engine for threads on the spool's file. The twin for asyncio is ``aio``."""
 
 from __future__ import annotations
 

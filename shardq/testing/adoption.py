@@ -25,7 +25,7 @@ _adopted: WeakKeyDictionary[EngineBase, Adopted[Any]] = WeakKeyDictionary()
 
 
 def adopted_of(engine: EngineBase) -> Adopted[Any] | None:
-    """What goes by a clock; None: the engine goes by that of its servers."""
+    """Returns how an engine goes by a clock; None: it goes by that of its servers."""
     return _adopted.get(engine)
 
 

@@ -60,7 +60,7 @@ ANYTHING = _Anything()
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What an assertion looks for."""
+    """The task that an assertion looks for."""
 
     states: tuple[State, ...]
     topic: str | None = None
@@ -276,7 +276,7 @@ def drain(engine: EngineBase, *, topic: str | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What an assertion saw."""
+    """The tasks that an assertion saw."""
 
     now: dt.datetime
     matching: Sequence[StoredTask]

@@ -76,7 +76,7 @@ class BoundWorker:
         self._plan.hooks.before(job.delivery)
 
     def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
-        """What the end of a handler means. The worker's hooks hear of it."""
+        """Returns the settlement that the end of a handler means. The worker's hooks hear of it."""
         job.stage = "done"
         if failure is None:
             self._plan.hooks.after(job.delivery)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardq.engine.sync import Engine
 
 FAILURES = (Exception, SystemExit, asyncio.CancelledError)
-"""What a handler fails with. Everything else, such as Ctrl-C and ``pytest.fail``, is meant for the test."""
+"""The errors that a handler fails with. All others, such as Ctrl-C and ``pytest.fail``, are meant for the test."""
 
 
 class Clock(ClockCommands):
