@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from shardq.model.ids import topic_of
 from shardq.model.record import Codec, decode_record
 from shardq.model.task import Outcome, TaskInfo
 from shardq.operation import Many, Operation
-from shardq.recovery import CallChain, Make, walk_shards
+from shardq.recovery import CallChain, Make, call_shards, walk_shards
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
 
@@ -64,6 +64,23 @@ def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
 def requeue(cache: TopologyCache, id: str, due: int, *, in_doubt: bool = False) -> Operation[Outcome]:
     make = partial(by_id.requeue, id=id, due=due)
     return (yield from find_and_call(cache, id, make, absent=is_gone, in_doubt=in_doubt))
+
+
+def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:
+    """Sends a command for each of these ids: all together where the ids belong, and one by one where an id may be
+    elsewhere. Returns, by id, the outcome or the error.
+    """
+    epoch = cache.topology.epoch
+    requests = {id: (cache.keys(cache.topology.homes(id)[-1]), make) for id, make in makes.items()}
+    answers: dict[str, Outcome | ShardqError] = dict((yield from call_shards(cache, requests)))
+    for id, answer in answers.items():
+        moves = len(cache.topology.homes(id)) > 1 or cache.topology.epoch != epoch
+        if isinstance(answer, Moving) or (moves and answer in (Outcome.GONE, Outcome.UNKNOWN)):
+            try:
+                answers[id] = yield from find_and_call(cache, id, makes[id], absent=is_gone)
+            except ShardqError as exc:
+                answers[id] = exc
+    return answers
 
 
 REQUEUES = 500

@@ -24,7 +24,7 @@ from shardq.drivers.faults import Fault
 from shardq.drivers.sync import Driver
 from shardq.errors import AccessDenied, EngineClosed, ShardqError
 from shardq.model.task import Outcome
-from shardq.operation import Many, Operation, run
+from shardq.operation import Operation, run, values
 from shardq.producer import by_id as commands
 from shardq.producer import pushing
 from shardq.producer.packing import BATCH, UNIQUE, Entries, Packer
@@ -305,7 +305,7 @@ class Replayer:
         """Cancels again. Returns the number of cancels that were lost, and of those that came too late."""
         cancelled = late = 0
         for some in batched(made.cancels, COMMANDS):
-            outcomes = run(self._driver, by_ids(self._cache, {id: partial(by_id.cancel, id=id) for id in some}))
+            outcomes = self._by_id({id: partial(by_id.cancel, id=id) for id in some})
             cancelled += outcomes.count(Outcome.CANCELLED)
             late += outcomes.count(Outcome.RUNNING)
         self._cancelled += cancelled
@@ -314,7 +314,11 @@ class Replayer:
 
     def _move(self, made: Plan) -> None:
         for some in batched(made.moves.items(), COMMANDS):
-            run(self._driver, by_ids(self._cache, {id: partial(by_id.reschedule, id=id, due=due) for id, due in some}))
+            self._by_id({id: partial(by_id.reschedule, id=id, due=due) for id, due in some})
+
+    def _by_id(self, makes: Mapping[str, Make[Outcome]]) -> list[Outcome]:
+        """Sends a command for each of these ids. Raises the first error."""
+        return list(values(run(self._driver, commands.call_each(self._cache, makes)).items()).values())
 
     def _push(self, kept: list[Word], overriding: list[Word]) -> int:
         """Pushes what is missing, and puts what overrides another task in its place. Returns the number of both."""
@@ -339,21 +343,6 @@ class Replayer:
         entries = Entries(ids, [], words)
         yield from pushing.complete(self._cache, self._packer, results, entries, most=BATCH, in_doubt=in_doubt)
         return results.answers
-
-
-def by_ids(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[list[Outcome]]:
-    """Sends a command for each of these ids. Returns their outcomes."""
-    topology = cache.topology
-    outcomes: list[Outcome] = []
-    again = list(makes)
-    if not topology.priors:
-        answers = yield Many({id: make(cache.home(id), topology.epoch) for id, make in makes.items()})
-        outcomes = [outcome for _, outcome in answers if not isinstance(outcome, ShardqError)]
-        again = [id for id, outcome in answers if isinstance(outcome, ShardqError)]
-    for id in again:
-        # It may be in another shard, or under another topology: looked for like any other.
-        outcomes.append((yield from commands.find_and_call(cache, id, makes[id], absent=commands.is_gone)))
-    return outcomes
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from shardq.calls import by_id as calls
-from shardq.calls.answers import Moving
 from shardq.errors import (
     Conflict,
     EngineClosed,
@@ -25,7 +24,7 @@ from shardq.model.task import Outcome
 from shardq.operation import Operation
 from shardq.producer import by_id, pushing
 from shardq.producer.packing import BATCH, Packer
-from shardq.recovery import Request, call_shards
+from shardq.recovery import Make
 from shardq.spool.commands import Spooled, entries_of
 from shardq.topology_cache import TopologyCache
 
@@ -89,28 +88,16 @@ def _push(
 
 
 def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, result: Replayed) -> Operation[None]:
-    """Cancels and reschedules: all together where the ids belong, and one by one where an id may be elsewhere."""
-    requests: dict[int, Request[Outcome]] = {}
-    for seq, command in commands:
-        keys = cache.keys(cache.topology.homes(command.id)[-1])
+    """Cancels and reschedules."""
+    makes: dict[str, Make[Outcome]] = {}
+    for _, command in commands:
         if command.kind == "cancel":
-            requests[seq] = keys, partial(calls.cancel, id=command.id)
+            makes[command.id] = partial(calls.cancel, id=command.id)
         else:
-            requests[seq] = keys, partial(calls.reschedule, id=command.id, due=command.due)
-    epoch = cache.topology.epoch
-    answers = yield from call_shards(cache, requests)
+            makes[command.id] = partial(calls.reschedule, id=command.id, due=command.due)
+    answers = yield from by_id.call_each(cache, makes)
     for each in commands:
-        seq, command = each
-        answer: Outcome | ShardqError | None = answers[seq]
-        moves = len(cache.topology.homes(command.id)) > 1 or cache.topology.epoch != epoch
-        if isinstance(answer, Moving) or (moves and answer in (Outcome.GONE, Outcome.UNKNOWN)):
-            try:
-                if command.kind == "cancel":
-                    answer = yield from by_id.cancel(cache, command.id)
-                else:
-                    answer = yield from by_id.reschedule(cache, command.id, command.due)
-            except ShardqError as exc:
-                answer = exc
+        answer = answers[each.command.id]
         _note(cache, each, _met(answer) if isinstance(answer, ShardqError) else None, failing, result)
 
 
