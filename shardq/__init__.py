@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from shardq.model.record import Codec
     from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
-    from shardq.replay import ReplayStats
+    from shardq.replay.stats import ReplayStats
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
     from shardq.schedules import Every, Schedule
     from shardq.spool.stats import SpoolStats
@@ -73,7 +73,7 @@ else:
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
             "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
-        "shardq.replay": "ReplayStats",
+        "shardq.replay.stats": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
         "shardq.model.task": "CancelledTag DeadTask Delivery Outcome Receipt Task TaskInfo",

@@ -46,7 +46,7 @@ from shardq.model.record import Codec, Decoded, decode_record
 from shardq.model.task import DeadTask, Task
 from shardq.operation import Operation
 from shardq.producer.packing import Entries, Packer
-from shardq.replay import DEFAULT_BYTES, Journal, Replayer
+from shardq.replay.journal import DEFAULT_BYTES, Journal
 from shardq.schedules.declaring import Summary
 from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
@@ -54,6 +54,7 @@ from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.replay.replayer import Replayer
     from shardq.spool.spool import Spool
     from shardq.spool.stats import SpoolStats
     from shardq.worker.base import Plan
@@ -230,6 +231,8 @@ class EngineBase:
     def _watch_masters(self, driver: Driver) -> None:
         """Starts the replay after failovers, if it is wanted."""
         if self._journal is not None and self._replayer is None:
+            from shardq.replay.replayer import Replayer  # here: most engines have none
+
             driver.note_in(self._journal)  # what it sends again can be lost, too
             self._replayer = Replayer(driver, self._map(), self._journal, self._packer)
             self._replayer.start()

@@ -15,7 +15,7 @@ from shardq.errors import InvalidOption, InvalidUrl
 from shardq.layout.topology import Topology
 from shardq.model.checks import check_max_attempts, check_name, check_shards, duration_ms
 from shardq.model.record import Codec, codec_named
-from shardq.replay import check_replay
+from shardq.replay.journal import check_replay
 
 log = logging.getLogger("shardq")
 

@@ -14,7 +14,7 @@ from shardq.drivers.router import ConnectionCounts
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route
-from shardq.replay import ReplayStats
+from shardq.replay.stats import ReplayStats
 from shardq.schedules.declaring import Summary
 from shardq.schedules.scheduler import SchedulerReport
 from shardq.spool.stats import SpoolStats

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-import msgspec
-
 from shardq.calls import by_id, replicas
 from shardq.calls.replicas import Lineage
 from shardq.calls.request import Command, Word
@@ -32,6 +30,7 @@ from shardq.recovery import Make
 from shardq.replay.journal import Journal, Note
 from shardq.replay.masters import NOTHING_KNOWN, Loss, Master, loss
 from shardq.replay.plan import Plan, latest_task, plan
+from shardq.replay.stats import ReplayStats
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.replay")
@@ -59,31 +58,6 @@ COMMANDS = 500
 
 UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1)
 """The lineage of a server that may not be asked: only the slot map tells of a failover then."""
-
-
-class ReplayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of an engine with ``replay=``, and what it has sent again.
-
-    >>> if replay := engine.stats().replay:
-    ...     print(replay.replays, replay.replayed, replay.late, replay.dropped)
-    """
-
-    replays: int
-    """Masters whose last writes were looked for on another."""
-    replayed: int
-    """Tasks that were missing, and were stored again."""
-    cancelled: int
-    """Cancels that were lost, and were carried out again."""
-    late: int
-    """Cancels that were lost and could not be carried out again: the task is running."""
-    calls: int
-    """Calls that are remembered now."""
-    bytes: int
-    """Bytes that they take."""
-    dropped: int
-    """Calls forgotten early, because more bytes were not allowed (``replay_bytes=``)."""
-    reach: float | None
-    """Seconds that the memory went back when a call was last forgotten early; None if none ever was."""
 
 
 class Replayer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardq.producer.packing import Packer
 from shardq.spool.commands import layers
-from shardq.spool.file import SpoolFile
+from shardq.spool.file import PAGE_ROWS, SpoolFile
 from shardq.spool.replaying import Failing, Replayed, replay
 
 if TYPE_CHECKING:
@@ -22,6 +22,20 @@ log = logging.getLogger("shardq.spool")
 def lock_of(path: Path) -> Path:
     """The file whose lock the process that replays holds."""
     return path.with_name(path.name + "-lock")
+
+
+class Pace:
+    """How many commands are replayed while others are held back."""
+
+    def __init__(self) -> None:
+        self._pages = 1
+
+    def goal(self, replayed: int) -> int:
+        return replayed + self._pages * PAGE_ROWS
+
+    def adapt(self, replayed: int, added: int) -> None:
+        """Doubles the pages when more than half as many commands were let in as were replayed, and halves them else."""
+        self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
 
 
 class Replayer:

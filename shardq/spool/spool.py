@@ -43,8 +43,8 @@ from shardq.errors import (
     Unavailable,
 )
 from shardq.spool.commands import Command
-from shardq.spool.file import PAGE_ROWS, SpoolFile
-from shardq.spool.replayer import Replayer, lock_of
+from shardq.spool.file import SpoolFile
+from shardq.spool.replayer import Pace, Replayer, lock_of
 from shardq.spool.stats import SpoolStats
 
 if TYPE_CHECKING:
@@ -90,20 +90,6 @@ class _Ticket:
     """True if they must be stored: they were sent already, and may have been executed."""
     stored: Future[bool] = field(default_factory=Future)
     """True when they are in the file; False if they can go to the servers."""
-
-
-class Pace:
-    """How many commands are replayed while others are held back."""
-
-    def __init__(self) -> None:
-        self._pages = 1
-
-    def goal(self, replayed: int) -> int:
-        return replayed + self._pages * PAGE_ROWS
-
-    def adapt(self, replayed: int, added: int) -> None:
-        """Doubles the pages when more than half as many commands were let in as were replayed, and halves them else."""
-        self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
 
 
 class Spool:
