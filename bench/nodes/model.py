@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.nodes.costs import Measured
-from shardq.layout.buckets import table
-from shardq.layout.slots import SLOTS, target_slot
+from shardq.layout.balance import imbalance
 
 NODES = (1, 2, 3, 6, 12, 16, 24, 32, 48, 64)
 
@@ -58,23 +56,6 @@ class Model:
     meaning: str
     calibration: Calibration
     points: list[Point]
-
-
-def imbalance(nodes: int, shards: int) -> float:
-    """Returns the ids of the fullest master ÷ the mean of all masters.
-
-    >>> round(imbalance(3, 48), 2), round(imbalance(64, 48), 2)
-    (1.0, 1.33)
-    """
-    ids: Counter[int] = Counter()
-    for shard, buckets in Counter(table(shards)).items():
-        ids[_owner(target_slot(shard), nodes)] += buckets
-    return max(ids.values()) * nodes / ids.total()
-
-
-def _owner(slot: int, nodes: int) -> int:
-    """Returns the owner in equal runs of slots, where run ``n`` begins at ⌊n × SLOTS ÷ nodes⌋."""
-    return ((slot + 1) * nodes - 1) // SLOTS
 
 
 def calibrated(measured: Sequence[Measured]) -> Calibration:

@@ -10,8 +10,11 @@ import msgspec
 
 from bench.arguments import command_parser
 from bench.reporting import inputs, tables
+from bench.reporting.costs import costs_of
 from bench.reporting.drawing import standalone
 from bench.reporting.page import page, sections
+from shardq import planning
+from shardq.planning.costs import FILE
 
 FOLDER = Path(__file__).parent.parent / "report"
 PAGE, TABLE = "index.html", "table.md"
@@ -19,7 +22,7 @@ PAGE, TABLE = "index.html", "table.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 done, 1 a file is of another form, 2 not understood."""
-    about = f"Writes {PAGE}, its plots as SVG, and {TABLE} from {', '.join(inputs.MAKING)}."
+    about = f"Writes {PAGE}, its plots as SVG, {TABLE}, and the costs of `shardq plan` from {', '.join(inputs.MAKING)}."
     made = "These commands make them:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values())
     parser = command_parser("bench.reporting", about, made)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder of all files (default: %(default)s)")
@@ -37,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = tables.markdown(found.results, found.oldest, found.peers)
     for name, content in {**plots, PAGE: page(found, shown), TABLE: table}.items():
         (folder / name).write_text(content, encoding="utf-8")
+    if folder == FOLDER and found.results and found.nodes:
+        costs = msgspec.json.format(msgspec.json.encode(costs_of(found.results, found.nodes)))
+        (Path(planning.__file__).parent / FILE).write_bytes(costs + b"\n")
     for name, how in inputs.MAKING.items():
         if not (folder / name).exists():
             print(f"missing: {name}; make it with: {how}", file=sys.stderr)

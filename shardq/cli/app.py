@@ -17,6 +17,7 @@ from shardq.cli.forward import forward
 from shardq.cli.options import Given, shared
 from shardq.cli.outbox import outbox
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
+from shardq.cli.plan import plan
 from shardq.cli.push.command import push
 from shardq.cli.resize import expand, resize, shrink
 from shardq.cli.run import run
@@ -66,7 +67,7 @@ def app() -> None:
 
 for command in (
     *(demo, run, push, get, cancel, cancel_tag, reschedule, every, forward, stats),
-    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, spool, acl),
+    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, spool, plan, acl),
 ):
     app.add_command(command)
 

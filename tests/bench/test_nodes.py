@@ -12,7 +12,7 @@ import pytest
 
 from bench.nodes.__main__ import main
 from bench.nodes.costs import Balance, Cost, Measured, Sample, cost
-from bench.nodes.model import LIFE, NODES, SHARDS, calibrated, imbalance, modelled, point
+from bench.nodes.model import LIFE, NODES, SHARDS, calibrated, modelled, point
 from bench.nodes.timeline import Arrival, lateness, series
 
 
@@ -22,15 +22,6 @@ def a_cost(server_us: float, client_us: float) -> Cost:
 
 def a_size(masters: int, *, idle: float, server_us: float, client_us: float) -> Measured:
     return Measured(masters, 0, 48, idle, {name: a_cost(server_us, client_us) for name in LIFE})
-
-
-def test_the_fullest_master_has_what_the_layout_gives_it() -> None:
-    assert imbalance(1, 48) == 1
-    assert imbalance(16, 48) == pytest.approx(1, abs=0.01)  # three shards on each
-    assert imbalance(6, 48) == pytest.approx(9 / 8, abs=0.01)  # nine on one
-    assert imbalance(64, 48) == pytest.approx(64 / 48, abs=0.01)  # one or none on each
-    assert imbalance(64, 256) == 1
-    assert all(imbalance(nodes, shards) >= 1 for nodes in NODES for shards in SHARDS)
 
 
 def test_the_model_goes_by_the_dearest_of_what_was_measured() -> None:
