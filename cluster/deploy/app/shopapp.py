@@ -1,8 +1,10 @@
 """The tasks of a shop: what `shardq work shopapp:worker` runs in the container. Put your own module in its place."""
 
+import os
+
 import shardq
 
-engine = shardq.Engine()  # $SHARDQ_URL; the name is $SHARDQ_NAME for the command, and must be given here
+engine = shardq.Engine(name=os.environ["SHARDQ_NAME"])  # the server is $SHARDQ_URL
 
 
 @engine.task(topic="mail")

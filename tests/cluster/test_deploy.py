@@ -1,0 +1,190 @@
+"""The deployment files: each is valid by its schema, agrees with the package, and its commands run and end."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from cluster.server import Server
+from shardq.worker.base import DEFAULT_GRACE_S
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "cluster/deploy"
+MANIFESTS = [path for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")) if path.name != "kustomization.yaml"]
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+KUBERNETES = "1.30"
+"""The oldest version of which the manifests are checked; the newest is checked besides."""
+
+PLACE = re.compile(r"(0\.0\.0\.0|127\.0\.0\.1):(\d+)")
+
+
+def resources() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in MANIFESTS:
+        for each in yaml.safe_load_all(path.read_text()):
+            yield f"{each['kind']} {each['metadata']['name']}", each
+
+
+def compose() -> dict[str, Any]:
+    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    return services
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.read(path)
+    return parser
+
+
+def settings() -> dict[str, str]:
+    lines = (DEPLOY / "systemd/shop.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Deployments: name, pod, container."""
+    for name, each in resources():
+        if each["kind"] == "Deployment":
+            pod = each["spec"]["template"]["spec"]
+            for container in pod["containers"]:
+                yield name, pod, container
+
+
+def commands() -> list[list[str]]:
+    """The words after ``shardq``, of every file; each once."""
+    found = [container["args"] for _, _, container in containers()]
+    found += [service["command"] for name, service in compose().items() if name != "valkey"]
+    found += [service["healthcheck"]["test"][2:] for name, service in compose().items() if name != "valkey"]
+    (last,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    found.append(json.loads(last))
+    for path in UNITS:
+        line = unit(path)["Service"]["ExecStart"]
+        for name, value in settings().items():
+            line = line.replace(f"${name}", value)
+        words = shlex.split(line)
+        assert words[0] == "/opt/shardq/bin/shardq"
+        found.append(words[1:])
+    same = {tuple(PLACE.sub("HOST:PORT", word) for word in words): words for words in found}
+    return list(same.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "resource"), list(resources()), ids=lambda value: value if isinstance(value, str) else ""
+)
+@pytest.mark.parametrize("version", [KUBERNETES, kubernetes_validate.latest_version()])
+def test_manifests_are_valid(name: str, resource: dict[str, Any], version: str) -> None:
+    kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_kustomization_names_every_manifest() -> None:
+    kustomization = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())
+    assert sorted(kustomization["resources"]) == [path.name for path in MANIFESTS]
+
+
+def test_the_compose_file_is_valid() -> None:
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*words, DEPLOY / "compose.yaml"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_budgets_and_scaling_are_for_deployments_that_exist() -> None:
+    kinds = dict(resources())
+    labels = {name.split()[1]: each["spec"]["template"]["metadata"]["labels"]
+              for name, each in kinds.items() if each["kind"] == "Deployment"}  # fmt: skip
+    for each in kinds.values():
+        if each["kind"] == "PodDisruptionBudget":
+            assert each["spec"]["selector"]["matchLabels"] == labels[each["metadata"]["name"]]
+        elif each["kind"] == "HorizontalPodAutoscaler":
+            assert each["spec"]["scaleTargetRef"]["name"] in labels
+
+
+def test_workers_are_given_longer_to_end_than_they_take() -> None:
+    pods = {name: pod["terminationGracePeriodSeconds"] for name, pod, _ in containers()}
+    assert pods["Deployment shardq-work"] > DEFAULT_GRACE_S
+    stop = unit(DEPLOY / "systemd/shardq-work@.service")["Service"]["TimeoutStopSec"]
+    assert int(stop) > DEFAULT_GRACE_S
+    assert int(compose()["work"]["stop_grace_period"].removesuffix("s")) > DEFAULT_GRACE_S
+
+
+def test_the_image_has_what_its_command_needs() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = re.findall(r'"\.\[([\w,]+)\]"', text)
+    assert set(wanted.split(",")) <= set(extras)
+    sources = [word for line in re.findall(r"^COPY (?!--)(.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    assert sources
+    assert all((ROOT / source).exists() for source in sources)
+
+
+def test_probes_ask_for_what_is_served() -> None:
+    for name, _, container in containers():
+        (port,) = (each["containerPort"] for each in container["ports"])
+        assert f"0.0.0.0:{port}" in container["args"], name
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def answer(port: int, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as found:
+            status: int = found.status
+            return status
+    except urllib.error.HTTPError as exc:
+        return exc.code
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -> None:
+    port = free_port()
+    words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
+    environment = {"SHARDQ_URL": single.url, "SHARDQ_NAME": name, "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
+    shardq = Path(sys.executable).parent / "shardq"
+    served = ["run", "--quiet", "--http", f"127.0.0.1:{port}"] if words[0] == "health" else words
+    process = subprocess.Popen(
+        [shardq, *served],
+        env=environment,
+        cwd=DEPLOY / "app",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: answer(port, "/readyz") == 200 or process.poll() is not None, "it is ready", timeout=60)
+        assert process.poll() is None, process.communicate()
+        assert answer(port, "/livez") == 200
+        assert answer(port, "/metrics") == 200
+        if words[0] == "health":
+            seen = subprocess.run([shardq, *words], env=environment, capture_output=True, text=True, check=False)
+            assert seen.returncode == 0, seen.stdout + seen.stderr
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, out + err
+    finally:
+        process.kill()
+        process.communicate()
