@@ -39,11 +39,19 @@ class Column(Generic[Row]):
 class Table(Generic[Row]):
     """Columns for rows of one kind. Rows for which ``red`` is true are shown in red."""
 
-    def __init__(self, *columns: Column[Row], red: Callable[[Row], bool] = lambda row: False) -> None:
+    def __init__(
+        self,
+        *columns: Column[Row],
+        red: Callable[[Row], bool] = lambda row: False,
+        before: Table[Row] | None = None,
+    ) -> None:
+        """``before``: the table in whose place this one comes, with the same columns."""
         self._columns = columns
         self._red = red
         self._widest = [len(column.title) for column in columns]
         """The width that each column has ever needed: in a live table none comes and goes with a digit."""
+        if before is not None:
+            self._widest = list(map(max, self._widest, before._widest))
 
     def print(self, rows: Sequence[Row], *, totals: Sequence[str] = ()) -> None:
         """The whole table, with ``totals`` as its last line."""

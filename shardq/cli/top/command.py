@@ -1,0 +1,110 @@
+"""top: the command with a live screen of the whole engine, and keys to sort, filter, pause and quit."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from contextlib import ExitStack
+
+import click
+
+from shardq.cli.durations import read_by, seconds
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.session import opened
+from shardq.cli.signals import Ending
+from shardq.cli.top.keys import Keyboard
+from shardq.cli.top.look import Course, Look, Looker
+from shardq.cli.top.screen import Screen
+from shardq.cli.top.state import KEYS, VIEWS, State
+from shardq.engine import Engine
+
+REDRAW_S = 0.5
+"""The longest time between two screens: a window that changed its size is drawn anew by then."""
+
+LEAST_S = 0.2
+
+
+@click.command(
+    short_help="A live screen of the whole engine.",
+    epilog="\b\nkeys:\n"
+    + "\n".join(f"  {keys:<30} {what}" for keys, what in KEYS)
+    + "\n\b\nexample:\n  shardq top\n  shardq top --every 5s --view topics",
+)
+@click.option(
+    "--every", default="1", show_default=True, metavar="TIME", callback=read_by(seconds), help="Look every so often."
+)
+@click.option("--view", type=click.Choice(VIEWS), default=VIEWS[0], show_default=True, help="The view to begin with.")
+@shared
+@pass_given
+def top(given: Given, every: float, view: str) -> None:
+    """Show the engine live: if all is well or why not, totals, rates, lateness, and one of its shards, nodes, topics,
+    processes, dead tasks, or what will fall due.
+    """
+    if every < LEAST_S:
+        raise click.UsageError(f"--every looks every {LEAST_S:g} s at most: each look asks every shard")
+    if given.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("top is for a terminal; `shardq stats --json --watch 1` prints lines for programs")
+    with opened(given) as engine:
+        _Loop(engine, every, State(view=view)).run()
+
+
+class _Loop:
+    """Draws whenever there is news: a key, a look, a signal."""
+
+    def __init__(self, engine: Engine, every_s: float, state: State) -> None:
+        self._state = state
+        self._course = Course()
+        self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {engine.options.safe_url}")
+        self._looker = Looker(engine, every_s, self._told)
+        self._news: list[Look | str] = []
+        self._lock = threading.Lock()
+        self._ears, self._mouth = os.pipe()
+
+    def run(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console()
+        with ExitStack() as stack:
+            ending = stack.enter_context(Ending())
+            keyboard = stack.enter_context(Keyboard())
+            live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop"))
+            stack.callback(os.close, self._ears)
+            stack.callback(os.close, self._mouth)
+            stack.callback(self._looker.stop)
+            self._looker.start()
+            while not (ending.asked or self._state.ended):
+                width, height = console.size
+                live.update(self._screen.draw(self._course, self._state, width=width, height=height), refresh=True)
+                self._wait(ending, keyboard)
+
+    def _wait(self, ending: Ending, keyboard: Keyboard) -> None:
+        """Waits for news, and takes it in."""
+        heard, _, _ = select.select([ending, keyboard, self._ears], [], [], REDRAW_S)
+        if keyboard in heard:
+            keys = keyboard.read()
+            if keys is None:
+                self._state.ended = True
+                return
+            asked = self._state.looks
+            for key in keys:
+                self._state.press(key, columns=self._screen.columns, page=self._screen.page)
+            if self._state.looks != asked:
+                self._looker.now()
+        if self._ears in heard:
+            os.read(self._ears, 1024)
+            with self._lock:
+                news, self._news = self._news, []
+            if not self._state.paused:
+                for each in news:
+                    if isinstance(each, str):
+                        self._course.trouble = each
+                    else:
+                        self._course.note(each)
+
+    def _told(self, found: Look | str) -> None:
+        with self._lock:
+            self._news.append(found)
+        os.write(self._mouth, b"\0")

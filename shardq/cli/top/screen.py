@@ -1,0 +1,177 @@
+"""Draws the screen for a terminal of any size: the verdict, totals, rates and lateness with sparklines, and the table
+of the chosen view. Pure but for rich, which is loaded when the first screen is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from shardq.cli.output import milliseconds
+from shardq.cli.table import Table
+from shardq.cli.top.look import Course, Look
+from shardq.cli.top.state import KEYS, VIEWS, State
+from shardq.cli.top.views import View, view
+from shardq.fleet import Lateness
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+NARROW = 60
+"""Below this width a line has no sparkline."""
+
+LEAST = 8
+"""Lines of the window below which only the verdict is shown."""
+
+TABLE_AROUND = 3
+"""Lines of a table beside its rows: titles, a rule, and the number of those that have no room."""
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """
+    >>> sparkline([0, 1, 2, 4], 8)
+    '▁▂▄█'
+    """
+    shown = list(values)[-width:]
+    most = max(shown, default=0)
+    return "".join(SPARKS[round((len(SPARKS) - 1) * value / most)] if most else SPARKS[0] for value in shown)
+
+
+class Screen:
+    """Draws looks. Keeps the tables, whose columns stay as wide as they ever were."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._tables: dict[str, Table[Any]] = {}
+        self.columns = 1
+        """Of the table that was drawn last."""
+        self.page = 10
+        """The rows that it had room for."""
+
+    def draw(self, course: Course, state: State, *, width: int, height: int) -> RenderableType:
+        from rich.console import Group
+
+        if state.helping:
+            return self._help(width)
+        head = self._head(course, state, width, height)
+        room = height - len(head) - 2
+        body: list[RenderableType] = []
+        if course.look is not None and room > TABLE_AROUND:
+            body = [self._tabs(state, width), *self._table(view(state.view, course.look), state, width, room)]
+        return Group(*head, *body, self._foot(state, width))
+
+    def _head(self, course: Course, state: State, width: int, height: int) -> list[Text]:
+        lines = [_line((self._title, "bold"), ("  paused" if state.paused else "", "yellow"), width=width)]
+        look = course.look
+        if course.trouble:
+            lines.append(_line(("cannot tell: ", "bold red"), (course.trouble, ""), width=width))
+        if look is None:
+            return lines if course.trouble else [*lines, _line(("looking …", ""), width=width)]
+        if not course.trouble:
+            lines += _verdict(look, width, most=3 if height >= 2 * LEAST else 1)
+        if height < LEAST:
+            return lines
+        return [*lines, *_figures(course, look, width)]
+
+    def _tabs(self, state: State, width: int) -> Text:
+        from rich.text import Text
+
+        tabs = Text(no_wrap=True, overflow="crop")
+        for number, name in enumerate(VIEWS, 1):
+            tabs.append(f" {number} {name} ", style="reverse" if name == state.view else "")
+        tabs.truncate(width)
+        return tabs
+
+    def _table(self, shown: View[Any], state: State, width: int, height: int) -> list[RenderableType]:
+        sort = state.sorts.get(state.view)
+        rows = shown.shown(sort=sort, turned=state.turned, filter=state.filter)
+        self.columns = len(shown.columns)
+        self.page = max(1, height - TABLE_AROUND)
+        state.top = max(0, min(state.top, len(rows) - self.page))
+        if not rows:
+            said = f"nothing has {state.filter!r}" if state.filter and shown.rows else shown.empty
+            return [_line((said, "dim"), width=width)]
+        columns = [
+            replace(column, title=f"{column.title} {'▲' if state.turned else '▼'}") if at == sort else column
+            for at, column in enumerate(shown.columns)
+        ]
+        table = Table(*columns, red=shown.red, before=self._tables.get(state.view))
+        self._tables[state.view] = table
+        page = rows[state.top : state.top + self.page]
+        return [table.drawn(page, width=width, more=len(rows) - state.top - len(page))]
+
+    def _foot(self, state: State, width: int) -> Text:
+        if state.typing or state.filter:
+            cursor = "▏" if state.typing else "  (escape: all)"
+            return _line((f"/{state.filter}{cursor}", "bold"), width=width)
+        return _line(("q quit  p pause  s sort  / filter  1-6 view  ? help", "dim"), width=width)
+
+    def _help(self, width: int) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        least = max(len(keys) for keys, _ in KEYS)
+        lines = [Text(f"{keys:<{least}}  {what}") for keys, what in KEYS]
+        return Group(Text("keys", style="bold"), *lines, Text("\nany key goes back", style="dim"))
+
+
+def _line(*parts: tuple[str, str], width: int) -> Text:
+    """One line, cut where the window ends."""
+    from rich.text import Text
+
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for text, style in parts:
+        line.append(text, style=style)
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _verdict(look: Look, width: int, *, most: int) -> list[Text]:
+    reasons = look.health.reasons
+    if look.health:
+        return [_line(("ok", "bold green"), width=width)]
+    lines = [_line(("not ok: ", "bold red"), (reasons[0], ""), width=width)]
+    lines += [_line(("        ", ""), (reason, ""), width=width) for reason in reasons[1:most]]
+    if len(reasons) > most:
+        lines.append(_line((f"        and {len(reasons) - most} more: see `shardq health`", "dim"), width=width))
+    return lines
+
+
+def _figures(course: Course, look: Look, width: int) -> list[Text]:
+    stats, rates = look.stats, look.stats.rates
+    counts = "  ".join(f"{name} {getattr(stats, name):,}" for name in ("scheduled", "ready", "leased", "dead"))
+    per_s = "rates: the second look tells"
+    if rates is not None:
+        per_s = f"in {rates.scheduled:,.0f}/s  dispatched {rates.dispatched:,.0f}/s  taken {rates.taken:,.0f}/s"
+        if course.handled_per_s is not None:
+            per_s += f"  handled {course.handled_per_s:,.0f}/s"
+    late = f"late {_quantiles(course.late)}"
+    if course.picked_up.count:
+        late += f"  to the handler {_quantiles(course.picked_up)}"
+    lines = [
+        _line((counts, "bold"), width=width),
+        _with_sparks(per_s, course.dispatched, width),
+        _with_sparks(late, course.late_ms, width),
+    ]
+    if look.future is not None:
+        buckets = [count for _, count in look.future.buckets]
+        soon = f"due: overdue {look.future.overdue:,}  next minute {buckets[0]:,}  next hour {sum(buckets):,}"
+        lines.append(_with_sparks(soon, buckets, width))
+    return lines
+
+
+def _with_sparks(text: str, values: Sequence[float], width: int) -> Text:
+    room = width - len(text) - 2
+    if width < NARROW or room < len(SPARKS) or not values:
+        return _line((text, ""), width=width)
+    return _line((f"{text}  ", ""), (sparkline(values, min(room, 60)), "cyan"), width=width)
+
+
+def _quantiles(lateness: Lateness) -> str:
+    if not lateness.count:
+        return "-"
+    return f"p50 {milliseconds(lateness.p50_ms)} ms p99 {milliseconds(lateness.p99_ms)} ms"

@@ -1,0 +1,342 @@
+"""The tables of the screen: for each view its columns, how they sort, and its rows of a look. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from shardq.cli.output import milliseconds
+from shardq.cli.table import Column
+from shardq.cli.top.look import Look
+from shardq.engine import ShardStats, TopicStats
+from shardq.fleet import Lateness, Member
+
+Row = TypeVar("Row")
+
+BAR = 40
+"""The width of the longest bar of the future."""
+
+
+@dataclass(frozen=True)
+class View(Generic[Row]):
+    columns: Sequence[Column[Row]]
+    keys: Sequence[Callable[[Row], Any]]
+    """What each column sorts by. Numbers sort the greatest first."""
+    rows: Sequence[Row]
+    red: Callable[[Row], bool]
+    empty: str
+    """The sentence in place of no rows."""
+
+    def shown(self, *, sort: int | None, turned: bool, filter: str) -> list[Row]:
+        """The rows with this text, in the order of a column."""
+        wanted = filter.lower()
+        rows = [
+            row for row in self.rows if not wanted or any(wanted in column.cell(row).lower() for column in self.columns)
+        ]
+        if sort is not None:
+            key = self.keys[sort % len(self.keys)]
+            # those without a value come last, either way
+            known = [row for row in rows if key(row) is not None]
+            numbers = bool(known) and not isinstance(key(known[0]), str)
+            known.sort(key=key, reverse=numbers != turned)
+            return known + [row for row in rows if key(row) is None]
+        return rows[::-1] if turned else rows
+
+
+def view(name: str, look: Look) -> View[Any]:
+    return _VIEWS[name](look)
+
+
+def _per_s(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    """
+    >>> _seconds(None), _seconds(0.25), _seconds(75), _seconds(7200)
+    ('-', '0.2 s', '75 s', '2 h')
+    """
+    if value is None:
+        return "-"
+    if abs(value) < 10:
+        return f"{value:.1f} s"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if abs(value) >= 2 * size:
+            return f"{value / size:.0f} {unit}"
+    return f"{value:.0f} s"
+
+
+def _behind(age: float | None) -> float | None:
+    """How long the first task of a shard is overdue."""
+    return None if age is None else max(0.0, age)
+
+
+# ---- shards
+
+
+def _shards(look: Look) -> View[ShardStats]:
+    servers = _servers(look)
+    return View(
+        (
+            Column("shard", lambda shard: str(shard.shard)),
+            Column("scheduled", lambda shard: "?" if shard.error else f"{shard.scheduled:,}", rank=1),
+            Column("ready", lambda shard: "?" if shard.error else f"{shard.ready:,}", rank=2),
+            Column("leased", lambda shard: "?" if shard.error else f"{shard.leased:,}", rank=5),
+            Column("dead", lambda shard: "?" if shard.error else f"{shard.dead:,}", rank=6),
+            Column("per s", lambda shard: _per_s(shard.dispatched_per_s), rank=2),
+            Column("behind", lambda shard: _seconds(_behind(shard.head_age)), rank=1),
+            Column("node", lambda shard: shard.node, rank=3),
+            Column("served by", lambda shard: servers.get(shard.shard, "nobody"), rank=4, text=True),
+        ),
+        (
+            lambda shard: -shard.shard,
+            lambda shard: shard.scheduled,
+            lambda shard: shard.ready,
+            lambda shard: shard.leased,
+            lambda shard: shard.dead,
+            lambda shard: shard.dispatched_per_s,
+            lambda shard: _behind(shard.head_age),
+            lambda shard: shard.node,
+            lambda shard: servers.get(shard.shard, ""),
+        ),
+        look.stats.shards,
+        lambda shard: shard.error is not None or (bool(look.fleet) and shard.shard not in servers),
+        "no shards",
+    )
+
+
+def _servers(look: Look) -> dict[int, str]:
+    """Shard → the dispatcher that serves it."""
+    return {
+        shard: f"{each.host}:{each.pid}" for each in look.fleet if each.kind == "dispatcher" for shard in each.shards
+    }
+
+
+# ---- nodes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    node: str
+    shards: int
+    scheduled: int
+    ready: int
+    per_s: float
+    behind: float | None
+    replicas: int | None
+    unconfirmed: int | None
+
+
+def _nodes(look: Look) -> View[NodeRow]:
+    of_node = defaultdict[str, list[ShardStats]](list)
+    for shard in look.stats.shards:
+        of_node[shard.node].append(shard)
+    rows = []
+    for node, shards in sorted(of_node.items()):
+        replication = look.stats.replication.get(node)
+        rows.append(
+            NodeRow(
+                node,
+                len(shards),
+                sum(shard.scheduled for shard in shards),
+                sum(shard.ready for shard in shards),
+                sum(shard.dispatched_per_s or 0.0 for shard in shards),
+                max((late for shard in shards if (late := _behind(shard.head_age)) is not None), default=None),
+                replication.replicas if replication else None,
+                replication.unconfirmed if replication else None,
+            )
+        )
+    return View(
+        (
+            Column("node", lambda row: row.node, text=True),
+            Column("shards", lambda row: str(row.shards), rank=4),
+            Column("scheduled", lambda row: f"{row.scheduled:,}", rank=1),
+            Column("ready", lambda row: f"{row.ready:,}", rank=2),
+            Column("per s", lambda row: _per_s(row.per_s), rank=2),
+            Column("behind", lambda row: _seconds(row.behind), rank=1),
+            Column("replicas", lambda row: "?" if row.replicas is None else str(row.replicas), rank=3),
+            Column("lag", lambda row: "-" if row.unconfirmed is None else f"{row.unconfirmed:,} B", rank=5),
+        ),
+        (
+            lambda row: row.node,
+            lambda row: row.shards,
+            lambda row: row.scheduled,
+            lambda row: row.ready,
+            lambda row: row.per_s,
+            lambda row: row.behind,
+            lambda row: row.replicas,
+            lambda row: row.unconfirmed,
+        ),
+        rows,
+        lambda row: False,
+        "no node was reached",
+    )
+
+
+# ---- topics
+
+
+def _topics(look: Look) -> View[tuple[str, TopicStats]]:
+    def estimate(count: int, state: str, topic: TopicStats) -> str:
+        return f"{'~' if state in topic.estimated else ''}{count:,}"
+
+    return View(
+        (
+            Column("topic", lambda row: row[0] or "''", text=True),
+            Column("scheduled", lambda row: estimate(row[1].scheduled, "scheduled", row[1]), rank=3),
+            Column("ready", lambda row: f"{row[1].ready:,}", rank=1),
+            Column("leased", lambda row: estimate(row[1].leased, "leased", row[1]), rank=4),
+            Column("dead", lambda row: estimate(row[1].dead, "dead", row[1]), rank=5),
+            Column("taken/s", lambda row: _per_s(row[1].taken_per_s), rank=2),
+            Column("oldest", lambda row: _seconds(row[1].oldest_ready), rank=1),
+            Column("set", _settings, rank=6, text=True),
+        ),
+        (
+            lambda row: row[0],
+            lambda row: row[1].scheduled,
+            lambda row: row[1].ready,
+            lambda row: row[1].leased,
+            lambda row: row[1].dead,
+            lambda row: row[1].taken_per_s,
+            lambda row: row[1].oldest_ready,
+            _settings,
+        ),
+        sorted(look.stats.topics.items()),
+        lambda row: bool(row[1].oldest_ready and row[1].oldest_ready > 60 and not row[1].held),
+        "no topic has had a task",
+    )
+
+
+def _settings(row: tuple[str, TopicStats]) -> str:
+    topic = row[1]
+    parts = ["paused"] if topic.paused else []
+    if topic.limit is not None:
+        rate, at_once = topic.limit.rate, topic.limit.concurrency
+        parts += [f"{rate:,g}/s"] if rate is not None else []
+        parts += [f"{at_once:,} at once"] if at_once is not None else []
+    if topic.route is not None:
+        parts.append(f"to {topic.route.to}")
+    return ", ".join(parts)
+
+
+# ---- fleet
+
+
+def _fleet(look: Look) -> View[Member]:
+    def late(member: Member) -> Lateness:
+        return Lateness.total((*member.dispatch_lateness.values(), *member.pickup_lateness.values()))
+
+    def serves(member: Member) -> str:
+        if member.kind == "dispatcher":
+            return f"{len(member.shards)} shards"
+        return ", ".join(topic or "''" for topic in member.topics)
+
+    return View(
+        (
+            Column("process", lambda member: f"{member.host}:{member.pid}", text=True),
+            Column("kind", lambda member: member.kind, rank=1),
+            Column("up", lambda member: _seconds(max(0.0, time.time() - member.since)), rank=5),
+            Column("seen", lambda member: _seconds(member.seen_s), rank=4),
+            Column("running", lambda member: f"{member.running:,}" if member.kind == "worker" else "", rank=3),
+            Column("handled", lambda member: f"{member.handled:,}" if member.kind == "worker" else "", rank=3),
+            Column("failed", lambda member: f"{member.failed:,}" if member.kind == "worker" else "", rank=2),
+            Column("p99 ms", lambda member: milliseconds(late(member).p99_ms), rank=2),
+            Column("serves", serves, rank=6, text=True),
+        ),
+        (
+            lambda member: f"{member.host}:{member.pid}",
+            lambda member: member.kind,
+            lambda member: time.time() - member.since,
+            lambda member: member.seen_s,
+            lambda member: member.running,
+            lambda member: member.handled,
+            lambda member: member.failed,
+            lambda member: late(member).p99_ms,
+            serves,
+        ),
+        look.fleet,
+        lambda member: bool(member.last_error),
+        "no dispatcher and no worker runs: start them with `shardq run` and `shardq work`",
+    )
+
+
+# ---- dead
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    topic: str
+    reason: str
+    count: int
+    id: str
+    """The one that died last."""
+
+
+def _dead(look: Look) -> View[DeadRow]:
+    groups = defaultdict[tuple[str, str], list[str]](list)
+    for task in look.dead:
+        groups[task.topic, _last_line(task.reason or "")].append(task.id)
+    rows = [DeadRow(topic, reason, len(ids), ids[0]) for (topic, reason), ids in groups.items()]
+    rows.sort(key=lambda row: -row.count)
+    return View(
+        (
+            Column("tasks", lambda row: f"{row.count:,}"),
+            Column("topic", lambda row: row.topic or "''", rank=1),
+            Column("one of them", lambda row: row.id, rank=2),
+            Column("reason", lambda row: row.reason, text=True),
+        ),
+        (lambda row: row.count, lambda row: row.topic, lambda row: row.id, lambda row: row.reason),
+        rows,
+        lambda row: False,
+        "no dead tasks",
+    )
+
+
+def _last_line(reason: str) -> str:
+    """The line of a traceback that says what was wrong."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+# ---- future
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    start: str
+    count: int
+    most: int
+
+
+def _future(look: Look) -> View[Bucket]:
+    forecast = look.future
+    rows = []
+    if forecast is not None:
+        counts = [("overdue", forecast.overdue)]
+        counts += [(f"{start.astimezone():%H:%M}", count) for start, count in forecast.buckets]
+        most = max(count for _, count in counts)
+        rows = [Bucket(start, count, most) for start, count in counts]
+    return View(
+        (
+            Column("due", lambda row: row.start),
+            Column("tasks", lambda row: f"{row.count:,}"),
+            Column("", lambda row: "█" * round(BAR * row.count / row.most) if row.most else "", text=True),
+        ),
+        (lambda row: row.start, lambda row: row.count, lambda row: row.count),
+        rows,
+        lambda row: row.start == "overdue" and row.count > 0,
+        "not counted yet",
+    )
+
+
+_VIEWS: dict[str, Callable[[Look], View[Any]]] = {
+    "shards": _shards,
+    "nodes": _nodes,
+    "topics": _topics,
+    "fleet": _fleet,
+    "dead": _dead,
+    "future": _future,
+}
