@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownSchedule,
     )
+    from shardq.fleet import Member
     from shardq.model.record import Codec
     from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
@@ -73,6 +74,7 @@ else:
             "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
             "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
+        "shardq.fleet.member": "Member",
         "shardq.replay.stats": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
@@ -115,6 +117,7 @@ __all__ = [
     "DeadTask",
     "Delivery",
     "Every",
+    "Member",
     "Outcome",
     "Preview",
     "Progress",

@@ -32,7 +32,7 @@ def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared
     return Call(
         slot=keys.slot,
         words=[seen_epoch, keys.news, *flat],
-        decode=lambda answer: Declared(answer[0] == b"ok", _pairs(answer[1:])),
+        decode=lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:])),
         script=script("declare"),
         keys=(keys.topology,),
     )
@@ -43,7 +43,7 @@ def read_topology(keys: ControlKeys) -> Command[Fields]:
     return Command(
         slot=keys.slot,
         words=("HGETALL", keys.topology),
-        decode=lambda answer: answer if isinstance(answer, dict) else _pairs(answer),
+        decode=lambda answer: answer if isinstance(answer, dict) else pairs(answer),
     )
 
 
@@ -89,15 +89,15 @@ def clock_ms(keys: ControlKeys) -> Command[int]:
     return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1000)
 
 
-def heard_since(keys: ControlKeys, since_ms: int) -> Command[list[str]]:
-    """The dispatchers that have given a heartbeat since then, sorted.
+def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
+    """The dispatchers that count as alive, sorted.
 
     The set of members alone does not tell which of them live: the last one to die is in it until somebody else gives a
     heartbeat.
     """
     return Command(
         slot=keys.slot,
-        words=("ZRANGEBYSCORE", keys.members, since_ms, "+inf"),
+        words=("ZRANGEBYSCORE", keys.members, now_ms, "+inf"),
         decode=lambda names: sorted(name.decode() for name in names),
     )
 
@@ -113,35 +113,50 @@ class HeartbeatAnswer:
 
     now_us: int
     members: Mapping[str, int]
-    """Name → last heartbeat in ms."""
+    """Name → the instant until which it counts as alive, in ms."""
     epoch: int
     """The epoch of the stored topology; 0 when there is none."""
     topology: Fields
     """Empty when its epoch is the one that the caller knows."""
+    joined: bool = False
+    """True if the process was no member before: then nothing is stored of an earlier report."""
 
 
 def heartbeat(
-    keys: ControlKeys, process: str, *, period_ms: int, epoch: int, leave: bool = False, now_us: str = ""
+    keys: ControlKeys,
+    process: str,
+    *,
+    alive_ms: int,
+    others_ms: int,
+    epoch: int,
+    report: bytes = b"",
+    leave: bool = False,
+    now_us: str = "",
 ) -> Call[HeartbeatAnswer]:
+    """``alive_ms``: how long the process counts as alive without another heartbeat; ``others_ms``: how long the others
+    do at most, whatever they said themselves. ``report``: empty when it is the one before.
+    """
     return Call(
         slot=keys.slot,
-        words=[process, now_us, period_ms, epoch, "leave" if leave else "stay", keys.news],
+        words=[process, now_us, alive_ms, others_ms, epoch, "leave" if leave else "stay", keys.news, report],
         decode=_heartbeat_answer,
         script=script("heartbeat"),
-        keys=(keys.topology, keys.members),
+        keys=(keys.topology, keys.members, keys.reports),
     )
 
 
 def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
-    _, now_us, members, epoch, topology = answer
+    _, now_us, members, epoch, topology, joined = answer
     return HeartbeatAnswer(
         now_us=int(now_us),
-        members={name.decode(): int(last) for name, last in _pairs(members).items()},
+        members={name.decode(): int(until) for name, until in pairs(members).items()},
         epoch=int(epoch or 0),
-        topology=_pairs(topology),
+        topology=pairs(topology),
+        joined=bool(joined),
     )
 
 
-def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The fields of a flat list."""
     fields = iter(flat)
     return dict(zip(fields, fields, strict=True))

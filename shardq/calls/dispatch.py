@@ -28,6 +28,8 @@ class Dispatched:
     next_us: int | None
     """The next time at which there is something to do; None: not before a wake-up."""
     now_us: int
+    by_topic: tuple[tuple[str, int], ...]
+    """Topics of which tasks were moved, and how many."""
     lacking: tuple[str, ...]
     """Topics with due tasks whose ready lists were not given."""
     routed: tuple[str, ...]
@@ -90,7 +92,7 @@ def dispatch(
 
 
 def _dispatched(answer: list[Any]) -> Dispatched:
-    moved, reaped, buried, oldest, newest, next_ms, now_us, *rest = body(answer)
+    moved, reaped, buried, oldest, newest, next_ms, now_us, by_topic, *rest = body(answer)
     topics = [topic.decode() for topic in rest]
     return Dispatched(
         moved=moved,
@@ -100,6 +102,7 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         newest_ms=newest,
         next_us=int(next_ms) * 1000 if next_ms else None,
         now_us=int(now_us),
+        by_topic=tuple(zip(map(bytes.decode, by_topic[0::2]), by_topic[1::2], strict=True)),
         lacking=tuple(topic for topic in topics if not topic.startswith(">")),
         routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
     )

@@ -58,17 +58,17 @@ _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hle
 
 ROLES = {
     "producer": _EVERYBODY | _BY_ID | _SCHEDULING | _role("push push_unique", ""),
-    "worker": _EVERYBODY | _HEARING | _SETTLING | _SCHEDULING | _role("wake permit release renew", "llen"),
+    "worker": _EVERYBODY | _HEARING | _SETTLING | _SCHEDULING | _role("wake permit release renew report fleet", "llen"),
     "dispatcher": _EVERYBODY
     | _HEARING
     | _SETTLING
     | _SCHEDULING
-    | _role("heartbeat dispatch forward trim peek", "lpush rpush")
+    | _role("heartbeat fleet dispatch forward trim peek", "lpush rpush")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING
-    | _role("push peek dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
+    | _role("push peek fleet dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
 }  # fmt: skip
 """Name → role."""
 
@@ -116,9 +116,9 @@ roles:
   worker      claims and settles tasks
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
-  operator    stats, topics, shards, resize, expand, shrink, dead, requeue,
-              purge, pause, resume, limit, forward, get, cancel, cancel-tag,
-              reschedule
+  operator    stats, fleet, topics, shards, resize, expand, shrink, dead,
+              requeue, purge, pause, resume, limit, forward, get, cancel,
+              cancel-tag, reschedule
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shardq.cli.fleet import NOBODY, Fleet, resharding_column
+from shardq.cli.engine_view import NOBODY, EngineView, resharding_column
 from shardq.cli.forecast import Forecast
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
@@ -119,7 +119,7 @@ def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_ru
                 "the same command with --wait waits for it again"
             )
             raise
-    progress, moved, dispatchers = watcher.progress, watcher.moved, len(watcher.fleet.dispatchers)
+    progress, moved, dispatchers = watcher.progress, watcher.moved, len(watcher.seen.dispatchers)
     if given.json:
         tell(asdict(progress) | {"moved": moved, "dispatchers": dispatchers})
     elif progress.done:
@@ -147,10 +147,10 @@ class _Watcher:
         self.look(engine.growth())
 
     def look(self, growth: Growth) -> None:
-        """Reads ``progress`` and ``fleet`` anew."""
+        """Reads ``progress`` and ``seen`` anew."""
         self.progress = growth.progress()
-        self.fleet = Fleet.look(self._engine, self._driver, shards=self._count)
-        for shard, sweep in self.fleet.sweeps.items():
+        self.seen = EngineView.look(self._engine, self._driver, shards=self._count)
+        for shard, sweep in self.seen.sweeps.items():
             self._before.setdefault(shard, sweep.moved)
             self._now[shard] = sweep.moved
 
@@ -162,11 +162,11 @@ class _Watcher:
     @property
     def is_alone(self) -> bool:
         """True if tasks are left to move, and no dispatcher runs."""
-        return not self.progress.done and not self.fleet.dispatchers
+        return not self.progress.done and not self.seen.dispatchers
 
     def __str__(self) -> str:
         expected = f" of about {self._expected:,}" if self._expected else ""
-        busy = self.fleet.stats.ready + self.fleet.stats.leased
+        busy = self.seen.stats.ready + self.seen.stats.leased
         # some of them may belong elsewhere, and hold up the end
         draining = f"; {busy:,} ready or leased, not moved" if busy else ""
         swept = f"{self.progress.swept} of {self.progress.of} shards swept"
@@ -177,14 +177,14 @@ def _wait(given: Given, watcher: _Watcher, growth: Growth) -> None:
     """Shows the change until it is done."""
     warned = False
     with ExitStack() as stack:
-        columns = (*COUNTS, resharding_column(lambda: watcher.fleet))
+        columns = (*COUNTS, resharding_column(lambda: watcher.seen))
         view = None if given.json else stack.enter_context(ShardView(*columns, plain_s=PLAIN_S))
         while True:
             if watcher.is_alone and not warned:
                 complain(NOBODY)
             warned = watcher.is_alone
             if view is not None:
-                view.show(watcher.fleet.stats, str(watcher))
+                view.show(watcher.seen.stats, str(watcher))
             if watcher.progress.done:
                 return
             time.sleep(LOOK_S)

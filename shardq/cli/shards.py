@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardq.cli.fleet import Fleet, resharding_column
+from shardq.cli.engine_view import EngineView, resharding_column
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.session import opened
@@ -35,7 +35,7 @@ def shards(given: Given) -> None:
     All keys of a shard begin with shardq:{TAG}: and share a slot.
     """
     with opened(given) as engine, connected(engine.options) as driver:
-        spread = Spread(Fleet.look(engine, driver), driver.nodes())
+        spread = Spread(EngineView.look(engine, driver), driver.nodes())
     if given.json:
         tell(spread.shown())
     else:
@@ -53,12 +53,12 @@ class NodeRow:
 class Spread:
     """The shards and their tasks, over the nodes and the dispatchers."""
 
-    def __init__(self, fleet: Fleet, masters: list[str]) -> None:
-        self._fleet = fleet
-        self._stats = fleet.stats
-        self._keys = [shard_keys(fleet.stats.name, shard.shard) for shard in fleet.stats.shards]
+    def __init__(self, seen: EngineView, masters: list[str]) -> None:
+        self._seen = seen
+        self._stats = seen.stats
+        self._keys = [shard_keys(seen.stats.name, shard.shard) for shard in seen.stats.shards]
         self._dispatchers = {
-            shard: process for process, owned in shares(fleet.dispatchers, len(self._keys)).items() for shard in owned
+            shard: process for process, owned in shares(seen.dispatchers, len(self._keys)).items() for shard in owned
         }
         """Shard → the process that serves it, as all dispatchers work it out for themselves."""
         counts, tasks = Counter[str](), Counter[str]()
@@ -86,7 +86,7 @@ class Spread:
         }
 
     def shown(self) -> dict[str, Any]:
-        topology = self._fleet.topology
+        topology = self._seen.topology
         changing = topology.priors or topology.pending
         return {
             "name": self._stats.name,
@@ -94,7 +94,7 @@ class Spread:
             "count": topology.shards,
             "priors": topology.priors,
             "announced": topology.pending,
-            "dispatchers": self._fleet.dispatchers,
+            "dispatchers": self._seen.dispatchers,
             "shards": [
                 {
                     "shard": shard.shard,
@@ -108,9 +108,9 @@ class Spread:
                     "dead": shard.dead,
                     "share": self._share(held(shard)),
                     "dispatcher": self._dispatchers.get(shard.shard),
-                    "on_the_way": sweep.on_the_way if (sweep := self._fleet.sweeps.get(shard.shard)) else None,
+                    "on_the_way": sweep.on_the_way if (sweep := self._seen.sweeps.get(shard.shard)) else None,
                     "error": shard.error,
-                    "resharding": self._fleet.resharding(shard.shard) if changing else None,
+                    "resharding": self._seen.resharding(shard.shard) if changing else None,
                 }
                 for shard, keys in zip(self._stats.shards, self._keys, strict=True)
             ],
@@ -127,7 +127,7 @@ class Spread:
             *COUNTS,
             DEAD,
             ShardColumn("share", lambda row: _percent(self._share(held(row))) if has_counts(row) else "?", rank=10),
-            *([resharding_column(lambda: self._fleet)] if change else []),
+            *([resharding_column(lambda: self._seen)] if change else []),
             NODE,
             ShardColumn("dispatcher", of_shard(lambda shard: self._dispatchers.get(shard.shard, "nobody")), rank=8),
         )
@@ -138,10 +138,8 @@ class Spread:
             Column("tasks", lambda node: f"{node.tasks:,}", rank=2),
             Column("share", lambda node: _percent(node.share), rank=3),
         ).print(self._nodes, totals=("fullest / mean", *map(_ratio, self._fullest.values()), ""))
-        dispatchers = (
-            counted(len(self._fleet.dispatchers), "dispatcher") if self._fleet.dispatchers else "no dispatchers"
-        )
-        say(f"{self._stats.name}: {counted(self._fleet.topology.shards, 'shard')}, {dispatchers}")
+        dispatchers = counted(len(self._seen.dispatchers), "dispatcher") if self._seen.dispatchers else "no dispatchers"
+        say(f"{self._stats.name}: {counted(self._seen.topology.shards, 'shard')}, {dispatchers}")
         if change:
             say(change)
         for problem in self._stats.problems:
@@ -149,7 +147,7 @@ class Spread:
 
     def _change(self) -> str:
         """A sentence on the resharding that is under way; empty without one."""
-        topology, sweeps = self._fleet.topology, self._fleet.sweeps.values()
+        topology, sweeps = self._seen.topology, self._seen.sweeps.values()
         parts = []
         if topology.priors:
             swept = sum(sweep.swept == topology.since for sweep in sweeps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 
 from shardq.calls.schedules import CHANGED
@@ -14,6 +15,8 @@ from shardq.dispatcher.poller import Poller, PollerReport, Retention
 from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
+from shardq.fleet.lateness import TopicLateness
+from shardq.fleet.report import Report, by_topic, here, runs
 from shardq.layout.topology import Topology
 from shardq.resharding.migrator import Migrator
 from shardq.schedules.scheduler import Scheduler, SchedulerReport
@@ -41,7 +44,16 @@ class Dispatcher:
         self._stopped = False
         self._subscriber = subscriber
         self._leads: defaultdict[str, Lead] = defaultdict(Lead)
-        self._membership = Membership(driver, cache, self._rebalance)
+        self._since = time.time()
+        self._topics_lateness = TopicLateness()
+        self._last_error = ""
+        self._membership = Membership(
+            driver,
+            cache,
+            self._rebalance,
+            hears=lambda: subscriber.is_subscribed(cache.control.news),
+            report=self._report,
+        )
         self._faults = RouteFaults()
         self._relay = Relay(
             driver,
@@ -114,6 +126,24 @@ class Dispatcher:
             pollers = list(self._pollers.values())
         return {poller.keys.shard: poller.report() for poller in pollers}
 
+    def _report(self, alive_s: float) -> Report:
+        """This process's report to the fleet."""
+        reports = self.reports()
+        self._last_error = next((report.error for report in reports.values() if report.error), self._last_error)
+        host, pid, version = here()
+        lateness = self._topics_lateness.snapshot()
+        return Report(
+            host=host,
+            pid=pid,
+            version=version,
+            since=self._since,
+            alive_s=alive_s,
+            shards=runs(reports),
+            dispatched=sum(each.count for each in lateness.values()),
+            error=self._last_error,
+            dispatch=by_topic(lateness),
+        )
+
     def failing_routes(self) -> tuple[RouteFault, ...]:
         """The routes that this process can't serve now."""
         with self._lock:
@@ -175,4 +205,5 @@ class Dispatcher:
             relay=self._relay.rouse,
             faults=self._faults,
             leads=self._leads,
+            topics_lateness=self._topics_lateness,
         )

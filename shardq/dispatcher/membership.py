@@ -1,5 +1,8 @@
-"""Sends this process's heartbeat, and hears from it which members live. Called by ``dispatcher``. A thread of its own;
-every heartbeat is one script.
+"""Sends this process's heartbeat, with its report, and hears from it which members live. Called by ``dispatcher``. A
+thread of its own; every heartbeat is one script.
+
+A process that is alone, and would hear the news of another that joins, sends few: nobody waits for them. Who joins sees
+to it that its own silence is noticed as soon as anybody's (``heartbeat.lua``).
 
 While the control slot can't be reached, the members stay as they were. When it is reached again, members seen before
 count as alive for one more period. Otherwise a process that was cut off would take over every shard at once.
@@ -17,6 +20,7 @@ from collections.abc import Callable
 from shardq.calls import control
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
+from shardq.fleet.report import Report, Reports
 from shardq.layout.keys import ControlKeys
 from shardq.layout.topology import Topology
 from shardq.operation import Operation, run
@@ -28,6 +32,11 @@ log = logging.getLogger("shardq.dispatcher")
 BEAT_S = 1.0
 PERIOD_S = 3.0
 """A member that is silent for this long is dead: three heartbeats, so one that a busy server delays does not count."""
+
+ALONE_BEAT_S = 5.0
+"""The time between two heartbeats of a process that is alone. Whoever only looks takes it for alive for so much longer
+when it is killed.
+"""
 
 MARGIN_S = 0.02
 """The wait from a member's expiry to the next look: its late heartbeat may be on its way."""
@@ -48,7 +57,18 @@ Changed = Callable[[tuple[str, ...]], None]
 class Membership:
     """After each heartbeat calls ``changed`` with the living members, sorted: in its thread, and once in ``join``."""
 
-    def __init__(self, driver: Driver, cache: TopologyCache, changed: Changed) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        changed: Changed,
+        *,
+        hears: Callable[[], bool],
+        report: Callable[[float], Report],
+    ) -> None:
+        """``hears``: says if the news reach this process. ``report``: makes its report, given the seconds for which the
+        heartbeat counts.
+        """
         self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
         self.news = threading.Event()
         """Set by those that hear of a change of the members or the topology: the next heartbeat is due."""
@@ -57,6 +77,8 @@ class Membership:
         """Its own connection: a heartbeat must not wait for one of the pool, and ``stop`` interrupts a call on it."""
         self._cache = cache
         self._changed = changed
+        self._hears = hears
+        self._reports = Reports(report)
         self._members: dict[str, float] = {}
         """Member → the monotonic instant until which it counts as alive."""
         self._graced: set[str] = set()
@@ -95,7 +117,8 @@ class Membership:
                 control.heartbeat(
                     self._cache.control,
                     self.process,
-                    period_ms=_ms(PERIOD_S),
+                    alive_ms=0,
+                    others_ms=_ms(PERIOD_S),
                     epoch=self._cache.topology.epoch,
                     leave=True,
                 ),
@@ -140,18 +163,30 @@ class Membership:
 
     def _beat(self, *, timeout: float | None = CALL_TIMEOUT_S) -> float:
         """Sends one heartbeat. Returns how long to wait until the next."""
-        cache = self._cache
+        cache, began = self._cache, time.monotonic()
+        alive_s = self._alive_s()
+        report = self._reports.next(began, alive_s)
         roll = self._connection.call(
-            control.heartbeat(cache.control, self.process, period_ms=_ms(PERIOD_S), epoch=cache.topology.epoch),
+            control.heartbeat(
+                cache.control,
+                self.process,
+                alive_ms=_ms(alive_s),
+                others_ms=_ms(PERIOD_S),
+                epoch=cache.topology.epoch,
+                report=report,
+            ),
             timeout=timeout,
         )
+        self._reports.sent(report, began)
+        if roll.joined and not report:
+            self._reports.forgotten()
         if roll.epoch > cache.topology.epoch:
             cache.learn(Topology.from_fields(roll.topology))
         elif roll.epoch < cache.topology.epoch:
             run(self._driver, refresh(cache), CALL_TIMEOUT_S)
         now = time.monotonic()
         self._ahead_s = roll.now_us / 1e6 - now
-        living = {name: now + PERIOD_S - (roll.now_us / 1e6 - last_ms / 1e3) for name, last_ms in roll.members.items()}
+        living = {name: now + until_ms / 1e3 - roll.now_us / 1e6 for name, until_ms in roll.members.items()}
         if self._outage:
             living = dict.fromkeys(self._members, now + PERIOD_S) | living
         else:
@@ -160,14 +195,23 @@ class Membership:
         self._graced = set(living) - set(roll.members)
         self._members = living
         self._changed(tuple(sorted(living)))
-        expiry = min((until for name, until in living.items() if name != self.process), default=now + BEAT_S)
-        return min(BEAT_S, max(MARGIN_S, expiry - now + MARGIN_S))
+        alive_s = self._alive_s()
+        if self._reports.has_news(alive_s):
+            return NEWS_GAP_S
+        beat_s = BEAT_S if alive_s == PERIOD_S else ALONE_BEAT_S
+        expiry = min((until for name, until in living.items() if name != self.process), default=now + beat_s)
+        return min(beat_s, max(MARGIN_S, expiry - now + MARGIN_S))
+
+    def _alive_s(self) -> float:
+        """The seconds for which a heartbeat counts now."""
+        alone = self._members.keys() == {self.process} and self._hears() and not self._outage
+        return ALONE_BEAT_S + PERIOD_S if alone else PERIOD_S
 
 
 def dispatchers(keys: ControlKeys) -> Operation[list[str]]:
-    """Returns the dispatchers that were heard of within the period, sorted."""
+    """Returns the dispatchers that count as alive, sorted."""
     now_ms = yield control.clock_ms(keys)
-    names: list[str] = yield control.heard_since(keys, now_ms - _ms(PERIOD_S))
+    names: list[str] = yield control.alive(keys, now_ms)
     return names
 
 

@@ -17,10 +17,10 @@ from typing import Literal
 from shardq.calls import clean, dispatch
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
-from shardq.dispatcher.lateness import Lateness, LatenessRecorder
 from shardq.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
+from shardq.fleet.lateness import Lateness, LatenessRecorder, TopicLateness
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
 from shardq.operation import run
@@ -92,6 +92,7 @@ class Poller:
         relay: Relayed,
         faults: RouteFaults,
         leads: defaultdict[str, Lead],
+        topics_lateness: TopicLateness,
     ) -> None:
         self.keys = keys
         self.wakeup = threading.Event()
@@ -123,6 +124,7 @@ class Poller:
         self._dispatched = 0
         self._late_ms: int | None = None
         self._lateness = LatenessRecorder()
+        self._topics_lateness = topics_lateness
         self._stepped = time.monotonic()
         self.thread = threading.Thread(target=self.run, name=f"shardq-poller-{keys.shard}", daemon=True)
 
@@ -240,6 +242,7 @@ class Poller:
             self._dispatched += result.moved
             self._late_ms = result.newest_ms
             self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+            self._topics_lateness.note(result.by_topic, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
         trimming = False
         if self._stepped >= self._trim_at:
             trimming = self._trim(topology)

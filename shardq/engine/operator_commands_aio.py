@@ -19,6 +19,7 @@ from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit
 from shardq.engine.base import EngineBase
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
+from shardq.fleet.member import Member, fleet
 from shardq.model.checks import check_shards, check_topic
 from shardq.model.ids import topic_of
 from shardq.model.task import DeadTask
@@ -184,6 +185,17 @@ class AsyncOperatorCommands(EngineBase, ABC):
         check_purge(topic, everything)
         driver = await self._open_driver()
         return await arun(driver, control.purge(self._map(), topic))
+
+    async def fleet(self) -> list[Member]:
+        """Returns the processes of the engine that live: dispatchers and workers, with what each says of itself. A
+        process that was killed is in it until it was silent for some time: a dispatcher for 3 seconds, or 8 where it
+        was the only one, a worker for 30.
+
+        >>> for member in await engine.fleet():
+        ...     print(member.kind, member.host, member.pid, member.handled, member.failed, member.last_error)
+        """
+        driver = await self._open_driver()
+        return await arun(driver, fleet(self._map().control))
 
     async def stats(self) -> Stats:
         """Returns the counts of each shard and their totals. They are no snapshot: shards are read one after the other.

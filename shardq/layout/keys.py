@@ -58,6 +58,8 @@ class ControlKeys:
     prefix: str
     topology: str
     members: str
+    workers: str
+    reports: str
     limits: str
     schedules: str
     news: str
@@ -105,6 +107,8 @@ def control_keys(name: str) -> ControlKeys:
         prefix=prefix,
         topology=f"{prefix}topology",
         members=f"{prefix}members",
+        workers=f"{prefix}workers",
+        reports=f"{prefix}reports",
         limits=f"{prefix}limits",
         schedules=f"{prefix}schedules",
         news=f"{prefix}news",

@@ -21,7 +21,8 @@
 --         routed topic rings the bell when another called last: that one sleeps, and this one may be about to leave
 -- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>': these wake nobody
 -- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
---         now_us, topic whose list was needed and not given, or '>' and a routed topic whose list is not empty now, …} | {'stale', epoch} | {'missing'};
+--         now_us, {topic, how many of it were moved, …}, topic whose list was needed and not given, or '>' and a routed topic whose
+--         list is not empty now, …} | {'stale', epoch} | {'missing'};
 --         -1 for the latenesses when nothing moved
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
 -- COST O(n + log N + routed topics)
@@ -65,7 +66,7 @@ end
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full = #ids == limit
 local moved, oldest, newest, failure = 0, -1, -1, nil
-local arrived = {}
+local arrived, moved_by_topic = {}, {}
 if #ids > 0 then
   oldest = now_ms - redis.call('ZSCORE', KEYS[2], ids[1])
   newest = now_ms - redis.call('ZSCORE', KEYS[2], ids[#ids])
@@ -88,6 +89,7 @@ if #ids > 0 then
       else
         moved = moved + #group
         arrived[topic] = #group
+        moved_by_topic[#moved_by_topic + 1], moved_by_topic[#moved_by_topic + 2] = topic, #group
         redis.pcall('HINCRBY', KEYS[3], topic, #group)
       end
     end
@@ -177,4 +179,4 @@ if routed then
     if came then redis.pcall('SPUBLISH', ARGV[6], '') end
   end
 end
-return {'ok', moved, reaped, buried, oldest, newest, wake_at, string.format('%.0f', now_us), unpack(lacking)}
+return {'ok', moved, reaped, buried, oldest, newest, wake_at, string.format('%.0f', now_us), moved_by_topic, unpack(lacking)}

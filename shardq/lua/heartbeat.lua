@@ -1,15 +1,18 @@
 -- heartbeat: a dispatcher process says that it lives, and hears who else does and whether the topology changed.
 -- KEYS 1 topology HASH
 -- KEYS 2 members ZSET
+-- KEYS 3 reports HASH
 -- ARGV 1 process
 -- ARGV 2 now_us or ''
--- ARGV 3 ms after which a silent member counts as dead
--- ARGV 4 epoch the caller knows
--- ARGV 5 stay | leave
--- ARGV 6 news channel
--- RETURNS {'ok', now_us, {member, last heartbeat in ms, …}, epoch of the topology or '' when there is none,
---         {field, value, … of the topology; empty when its epoch is ARGV 4}}
--- ATOMIC
+-- ARGV 3 ms for which this process counts as alive
+-- ARGV 4 ms for which any other does at most, from now on
+-- ARGV 5 epoch the caller knows
+-- ARGV 6 stay | leave
+-- ARGV 7 news channel
+-- ARGV 8 report of this process, or '' for the one before
+-- RETURNS {'ok', now_us, {member, ms until which it counts as alive, …}, epoch of the topology or '' when there is none,
+--         {field, value, … of the topology; empty when its epoch is ARGV 5}, 1 when this process was no member before, else 0}
+-- ATOMIC a member that is removed leaves no report
 -- COST O(members)
 local now_us
 if ARGV[2] == '' then
@@ -19,32 +22,41 @@ else
   now_us = tonumber(ARGV[2])
 end
 local now_ms = math.floor(now_us / 1000)
-local changed
-if ARGV[5] == 'leave' then
+local joined, changed = 0, false
+if ARGV[6] == 'leave' then
   changed = redis.call('ZREM', KEYS[2], ARGV[1]) == 1
+  redis.call('HDEL', KEYS[3], ARGV[1])
 else
-  -- a removal that removes nothing: behind it a server without memory takes the next write, which needs none
-  redis.call('ZREM', KEYS[2], '')
-  changed = redis.call('ZADD', KEYS[2], now_ms, ARGV[1]) == 1
+  local until_ms = string.format('%.0f', now_ms + ARGV[3])
+  local added = redis.pcall('ZADD', KEYS[2], until_ms, ARGV[1])
+  if type(added) == 'table' then
+    -- a server without memory refuses it, and takes it behind a removal, which may remove nothing
+    redis.call('ZREM', KEYS[2], '')
+    added = redis.call('ZADD', KEYS[2], until_ms, ARGV[1])
+  end
+  joined, changed = added, added == 1
+  if ARGV[8] ~= '' then redis.pcall('HSET', KEYS[3], ARGV[1], ARGV[8]) end
 end
 local all = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
-local living = {}
+local living, longest_ms = {}, now_ms + ARGV[4]
 for i = 1, #all, 2 do
-  local member, last_ms = all[i], tonumber(all[i + 1])
-  if last_ms > now_ms then
-    -- written before this server's clock went back, or by a master whose clock was ahead: it would live too long
-    redis.call('ZADD', KEYS[2], now_ms, member)
-    last_ms = now_ms
+  local member, until_ms = all[i], tonumber(all[i + 1])
+  if until_ms > longest_ms and member ~= ARGV[1] then
+    -- written by a process that was alone until now, before this server's clock went back, or by a master whose clock
+    -- was ahead: when it dies, that would be noticed too late
+    redis.call('ZADD', KEYS[2], string.format('%.0f', longest_ms), member)
+    until_ms = longest_ms
   end
-  if last_ms < now_ms - tonumber(ARGV[3]) then
+  if until_ms < now_ms then
     redis.call('ZREM', KEYS[2], member)
+    redis.call('HDEL', KEYS[3], member)
     changed = true
   else
     living[#living + 1] = member
-    living[#living + 1] = string.format('%.0f', last_ms)
+    living[#living + 1] = string.format('%.0f', until_ms)
   end
 end
-if changed then redis.pcall('SPUBLISH', ARGV[6], 'members') end
+if changed then redis.pcall('SPUBLISH', ARGV[7], 'members') end
 local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''
-local topology = epoch ~= ARGV[4] and redis.call('HGETALL', KEYS[1]) or {}
-return {'ok', string.format('%.0f', now_us), living, epoch, topology}
+local topology = epoch ~= ARGV[5] and redis.call('HGETALL', KEYS[1]) or {}
+return {'ok', string.format('%.0f', now_us), living, epoch, topology, joined}

@@ -45,6 +45,11 @@ class InFlight:
     def __repr__(self) -> str:
         return f"<InFlight: {self._running} running, {self._held} held, {len(self._settlements)} to settle>"
 
+    @property
+    def running(self) -> int:
+        """The number of handlers that run now."""
+        return self._running
+
     # ---- fetch
 
     def wanted(self) -> int:

@@ -20,6 +20,7 @@ from shardq.consumer.settling import extend, settle
 from shardq.consumer.sync import Consumer
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
+from shardq.fleet.reporter import Reporter
 from shardq.operation import run
 from shardq.threads import ended
 from shardq.worker.base import Plan
@@ -29,6 +30,7 @@ from shardq.worker.job import Job, Settlement
 from shardq.worker.logs import Once, tell
 from shardq.worker.signal_event import SignalSafeEvent
 from shardq.worker.strays import Strays
+from shardq.worker.tally import Tally
 from shardq.worker.thread_runner import ThreadRunner
 
 WAIT_S = 30.0
@@ -82,6 +84,8 @@ class Processor:
         self._coroutine_runner = CoroutineRunner(
             self._in_flight, plan.hooks, self._strays, concurrency=plan.concurrency, loop=loop
         )
+        self._tally = Tally(list(plan.handlers), plan.concurrency, running=lambda: self._in_flight.running)
+        self._reporter = Reporter(driver, claims.cache.control, claims.name, self._tally.report)
         self._stopping = threading.Event()
         self._until = math.inf
         """The time at which unsent settlements are given up: known once the grace is over."""
@@ -138,6 +142,7 @@ class Processor:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+        self._reporter.start()
         self._began = True
 
     def stop(self, grace: float, hurry: SignalSafeEvent) -> None:
@@ -173,6 +178,7 @@ class Processor:
         self._thread_runner.end()
         # A system without threads to spare may have started only some of them.
         ended(thread for thread in self._threads if thread.ident is not None)
+        self._reporter.stop()
 
     def _wait(self, done: Callable[[], bool], hurry: SignalSafeEvent) -> None:
         """Waits until ``done``, or for the end of step 4, which a second signal brings nearer."""
@@ -237,6 +243,7 @@ class Processor:
         settlements = self._in_flight.settlements()
         if not settlements:
             return False
+        self._tally.count(settlements)
         by_shard: dict[int, tuple[list[SettleAck], list[OtherSettlement]]] = {}
         for job, settlement in settlements:
             acks, others = by_shard.setdefault(job.delivery.shard, ([], []))

@@ -45,6 +45,8 @@ def test_the_names_of_the_engine_as_a_whole() -> None:
         "prefix": "shardq:{orders}:",
         "topology": "shardq:{orders}:topology",
         "members": "shardq:{orders}:members",
+        "workers": "shardq:{orders}:workers",
+        "reports": "shardq:{orders}:reports",
         "limits": "shardq:{orders}:limits",
         "schedules": "shardq:{orders}:schedules",
         "news": "shardq:{orders}:news",
@@ -73,7 +75,7 @@ def test_no_two_names_are_the_same() -> None:
             made += dataclasses.asdict(shard_keys(name, shard)).values()
         made += dataclasses.asdict(control_keys(name)).values()
     made = [value for value in made if isinstance(value, str)]
-    assert len(made) == 3 * (20 * 14 + 6)
+    assert len(made) == 3 * (20 * 14 + 8)
     assert len(made) == len(set(made))
 
 

@@ -10,6 +10,7 @@ from shardq.calls import (
     consume,
     control,
     dispatch,
+    fleet,
     limits,
     observe,
     produce,
@@ -125,9 +126,16 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
     return [
         control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}),
         *(
-            control.heartbeat(control_keys, "me", period_ms=3000, epoch=1, leave=leave, now_us=NOW)
+            control.heartbeat(
+                control_keys, "me", alive_ms=3000, others_ms=3000, epoch=1, report=b"r", leave=leave, now_us=NOW
+            )
             for leave in (False, True)
         ),
+        *(
+            fleet.report(control_keys, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
+            for leave in (False, True)
+        ),
+        fleet.fleet(control_keys, now_us=NOW),
         *(
             limits.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, prefix="me:1:", now_us=NOW)
             for limit in (Limit(rate=100), Limit(concurrency=3), Limit(rate=100, concurrency=3))
@@ -150,7 +158,9 @@ def on_a_meta(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
 
 WHOLE: State = {
     "topology": {"epoch": "0"},
-    "members": {"me": T - 5, "late": T - 9000, "ahead": T + 9},
+    "members": {"me": T - 5, "late": T - 9000, "ahead": T + 9000},
+    "workers": {"worker": T + 5, "late": T - 9000, "ahead": T + 9000},
+    "reports": {"me": "r", "worker": "r", "late": "r"},
     "limits/rate/mail": {"tokens": "3.000000", "at_us": NOW},
     "limits/permits/mail": {"p1": T + 50, "old": T - 5},
     "schedules": {"nightly": "{}", "nightly/declared": "{}"},

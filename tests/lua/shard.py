@@ -30,7 +30,7 @@ NOW = f"{T * 1000}"
 """The same as scripts take it."""
 EPOCH = 3
 
-_ZSETS = {"due", "leased", "dead", "seen", "members", "waiting"}
+_ZSETS = {"due", "leased", "dead", "seen", "members", "workers", "waiting"}
 
 
 def at(ms: int) -> str:

@@ -119,7 +119,9 @@ def test_the_guard_comes_first(each: Contract) -> None:
         assert each.keys[0].name == {"guard": "meta", "control": "topology"}[entrance]
         assert [word.name for word in each.words[:2]] == ["epoch", "now_us"]
     else:
-        assert each.name in {"open", "declare", "heartbeat", "release", "renew", "schedules", "set_schedule"}
+        assert each.name in {
+            *("open", "declare", "heartbeat", "report", "fleet", "release", "renew", "schedules", "set_schedule")
+        }
         assert not ENTRANCES & set(each.uses)
 
 

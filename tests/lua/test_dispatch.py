@@ -51,10 +51,12 @@ def done(
     next: int | None = None,
     lacking: tuple[str, ...] = (),
     routed: tuple[str, ...] = (),
+    by_topic: dict[str, int] | None = None,
 ) -> Dispatched:
-    """An answer at T; ``next`` is counted from there."""
+    """An answer at T; ``next`` is counted from there. ``by_topic``: without it, all are of the default topic."""
     next_us = None if next is None else (T + next) * 1000
-    return Dispatched(moved, reaped, buried, oldest, newest, next_us, T * 1000, lacking, routed)
+    counts = by_topic or ({"": moved} if moved else {})
+    return Dispatched(moved, reaped, buried, oldest, newest, next_us, T * 1000, tuple(counts.items()), lacking, routed)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ STEPS = {
     ),
     "several topics": Step(
         {"due": {"a": T - 3, "mail/b": T - 2, "c": T - 1, "x/d": T}},
-        done(4, oldest=3, newest=0),
+        done(4, oldest=3, newest=0, by_topic={"": 2, "mail": 1, "x": 1}),
         {
             "due": None,
             "ready/": ["a", "c"],
@@ -221,9 +223,9 @@ def test_dispatch(shard: Shard, keys: ShardKeys, step: Step) -> None:
 def test_the_bare_answer(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "due": {"a": T - 2, "mail/b": T - 1}})
     answer = shard.ask(dispatch(keys))
-    assert answer == ["ok", 1, 0, 0, 2, 1, f"{T}", NOW, "mail"]
+    assert answer == ["ok", 1, 0, 0, 2, 1, f"{T}", NOW, ["", 1], "mail"]
     assert shard.ask(dispatch(keys, ["mail"]))[:7] == ["ok", 1, 0, 0, 1, 1, ""]
-    assert shard.ask(dispatch(keys, ["mail"])) == ["ok", 0, 0, 0, -1, -1, "", NOW]
+    assert shard.ask(dispatch(keys, ["mail"])) == ["ok", 0, 0, 0, -1, -1, "", NOW, []]
 
 
 @pytest.mark.parametrize("microseconds", [0, 999])
@@ -248,7 +250,8 @@ def test_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys) -> None:
 def test_the_most_in_one_call(shard: Shard, keys: ShardKeys, topics: Sequence[str]) -> None:
     due = {f"{'mail/' if len(topics) > 1 and n % 2 else ''}i{n:04}": T - 2000 + n for n in range(LIMIT + 1)}
     shard.seed({"meta": meta(), "due": due})
-    assert shard.run(dispatch(keys, topics)) == done(LIMIT, oldest=2000, newest=1001, next=0)
+    halves = {topic: LIMIT // len(topics) for topic in topics}
+    assert shard.run(dispatch(keys, topics)) == done(LIMIT, oldest=2000, newest=1001, next=0, by_topic=halves)
     assert shard.state()["due"] == dict([list(due.items())[-1]])
     assert shard.run(dispatch(keys, topics)) == done(1, oldest=1000, newest=1000)
     ready = [id for topic in topics for id in shard.state()[f"ready/{topic}"]]
@@ -258,9 +261,10 @@ def test_the_most_in_one_call(shard: Shard, keys: ShardKeys, topics: Sequence[st
 def test_sixty_four_topics_and_one_more(shard: Shard, keys: ShardKeys) -> None:
     topics = [f"t{n:02}" for n in range(65)]
     shard.seed({"meta": meta(), "due": {f"{topic}/a": T for topic in topics}})
-    assert shard.run(dispatch(keys, topics[:64])) == done(64, oldest=0, newest=0, next=0, lacking=("t64",))
+    answer = done(64, oldest=0, newest=0, next=0, lacking=("t64",), by_topic=dict.fromkeys(topics[:64], 1))
+    assert shard.run(dispatch(keys, topics[:64])) == answer
     assert shard.state()["due"] == {"t64/a": T}
-    assert shard.run(dispatch(keys, topics[1:])) == done(1, oldest=0, newest=0)
+    assert shard.run(dispatch(keys, topics[1:])) == done(1, oldest=0, newest=0, by_topic={"t64": 1})
     assert shard.state()["topics"] == dict.fromkeys(topics, "1")
 
 
@@ -295,7 +299,8 @@ def test_what_is_ready_on_routed_topics_is_told_whoever_moved_it(shard: Shard, k
         {"meta": meta(), "due": {"a/1": T, "x/1": T}, "ready/b": ["b/1"], "ready/c": ["c/1"], "ready/d": ["d/1"]}
     )
     call = dispatch(keys, ["a", "b", "c", "d", "e"], routed=["a", "b", "c", "e"], paused=["c"])
-    assert shard.run(call) == done(1, oldest=0, newest=0, next=0, lacking=("x",), routed=("a", "b"))
+    first = done(1, oldest=0, newest=0, next=0, lacking=("x",), routed=("a", "b"), by_topic={"a": 1})
+    assert shard.run(call) == first
     # also what was moved by a call whose answer was lost
     assert shard.run(call) == done(next=0, lacking=("x",), routed=("a", "b"))
     shard.do("DEL", keys.ready("a"), keys.ready("b"))

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from shardq.dispatcher.shares import shares
+from shardq.fleet.report import Report
 from shardq.layout.buckets import table
 from shardq.layout.keys import control_keys, shard_keys
 from shardq.layout.slots import slot_of, tag
@@ -74,12 +75,16 @@ def test_every_answer_of_a_script_is_told() -> None:
             assert f"`{answer}`" in SCRIPTS[name][3]
 
 
+def test_every_field_of_a_report_has_a_row() -> None:
+    assert [name for row in rows("in a report", width=3) for name in code(row[0])] == list(Report.__struct_fields__)
+
+
 def test_every_key_and_channel_has_a_row() -> None:
     shard, whole = shard_keys("orders", 5), control_keys("orders")
     names = [shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
     names += [getattr(shard, field) for field in shard.__dataclass_fields__ if field not in ("shard", "slot", "prefix")]
     names += [whole.topology, whole.members, whole.bucket("TOPIC"), whole.permits("TOPIC"), whole.schedules]
-    names += [whole.news]
+    names += [whole.workers, whole.reports, whole.news]
     described = rows("key of a shard", width=3) + rows("key of the whole", width=3)
     channels = rows("channel (SPUBLISH, SSUBSCRIBE)", width=3)
     told = {code(row[0])[0] for row in [*described, *channels]}

@@ -37,7 +37,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class EngineView:
     """The engine as it was seen."""
 
     stats: Stats
@@ -48,7 +48,7 @@ class Fleet:
     """The names of the processes with pollers."""
 
     @classmethod
-    def look(cls, engine: Engine, driver: Driver, *, shards: int = 0) -> Fleet:
+    def look(cls, engine: Engine, driver: Driver, *, shards: int = 0) -> EngineView:
         """Reads it. ``shards``: sweeps are read of so many shards, if the engine has fewer now."""
         stats = engine.stats()
         keys = [shard_keys(engine.name, shard) for shard in range(max(shards, len(stats.shards)))]
@@ -71,7 +71,7 @@ class Fleet:
         return "to be swept" if shard < topology.shards else "to be emptied"
 
 
-def resharding_column(newest: Callable[[], Fleet]) -> ShardColumn:
+def resharding_column(newest: Callable[[], EngineView]) -> ShardColumn:
     return ShardColumn("resharding", of_shard(lambda shard: newest().resharding(shard.shard)), rank=3)
 
 

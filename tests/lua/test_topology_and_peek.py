@@ -1,4 +1,4 @@
-"""open, declare, heartbeat and peek: the topology, the members, and the counts of a shard."""
+"""open, declare and peek: the topology, and the counts of a shard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from shardq.calls import control as calls
 from shardq.calls import observe
 from shardq.calls.answers import Stale
-from shardq.calls.control import Declared, HeartbeatAnswer
+from shardq.calls.control import Declared
 from shardq.layout.keys import ControlKeys, ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
 
@@ -86,93 +86,6 @@ def test_read_topology(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(calls.read_topology(control)) == {}
     centre.seed({"topology": {"epoch": "1"}})
     assert centre.run(calls.read_topology(control)) == {b"epoch": b"1"}
-
-
-TOPOLOGY = {"topology": {"epoch": "4", "shards": "16"}}
-STORED = {b"epoch": b"4", b"shards": b"16"}
-
-HEARTBEATS: dict[str, tuple[State, bool, HeartbeatAnswer, State, bool]] = {
-    # before, leaving, what it hears, members afterwards, whether the news ring
-    "the first of all": ({}, False, HeartbeatAnswer(T * 1000, {"me": T}, 0, {}), {"me": T}, True),
-    "one more": (
-        {"members": {"other": T - 400}} | TOPOLOGY,
-        False,
-        HeartbeatAnswer(T * 1000, {"other": T - 400, "me": T}, 4, STORED),
-        {"other": T - 400, "me": T},
-        True,
-    ),
-    "again": ({"members": {"me": T - 500}}, False, HeartbeatAnswer(T * 1000, {"me": T}, 0, {}), {"me": T}, False),
-    "another is silent, but not for long enough": (
-        {"members": {"me": T - 500, "other": T - 1000}},
-        False,
-        HeartbeatAnswer(T * 1000, {"me": T, "other": T - 1000}, 0, {}),
-        {"me": T, "other": T - 1000},
-        False,
-    ),
-    "another is silent for longer": (
-        {"members": {"me": T - 500, "other": T - 1001}},
-        False,
-        HeartbeatAnswer(T * 1000, {"me": T}, 0, {}),
-        {"me": T},
-        True,
-    ),
-    "another is ahead of the clock": (
-        {"members": {"me": T - 500, "other": T + 9000}},
-        False,
-        HeartbeatAnswer(T * 1000, {"me": T, "other": T}, 0, {}),
-        {"me": T, "other": T},
-        False,
-    ),
-    "I leave": (
-        {"members": {"me": T - 500, "other": T - 300}},
-        True,
-        HeartbeatAnswer(T * 1000, {"other": T - 300}, 0, {}),
-        {"other": T - 300},
-        True,
-    ),
-    "I left already": (
-        {"members": {"other": T - 300}},
-        True,
-        HeartbeatAnswer(T * 1000, {"other": T - 300}, 0, {}),
-        {"other": T - 300},
-        False,
-    ),
-}
-
-
-@pytest.mark.parametrize(("before", "leave", "roll", "members", "rung"), HEARTBEATS.values(), ids=list(HEARTBEATS))
-def test_heartbeat(
-    centre: Shard,
-    control: ControlKeys,
-    before: State,
-    leave: bool,
-    roll: HeartbeatAnswer,
-    members: dict[str, int],
-    rung: bool,
-) -> None:
-    centre.seed(before)
-    call = calls.heartbeat(control, "me", period_ms=1000, epoch=1, leave=leave, now_us=NOW)
-    with centre.listener(control.news) as news:
-        assert centre.run(call) == roll
-        assert centre.state() == {name: before[name] for name in before if name == "topology"} | {"members": members}
-        assert news.heard() == ([(control.news, "members")] if rung else [])
-        # twice is harmless
-        assert centre.run(call) == roll
-        assert news.heard() == []
-
-
-def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, control: ControlKeys) -> None:
-    centre.seed(TOPOLOGY)
-    for known, topology in ((4, {}), (3, STORED), (5, STORED)):
-        roll = centre.run(calls.heartbeat(control, "me", period_ms=1000, epoch=known, now_us=NOW))
-        assert (roll.epoch, roll.topology) == (4, topology)
-
-
-def test_a_heartbeat_by_the_clock_of_the_server(centre: Shard, control: ControlKeys) -> None:
-    before = int(centre.do("TIME")[0])
-    roll = centre.run(calls.heartbeat(control, "me", period_ms=1000, epoch=0))
-    assert before <= roll.now_us // 1_000_000 <= int(centre.do("TIME")[0])
-    assert roll.members == {"me": roll.now_us // 1000}
 
 
 FULL: State = {

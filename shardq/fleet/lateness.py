@@ -1,4 +1,5 @@
-"""Records how late tasks are dispatched, in a histogram of fixed size. Each poller has one; ``stats()`` adds them up.
+"""Records how late tasks are dispatched, and how long claimed ones wait for their handler, in histograms of fixed size.
+Each poller has one for its shard, each dispatcher and each worker one for each topic; they can be added up.
 
 A dispatch answers how late the oldest and the newest task of its batch were, by the server's clock. All tasks of a
 batch count as late as the oldest. So no quantile is better than the truth, and it is exact while tasks are moved one by
@@ -9,7 +10,8 @@ Values up to 15 ms have a bin each. Above, each doubling has eight bins, so a va
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +19,12 @@ _EXACT = 16
 _PER_DOUBLING = 8
 _LONGEST_MS = (1 << 36) - 1
 """Two years; a longer lateness counts as this."""
+
+MOST_TOPICS = 64
+"""Topics that have a histogram of their own in a process."""
+
+OTHERS = "*"
+"""All other topics together: no topic has this name."""
 
 
 class Lateness(msgspec.Struct, frozen=True):
@@ -70,11 +78,37 @@ class Lateness(msgspec.Struct, frozen=True):
         return cls(tuple(counts), early)
 
 
-class LatenessRecorder:
-    """Records the lateness of one poller's tasks. One thread calls ``note``, any thread ``snapshot``."""
+class TopicLateness:
+    """Records the lateness of tasks by topic, for ``MOST_TOPICS`` topics; later ones count together. Thread-safe."""
 
     def __init__(self) -> None:
-        self._counts = [0] * (_bin(_LONGEST_MS) + 1)
+        self._lock = threading.Lock()
+        self._recorders: dict[str, LatenessRecorder] = {}
+
+    def note(self, tasks: Sequence[tuple[str, int]], *, oldest_ms: int, newest_ms: int) -> None:
+        """Notes one batch: topics, and how many tasks of each."""
+        with self._lock:
+            for topic, count in tasks:
+                self._of(topic).note(count, oldest_ms=oldest_ms, newest_ms=newest_ms)
+
+    def _of(self, topic: str) -> LatenessRecorder:
+        recorder = self._recorders.get(topic)
+        if recorder is None:
+            if len(self._recorders) >= MOST_TOPICS:
+                topic = OTHERS
+            recorder = self._recorders.setdefault(topic, LatenessRecorder())
+        return recorder
+
+    def snapshot(self) -> Mapping[str, Lateness]:
+        with self._lock:
+            return {topic: recorder.snapshot() for topic, recorder in self._recorders.items()}
+
+
+class LatenessRecorder:
+    """Records the lateness of tasks. One thread calls ``note``, any thread ``snapshot``."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * BINS
         self._last = -1
         """The highest bin in use; those above need not be copied."""
         self._early = 0
@@ -105,3 +139,7 @@ def _last_of(at: int) -> int:
         return at
     doubling, part = divmod(at - _EXACT, _PER_DOUBLING)
     return ((_PER_DOUBLING + part + 1) << (doubling + 1)) - 1
+
+
+BINS = _bin(_LONGEST_MS) + 1
+"""The number of bins."""

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.dispatcher.lateness import Lateness, LatenessRecorder
+from shardq.fleet.lateness import Lateness, LatenessRecorder
 
 MS = st.integers(0, 10_000_000)
 

@@ -1,0 +1,10 @@
+"""The fleet: the processes of an engine, dispatchers and workers, and what each of them says of itself.
+
+``report`` is what a process stores about itself with its heartbeat, and how; ``reporter`` sends a worker's, the
+dispatcher's ``membership`` that of a dispatcher. ``member`` reads them all. ``lateness`` is the histograms in them.
+"""
+
+from shardq.fleet.lateness import Lateness
+from shardq.fleet.member import Member
+
+__all__ = ["Lateness", "Member"]

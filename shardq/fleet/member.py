@@ -1,0 +1,108 @@
+"""The processes of an engine, as ``engine.fleet()`` returns them: read with one script, and never written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from shardq.calls import fleet as calls
+from shardq.fleet.lateness import Lateness
+from shardq.fleet.report import decode, dense, shards_of
+from shardq.layout.keys import ControlKeys
+from shardq.operation import Operation
+
+Kind = Literal["dispatcher", "worker"]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of the engine that lives: a dispatcher, which serves shards, or a worker, which runs handlers. One that
+    does both is two members.
+
+    Counters count since the process started. They are as old as its last report: 5 seconds for a dispatcher, 10 for a
+    worker, at most.
+
+    >>> for member in engine.fleet():
+    ...     print(member.kind, member.host, member.pid, member.shards or member.topics, member.last_error)
+    """
+
+    kind: Kind
+    name: str
+    """The name under which it sends its heartbeats; no two processes share one."""
+    host: str = ""
+    """Empty, like all that follows but ``seen_s``, for a process that has sent no report that can be read."""
+    pid: int = 0
+    version: str = ""
+    """Its version of shardq."""
+    since: float = 0.0
+    """When it started, in seconds since 1970 by its own clock."""
+    seen_s: float = 0.0
+    """Seconds since its last heartbeat, by the server's clock."""
+    shards: tuple[int, ...] = ()
+    """The shards that a dispatcher serves."""
+    topics: tuple[str, ...] = ()
+    """The topics that a worker serves, in their order of priority; of more than 64 the first, and ``*``."""
+    concurrency: int = 0
+    """The handlers that a worker runs at once, at most."""
+    running: int = 0
+    """The handlers that ran when it made its report."""
+    dispatched: int = 0
+    """Tasks that a dispatcher has moved to ready lists."""
+    handled: int = 0
+    """Tasks whose handler returned."""
+    failed: int = 0
+    """Attempts that failed: the handler raised, or took too long."""
+    retried: int = 0
+    """Those of them after which the task came again, or died of its last attempt."""
+    last_error: str = ""
+    """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
+    dispatch_lateness: Mapping[str, Lateness] = {}
+    """Topic → how late a dispatcher moved its tasks to the ready list. ``*``: topics that are not named."""
+    pickup_lateness: Mapping[str, Lateness] = {}
+    """Topic → how long its tasks waited in a worker, from the answer to its claim to the handler's start."""
+
+
+def fleet(keys: ControlKeys) -> Operation[list[Member]]:
+    """Reads all processes that live: dispatchers first, then workers, each by name."""
+    seen = yield calls.fleet(keys)
+    kinds: list[tuple[Kind, Mapping[str, int]]] = [("dispatcher", seen.dispatchers), ("worker", seen.workers)]
+    return [
+        member
+        for kind, untils in kinds
+        for name, until_ms in sorted(untils.items())
+        if (member := _member(kind, name, seen.reports.get(name, b""), until_ms - seen.now_us / 1000))
+    ]
+
+
+def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None:
+    """None: its time is over. ``left_ms``: the time that is left of it."""
+    if left_ms < 0:
+        return None
+    report = decode(text)
+    if report is None:
+        return Member(kind=kind, name=name)
+    return Member(
+        kind=kind,
+        name=name,
+        host=report.host,
+        pid=report.pid,
+        version=report.version,
+        since=report.since,
+        seen_s=round(max(0.0, report.alive_s - left_ms / 1000), 3),
+        shards=shards_of(report.shards),
+        topics=report.topics,
+        concurrency=report.concurrency,
+        running=report.running,
+        dispatched=report.dispatched,
+        handled=report.handled,
+        failed=report.failed,
+        retried=report.retried,
+        last_error=report.error,
+        dispatch_lateness=_histograms(report.dispatch),
+        pickup_lateness=_histograms(report.pickup),
+    )
+
+
+def _histograms(stored: Mapping[str, list[int]]) -> dict[str, Lateness]:
+    return {topic: dense(flat) for topic, flat in stored.items()}

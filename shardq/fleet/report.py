@@ -1,0 +1,182 @@
+"""A process's report about itself: its form in Redis, its bounds, and when it is sent. Used by ``member``, which reads
+reports, and by whoever sends a heartbeat. No I/O.
+
+A report is a msgpack map, whose fields are those of ``Report``; ``lua/README.md`` has them for other clients. It takes
+``MOST_BYTES`` at most, whatever a process serves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from shardq.fleet.lateness import BINS, MOST_TOPICS, OTHERS, Lateness
+
+MOST_BYTES = 8192
+
+MOST_ERROR = 300
+"""Characters of an error."""
+
+LEAST_GAP_S = 5.0
+"""The time between two reports that differ in counters only."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a process says of itself. All counters count since ``since``."""
+
+    host: str
+    pid: int
+    version: str
+    since: float
+    """When it started, in seconds since 1970 by its own clock."""
+    alive_s: float
+    """The time for which a heartbeat says that it lives."""
+    shards: tuple[int, ...] = ()
+    """The shards that a dispatcher serves, as the first and the last of each run."""
+    topics: tuple[str, ...] = ()
+    """The topics that a worker serves."""
+    concurrency: int = 0
+    running: int = 0
+    dispatched: int = 0
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    error: str = ""
+    dispatch: dict[str, list[int]] = {}
+    """Topic → its dispatch lateness, as ``sparse``."""
+    pickup: dict[str, list[int]] = {}
+    """The same of the pick-up lateness."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def encode(report: Report) -> bytes:
+    """The stored form. Topics with few tasks are put together when all would take too many bytes."""
+    most = MOST_TOPICS
+    while True:
+        fitting = msgspec.structs.replace(
+            report,
+            host=report.host[:64],
+            topics=named(report.topics, most),
+            error=report.error[:MOST_ERROR],
+            dispatch=_fewer(report.dispatch, most),
+            pickup=_fewer(report.pickup, most),
+        )
+        text = _encoder.encode(fitting)
+        if len(text) <= MOST_BYTES or not most:
+            return text
+        most //= 2
+
+
+def decode(text: bytes) -> Report | None:
+    """None: a report of another form, which says nothing to this version."""
+    try:
+        return _decoder.decode(text)
+    except msgspec.MsgspecError:
+        return None
+
+
+def named(topics: Iterable[str], most: int = MOST_TOPICS) -> tuple[str, ...]:
+    """The first of these topics, and ``OTHERS`` if there are more."""
+    topics = tuple(topics)
+    return topics if len(topics) <= most else (*topics[:most], OTHERS)
+
+
+def _fewer(histograms: dict[str, list[int]], most: int) -> dict[str, list[int]]:
+    if len(histograms) <= most:
+        return histograms
+    by_count = sorted(histograms, key=lambda topic: (topic == OTHERS, -sum(histograms[topic][2::2])))
+    kept, rest = by_count[:most], by_count[most:]
+    others = Lateness.total(dense(histograms[topic]) for topic in rest)
+    return {topic: histograms[topic] for topic in kept} | {OTHERS: sparse(others)}
+
+
+def sparse(lateness: Lateness) -> list[int]:
+    """The stored form of a histogram: tasks that were early, then each bin that is not empty and the tasks in it."""
+    flat = [lateness.early]
+    for at, count in enumerate(lateness.counts):
+        if count:
+            flat += (at, count)
+    return flat
+
+
+def dense(flat: list[int]) -> Lateness:
+    """The histogram of a stored form."""
+    bins = dict(zip(flat[1::2], flat[2::2], strict=False))
+    counts = [bins.get(at, 0) for at in range(min(max(bins, default=-1) + 1, BINS))]
+    return Lateness(tuple(counts), flat[0] if flat else 0)
+
+
+def by_topic(histograms: Mapping[str, Lateness]) -> dict[str, list[int]]:
+    return {topic: sparse(lateness) for topic, lateness in histograms.items()}
+
+
+def runs(shards: Iterable[int]) -> tuple[int, ...]:
+    """Shards as the first and the last of each run.
+
+    >>> runs([0, 1, 2, 7])
+    (0, 2, 7, 7)
+    """
+    flat: list[int] = []
+    for shard in sorted(shards):
+        if flat and flat[-1] == shard - 1:
+            flat[-1] = shard
+        else:
+            flat += (shard, shard)
+    return tuple(flat)
+
+
+def shards_of(flat: tuple[int, ...]) -> tuple[int, ...]:
+    """The shards of such runs."""
+    pairs = zip(flat[0::2], flat[1::2], strict=False)
+    return tuple(shard for first, last in pairs for shard in range(first, last + 1))
+
+
+def here() -> tuple[str, int, str]:
+    """This process: host, pid and version of shardq."""
+    from shardq.version import __version__  # here: it brings importlib.metadata
+
+    return socket.gethostname(), os.getpid(), __version__
+
+
+class Reports:
+    """Decides which report goes with each heartbeat of one process: none while it is as before. One thread calls it."""
+
+    def __init__(self, make: Callable[[float], Report]) -> None:
+        """``make``: makes the present report, given the time for which the heartbeat counts."""
+        self._make = make
+        self._sent = b""
+        self._sent_at = -math.inf
+        self._known: object = None
+        """What the last report said that others should know at once."""
+
+    def next(self, now: float, alive_s: float) -> bytes:
+        """The report to send at ``now``; empty when none is needed."""
+        report = self._make(alive_s)
+        if self._news_of(report) == self._known and now - self._sent_at < LEAST_GAP_S:
+            return b""
+        text = encode(report)
+        return b"" if text == self._sent else text
+
+    def sent(self, text: bytes, now: float) -> None:
+        """Notes what was stored."""
+        if text:
+            self._sent, self._sent_at, self._known = text, now, self._news_of(_decoder.decode(text))
+
+    def forgotten(self) -> None:
+        """Notes that nothing of this process is stored any more."""
+        self._sent, self._sent_at, self._known = b"", -math.inf, None
+
+    def has_news(self, alive_s: float) -> bool:
+        """True if something has changed that others should know at once: not a counter."""
+        return self._news_of(self._make(alive_s)) != self._known
+
+    @staticmethod
+    def _news_of(report: Report) -> object:
+        return report.alive_s, report.shards

@@ -1,0 +1,137 @@
+"""engine.fleet(): the processes of an engine, and what each says of itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import shardq
+from shardq import Delivery, Engine, Member, Task
+from shardq.layout.keys import control_keys
+from tests.support.engines import SHARDS, Engines
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+from tests.support.working import Options
+
+
+def of(engine: Engine, kind: str) -> list[Member]:
+    return [member for member in engine.fleet() if member.kind == kind]
+
+
+def awaited(engine: Engine, sentence: str, test: Callable[[Member], object]) -> Member:
+    """Waits for a member that the test is true of."""
+    return wait_until(lambda: [member for member in engine.fleet() if test(member)], sentence)[0]
+
+
+def test_nobody(engine: Engine) -> None:
+    assert engine.fleet() == []
+
+
+def test_a_dispatcher_says_what_it_serves(running: Engine) -> None:
+    before = time.time()
+    member = awaited(running, "it is listed with its shards", lambda member: member.shards)
+    assert (member.kind, member.host, member.pid) == ("dispatcher", socket.gethostname(), os.getpid())
+    assert (member.version, member.shards) == (shardq.__version__, tuple(range(SHARDS)))
+    assert member.name in running.stats().dispatchers
+    assert before - 60 < member.since < time.time()
+    assert member.seen_s < 8
+    assert (member.topics, member.concurrency, member.handled, member.last_error) == ((), 0, 0, "")
+    running.stop()
+    wait_until(lambda: running.fleet() == [], "it signed off")
+
+
+def test_dispatch_lateness_is_told_by_topic(running: Engine) -> None:
+    running.push_many([*(Task(n) for n in range(7)), *(Task(n, topic="mail") for n in range(5))])
+
+    def counted() -> dict[str, int]:
+        return {topic: late.count for m in running.fleet() for topic, late in m.dispatch_lateness.items()}
+
+    wait_until(lambda: counted() == {"": 7, "mail": 5}, "all are counted, by topic")
+    (member,) = running.fleet()
+    assert member.dispatched == 12
+    assert all(late.p99_ms is not None and late.early == 0 for late in member.dispatch_lateness.values())
+
+
+def test_a_worker_says_what_it_has_done(engines: Engines, running: Engine) -> None:
+    worker = running.worker(concurrency=3, max_attempts=1)
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "bad":
+            raise ValueError("no such order")
+        if delivery.payload == "buried":
+            raise shardq.Bury("nobody wants it")
+
+    worker.on("mail")(handle)
+    worker.on("")(handle)
+    running.push_many([Task("good"), Task("good", topic="mail"), Task("good", topic="mail")])
+    running.push("bad", topic="mail")
+    running.push("buried")
+    with engines.working(worker):
+        member = awaited(running, "all is reported", lambda member: member.handled + member.failed == 5)
+        assert (member.host, member.pid, member.version) == (socket.gethostname(), os.getpid(), shardq.__version__)
+        assert (member.topics, member.concurrency, member.shards) == (("mail", ""), 3, ())
+        assert (member.handled, member.failed, member.retried, member.running) == (3, 2, 1, 0)
+        assert member.last_error in ("ValueError: no such order", "nobody wants it")
+        assert {topic: late.count for topic, late in member.pickup_lateness.items()} == {"mail": 3, "": 2}
+        assert member.seen_s <= 30
+    assert of(running, "worker") == [], "it signed off"
+
+
+def test_engines_do_not_mix(engines: Engines, running: Engine, url: str, name: str) -> None:
+    other = engines.opened(url, name=f"{name}-other", shards=1)
+    wait_until(lambda: len(running.fleet()) == 1, "one is there")
+    assert other.fleet() == []
+
+
+def test_what_has_another_form_is_listed_without_its_report(engine: Engine, servers: Servers, name: str) -> None:
+    keys = control_keys(name)
+    until_ms = int(servers.now_ms(keys.slot)) + 60_000
+    servers.ask(keys.slot, "ZADD", keys.workers, until_ms, "new", until_ms, "none")
+    servers.ask(keys.slot, "HSET", keys.reports, "new", b"\x93abc", "nobody", msgspec.msgpack.encode({}))
+    assert engine.fleet() == [Member(kind="worker", name="new"), Member(kind="worker", name="none")]
+
+
+def test_a_report_that_was_lost_comes_again(running: Engine, servers: Servers, name: str) -> None:
+    keys = control_keys(name)
+    wait_until(lambda: any(member.shards for member in running.fleet()), "it is listed")
+    servers.ask(keys.slot, "DEL", keys.members, keys.reports)
+    wait_until(lambda: any(member.shards for member in running.fleet()), "it is listed again")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_killed_and_frozen_processes_go_and_those_that_go_on_come_back(url: str, name: str, tmp_path: Path) -> None:
+    def pids(engine: Engine) -> set[int]:
+        return {member.pid for member in engine.fleet()}
+
+    options = msgspec.json.encode(Options(folder=str(tmp_path))).decode()
+    with (
+        Engine(url, name=name, shards=SHARDS) as engine,
+        Worker("tests.support.dispatching", url, name, SHARDS) as killed,
+        Worker("tests.support.dispatching", url, name, SHARDS) as frozen,
+        Worker("tests.support.working", url, name, options) as killed_worker,
+        Worker("tests.support.working", url, name, options) as frozen_worker,
+    ):
+        everybody = {killed.pid, frozen.pid, killed_worker.pid, frozen_worker.pid}
+        wait_until(lambda: pids(engine) == everybody, "all four are listed")
+        for each in (frozen, frozen_worker):
+            os.kill(each.pid, signal.SIGSTOP)
+        try:
+            for each in (killed, killed_worker):
+                each.kill()
+            wait_until(lambda: not of(engine, "dispatcher"), "no dispatcher is listed", timeout=60)
+            wait_until(lambda: not engine.fleet(), "no worker is listed", timeout=120)
+        finally:
+            for each in (frozen, frozen_worker):
+                os.kill(each.pid, signal.SIGCONT)
+        wait_until(lambda: pids(engine) == {frozen.pid, frozen_worker.pid}, "the frozen ones are back", timeout=60)
+        wait_until(
+            lambda: [m.shards for m in of(engine, "dispatcher")] == [tuple(range(SHARDS))], "it serves all", timeout=60
+        )

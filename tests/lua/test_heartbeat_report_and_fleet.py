@@ -1,0 +1,198 @@
+"""heartbeat, report and fleet: which processes live, and what they say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from shardq.calls import control as calls
+from shardq.calls import fleet
+from shardq.calls.control import HeartbeatAnswer
+from shardq.calls.fleet import Processes
+from shardq.calls.request import Call
+from shardq.layout.keys import ControlKeys
+from tests.lua.shard import NOW, Shard, State, T
+
+TOPOLOGY = {"topology": {"epoch": "4", "shards": "16"}}
+STORED = {b"epoch": b"4", b"shards": b"16"}
+
+ALIVE_MS = 8000
+OTHERS_MS = 3000
+
+
+def heartbeat(
+    control: ControlKeys, *, epoch: int = 1, report: bytes = b"", leave: bool = False, now_us: str = NOW
+) -> Call[HeartbeatAnswer]:
+    return calls.heartbeat(
+        control,
+        "me",
+        alive_ms=ALIVE_MS,
+        others_ms=OTHERS_MS,
+        epoch=epoch,
+        report=report,
+        leave=leave,
+        now_us=now_us,
+    )
+
+
+def answer(joined: bool = False, **members: int) -> HeartbeatAnswer:
+    return HeartbeatAnswer(T * 1000, members, 0, {}, joined)
+
+
+ME = T + ALIVE_MS
+
+
+@dataclass(frozen=True)
+class Beat:
+    before: State
+    says: HeartbeatAnswer
+    after: State
+    rung: bool = False
+    leave: bool = False
+    report: bytes = field(default=b"")
+
+
+BEATS = {
+    "the first of all": Beat({}, answer(joined=True, me=ME), {"members": {"me": ME}}, rung=True),
+    "with a report": Beat(
+        {}, answer(joined=True, me=ME), {"members": {"me": ME}, "reports": {"me": "new"}}, rung=True, report=b"new"
+    ),
+    "one more": Beat(
+        {"members": {"other": T + 400}, "reports": {"other": "its"}},
+        answer(joined=True, other=T + 400, me=ME),
+        {"members": {"other": T + 400, "me": ME}, "reports": {"other": "its"}},
+        rung=True,
+    ),
+    "again, with the report of before": Beat(
+        {"members": {"me": T + 500}, "reports": {"me": "old"}},
+        answer(me=ME),
+        {"members": {"me": ME}, "reports": {"me": "old"}},
+    ),
+    "again, with another report": Beat(
+        {"members": {"me": T + 500}, "reports": {"me": "old"}},
+        answer(me=ME),
+        {"members": {"me": ME}, "reports": {"me": "new"}},
+        report=b"new",
+    ),
+    "the time of another ends now": Beat(
+        {"members": {"me": T + 500, "other": T}}, answer(other=T, me=ME), {"members": {"other": T, "me": ME}}
+    ),
+    "the time of another is over": Beat(
+        {"members": {"me": T + 500, "other": T - 1}, "reports": {"other": "its", "me": "mine"}},
+        answer(me=ME),
+        {"members": {"me": ME}, "reports": {"me": "mine"}},
+        rung=True,
+    ),
+    "another was alone, or is ahead of the clock": Beat(
+        {"members": {"me": T + 500, "other": T + 9000}},
+        answer(other=T + OTHERS_MS, me=ME),
+        {"members": {"other": T + OTHERS_MS, "me": ME}},
+    ),
+    "I leave": Beat(
+        {"members": {"me": T + 500, "other": T + 300}, "reports": {"me": "mine", "other": "its"}},
+        answer(other=T + 300),
+        {"members": {"other": T + 300}, "reports": {"other": "its"}},
+        rung=True,
+        leave=True,
+    ),
+    "I left already": Beat(
+        {"members": {"other": T + 300}}, answer(other=T + 300), {"members": {"other": T + 300}}, leave=True
+    ),
+}
+
+
+@pytest.mark.parametrize("beat", BEATS.values(), ids=list(BEATS))
+def test_heartbeat(centre: Shard, control: ControlKeys, beat: Beat) -> None:
+    centre.seed(beat.before)
+    call = heartbeat(control, report=beat.report, leave=beat.leave)
+    with centre.listener(control.news) as news:
+        assert centre.run(call) == beat.says
+        assert centre.state() == beat.after
+        assert news.heard() == ([(control.news, "members")] if beat.rung else [])
+        # twice is harmless
+        assert centre.run(call).members == beat.says.members
+        assert centre.state() == beat.after
+        assert news.heard() == []
+
+
+def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(TOPOLOGY)
+    for known, topology in ((4, {}), (3, STORED), (5, STORED)):
+        said = centre.run(heartbeat(control, epoch=known))
+        assert (said.epoch, said.topology) == (4, topology)
+
+
+def test_a_heartbeat_by_the_clock_of_the_server(centre: Shard, control: ControlKeys) -> None:
+    before = int(centre.do("TIME")[0])
+    said = centre.run(heartbeat(control, epoch=0, now_us=""))
+    assert before <= said.now_us // 1_000_000 <= int(centre.do("TIME")[0])
+    assert said.members == {"me": said.now_us // 1000 + ALIVE_MS}
+
+
+REPORTS: dict[str, tuple[State, bool, bytes, bool, State]] = {
+    # before, leaving, report, not known before, afterwards
+    "the first of all": ({}, False, b"r", True, {"workers": {"w": ME}, "reports": {"w": "r"}}),
+    "again, with the report of before": (
+        {"workers": {"w": T + 1}, "reports": {"w": "old"}},
+        False,
+        b"",
+        False,
+        {"workers": {"w": ME}, "reports": {"w": "old"}},
+    ),
+    "it was forgotten": ({"workers": {"x": T}}, False, b"", True, {"workers": {"x": T, "w": ME}}),
+    "the time of another is over": (
+        {"workers": {"w": T + 1, "x": T - 1}, "reports": {"w": "r", "x": "its"}},
+        False,
+        b"",
+        False,
+        {"workers": {"w": ME}, "reports": {"w": "r"}},
+    ),
+    "another is ahead of the clock": (
+        {"workers": {"w": T + 1, "x": T + 3_600_000}},
+        False,
+        b"",
+        False,
+        {"workers": {"w": ME, "x": ME}},
+    ),
+    "I leave": (
+        {"workers": {"w": T + 1, "x": T + 1}, "reports": {"w": "r", "x": "its"}},
+        True,
+        b"",
+        False,
+        {"workers": {"x": T + 1}, "reports": {"x": "its"}},
+    ),
+    "I left already": ({"workers": {"x": T + 1}}, True, b"", False, {"workers": {"x": T + 1}}),
+}
+
+
+@pytest.mark.parametrize(("before", "leave", "report", "joined", "after"), REPORTS.values(), ids=list(REPORTS))
+def test_report(
+    centre: Shard, control: ControlKeys, before: State, leave: bool, report: bytes, joined: bool, after: State
+) -> None:
+    centre.seed(before)
+    call = fleet.report(control, "w", alive_ms=ALIVE_MS, report=report, leave=leave, now_us=NOW)
+    assert centre.run(call) == joined
+    assert centre.state() == after
+    # twice is harmless
+    assert not centre.run(call)
+    assert centre.state() == after
+
+
+def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
+    dead = [f"w{n:03}" for n in range(101)]
+    centre.seed({"workers": {name: T - 200 + n for n, name in enumerate(dead)}, "reports": dict.fromkeys(dead, "r")})
+    call = fleet.report(control, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    centre.run(call)
+    assert centre.state() == {"workers": {"w100": T - 100, "w": ME}, "reports": {"w100": "r"}}
+    centre.run(call)
+    assert centre.state() == {"workers": {"w": ME}}
+
+
+def test_fleet(centre: Shard, control: ControlKeys) -> None:
+    assert centre.run(fleet.fleet(control, now_us=NOW)) == Processes(T * 1000, {}, {}, {})
+    stored: State = {"members": {"d": T + 5, "late": T - 5}, "workers": {"w": T + 9}, "reports": {"d": "1", "w": "2"}}
+    centre.seed(stored)
+    seen = centre.run(fleet.fleet(control, now_us=NOW))
+    assert seen == Processes(T * 1000, {"d": T + 5, "late": T - 5}, {"w": T + 9}, {"d": b"1", "w": b"2"})
+    assert centre.state() == stored
