@@ -27,6 +27,7 @@ from shardq.cli.stats import stats
 from shardq.cli.tags import cancel_tag
 from shardq.cli.topics import limit, pause, purge, resume, topics
 from shardq.cli.words import in_options
+from shardq.cli.work.command import work
 from shardq.errors import BadInput, ShardqError
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -66,8 +67,32 @@ def app() -> None:
 
 
 for command in (
-    *(demo, run, push, get, cancel, cancel_tag, reschedule, every, forward, stats),
-    *(topics, shards, resize, expand, shrink, dead, requeue, purge, pause, resume, limit, outbox, spool, plan, acl),
+    demo,
+    run,
+    work,
+    push,
+    get,
+    cancel,
+    cancel_tag,
+    reschedule,
+    every,
+    forward,
+    stats,
+    topics,
+    shards,
+    resize,
+    expand,
+    shrink,
+    dead,
+    requeue,
+    purge,
+    pause,
+    resume,
+    limit,
+    outbox,
+    spool,
+    plan,
+    acl,
 ):
     app.add_command(command)
 

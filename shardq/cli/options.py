@@ -51,20 +51,26 @@ def joined(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
+reporting = joined(
+    click.option("--json", is_flag=True, help="Print JSON, one object a line.", expose_value=False, callback=_keep),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Log more, and show where errors come from.",
+        expose_value=False,
+        callback=_keep,
+    ),
+)
+"""The options of a command that is told nothing of an engine."""
+
+
 def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
     """Adds the options to a command. ``url`` and ``name`` are help texts; without one, --name is hidden."""
     return joined(
         click.option("--url", metavar="URL", help=url, expose_value=False, callback=_keep),
         click.option("--name", metavar="NAME", help=name, hidden=name is None, expose_value=False, callback=_keep),
-        click.option("--json", is_flag=True, help="Print JSON, one object a line.", expose_value=False, callback=_keep),
-        click.option(
-            "-v",
-            "--verbose",
-            is_flag=True,
-            help="Log more, and show where errors come from.",
-            expose_value=False,
-            callback=_keep,
-        ),
+        reporting,
     )
 
 

@@ -1,7 +1,7 @@
 """Ends a command in good order on SIGINT, SIGTERM and SIGHUP.
 
-Called by the commands that run until they are told to end (``run``, ``demo``), and by ``push``, which must not end in
-the middle of a call.
+Called by the commands that run until they are told to end (``run``, ``work``, ``demo``), and by ``push``, which must
+not end in the middle of a call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-from shardq.worker.signal_event import LOOK_S
+from shardq.worker.signal_event import LOOK_S, SignalSafeEvent, ending_signals
 
 T = TypeVar("T")
 
@@ -112,3 +112,32 @@ class Ending:
         self.signal = number
         if self._ears is not None:
             os.write(self._ears[1], b"\0")
+
+
+class Shutdown:
+    """The end of a command that finishes what runs, or has processes. For a ``with`` block in the main thread.
+
+    The first signal sets ``stop``, a second one ``hurry``.
+    """
+
+    def __init__(self) -> None:
+        self.stop = SignalSafeEvent()
+        self.hurry = SignalSafeEvent()
+        self.heard = ending_signals()
+        """The signals that it hears."""
+        self.code = 0
+        """The exit code: 0 after the first signal, that of the second one after it."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._heard) for number in self.heard}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _heard(self, number: int, _: FrameType | None) -> None:
+        if not self.stop.set():
+            self.hurry.set()
+            self.code = SIGNALLED + number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.consumer.policy import Backoff, is_seconds
@@ -38,6 +38,15 @@ class Plan:
     concurrency: int
     lease: float
     name: str | None
+
+    def of(self, topics: Sequence[str]) -> Plan:
+        """The same for some of the topics alone, in this order of priority."""
+        return replace(
+            self,
+            handlers={topic: self.handlers[topic] for topic in topics},
+            functions=[each for each in self.functions if each.topic in topics],
+            weights=None if self.weights is None else {topic: self.weights[topic] for topic in topics},
+        )
 
     @property
     def types(self) -> dict[str, Any]:
@@ -86,6 +95,8 @@ class WorkerBase(TaskDecorator[T]):
         self._push = push
         self._tasks = tasks
         self._topics = topics
+        self._chosen: list[str] | None = None
+        """The only ones of its topics that it serves; None: all."""
         self._registry = Registry(max_attempts=max_attempts, backoff=backoff)
         self._hooks = Hooks()
         self._stop = SignalSafeEvent()
@@ -194,7 +205,7 @@ class WorkerBase(TaskDecorator[T]):
                 f"{list(self._registry.handlers)}, and no others but those of the engine's tasks, "
                 f"{list(self._tasks.handlers)}"
             )
-        return Plan(
+        plan = Plan(
             handlers={topic: handlers[topic] for topic in served},
             functions=tuple(registry.registered),
             hooks=self._hooks,
@@ -203,11 +214,21 @@ class WorkerBase(TaskDecorator[T]):
             lease=self.lease,
             name=self.name,
         )
+        return plan if self._chosen is None else plan.of(self._chosen)
 
 
 def plan_of(worker: WorkerBase[Any]) -> Plan:
     """The checked plan of a worker, for whoever runs its handlers in its place."""
     return worker._plan()
+
+
+def choose_topics(worker: WorkerBase[Any], topics: Sequence[str]) -> None:
+    """Has the worker serve only these of its topics, in this order of priority."""
+    served = list(worker._plan().handlers)
+    unknown = [topic for topic in topics if topic not in served]
+    if unknown:
+        raise InvalidOption(f"the worker does not serve {unknown[0]!r}; its topics are {served}")
+    worker._chosen = list(dict.fromkeys(topics))
 
 
 def engine_of(worker: WorkerBase[Any]) -> object:

@@ -1,4 +1,5 @@
-"""The supervisor of a worker with several processes: forks children, watches them, and restarts those that die.
+"""The supervisor of several processes: forks children, watches them, and restarts those that die. A worker with
+``processes=`` has one, and so have the commands with ``--processes`` and ``--reload``.
 
 A child is told to stop, or to hurry, through a pipe of its own; the pipe closes when the parent ends. Signals do not
 tell it: those for a whole process group, as systemd and terminals send them, reach parent and children, and must not
@@ -37,6 +38,9 @@ LONGEST_RESTART_S = 30.0
 END_S = 5.0
 """The time that a child has to end, beyond its grace; more than it needs."""
 
+Work = Callable[[], int | None]
+"""The life of a child; it returns the exit code, or None for 0."""
+
 STOP = b"s"
 HURRY = b"h"
 
@@ -46,10 +50,15 @@ class ProcessSupervisor:
     with its own, and no other child of the program is waited for.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, what: str = "worker", again: int | None = None) -> None:
+        """``what``: the children, in logs. ``again``: the exit code of a child that wants to be started anew, which is
+        no failure.
+        """
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 1000:
             raise InvalidOption(f"processes={size!r} is not possible; give an int from 1 to 1,000")
         self.size = size
+        self._what = what
+        self._again = again
         self._set_up()
         forks.watch(self, ProcessSupervisor._forked)
 
@@ -79,7 +88,7 @@ class ProcessSupervisor:
 
     def run(
         self,
-        work: Callable[[], None],
+        work: Work,
         stop: SignalSafeEvent,
         hurry: SignalSafeEvent,
         *,
@@ -94,26 +103,26 @@ class ProcessSupervisor:
         try:
             while not stop.is_set():
                 for ending in self._ended():
-                    tell(logging.ERROR, "worker process %d has ended %s; %s", *ending, self._next())
+                    tell(logging.ERROR, "%s process %d has ended %s; %s", self._what, *ending, self._next())
                 self._fill(work, stop, hurry, heard)
                 stop.wait(POLL_S)
         finally:
             self._end(hurry, time.monotonic() + grace + END_S)
 
     def _fill(
-        self, work: Callable[[], None], stop: SignalSafeEvent, hurry: SignalSafeEvent, heard: Collection[signal.Signals]
+        self, work: Work, stop: SignalSafeEvent, hurry: SignalSafeEvent, heard: Collection[signal.Signals]
     ) -> None:
         while len(self._children) < self.size and time.monotonic() >= self._next_at and not stop.is_set():
             try:
                 child = self._fork(work, stop, hurry, heard)
             except OSError as exc:
                 self._failed(self._round)
-                tell(logging.ERROR, "a worker process can't be started; %s: %s", self._next(), exc)
+                tell(logging.ERROR, "a %s process can't be started; %s: %s", self._what, self._next(), exc)
                 return
             self._children[child.pid] = child
 
     def _fork(
-        self, work: Callable[[], None], stop: SignalSafeEvent, hurry: SignalSafeEvent, heard: Collection[signal.Signals]
+        self, work: Work, stop: SignalSafeEvent, hurry: SignalSafeEvent, heard: Collection[signal.Signals]
     ) -> _Child:
         read_end, write_end = os.pipe()
         self._pipes.add(write_end)
@@ -141,14 +150,19 @@ class ProcessSupervisor:
         """The children that have ended, and how."""
         found = []
         for pid, child in list(self._children.items()):
+            code: int | None = None
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
-                how = f"with {os.waitstatus_to_exitcode(status)}"
+                code = os.waitstatus_to_exitcode(status)
+                how = f"with {code}" if code >= 0 else f"by {_name(-code)}"
             except ChildProcessError:
                 ended, how = pid, "(how is not known: this program ignores SIGCHLD, or waits for every child itself)"
             if ended:
                 del self._children[pid]
                 self._close(child.pipe)
+                if code is not None and code == self._again:
+                    self._failures = 0
+                    continue
                 found.append((pid, how))
                 if time.monotonic() - child.since < YOUNG_S:
                     self._failed(child.round)
@@ -200,7 +214,7 @@ class _Child:
 
 
 def _child(
-    work: Callable[[], None],
+    work: Work,
     stop: SignalSafeEvent,
     hurry: SignalSafeEvent,
     pipe: int,
@@ -220,13 +234,19 @@ def _child(
         # The program may block them in all its threads, and wait for them.
         signal.pthread_sigmask(signal.SIG_SETMASK, set(mask).difference(heard))
         threading.Thread(target=_listen, args=(pipe, stop, hurry), name="shardq-lifeline", daemon=True).start()
-        work()
-        status = 0
+        status = work() or 0
     except BaseException:  # noqa: BLE001  the child of a fork must end here, whatever happened
         traceback.print_exc()
     finally:
         _flush()
         os._exit(status)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

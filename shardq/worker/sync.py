@@ -94,6 +94,15 @@ class Worker(WorkerBase[Receipt]):
             self._hurry.clear()
 
     @property
+    def processes(self) -> int:
+        """The processes in which it runs handlers; 1: the one that calls ``run``. May be set before ``run``."""
+        return self._supervisor.size
+
+    @processes.setter
+    def processes(self, count: int) -> None:
+        self._supervisor = ProcessSupervisor(count)
+
+    @property
     def healthy(self) -> bool:
         """True while it runs and nothing of it is dead or failing: neither a thread that claims, settles or extends
         leases, nor the loop for coroutines, nor, with ``processes=``, one of the children.

@@ -72,7 +72,7 @@ class Shell:
 
     def __init__(self, home: Path, variables: Mapping[str, str]) -> None:
         self.temporary = home / "tmp"
-        self.temporary.mkdir(parents=True)
+        self.temporary.mkdir(parents=True, exist_ok=True)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SHARDQ_")}
         self.environment = inherited | {
             "HOME": str(home),
@@ -83,6 +83,8 @@ class Shell:
             "TERM": "xterm-256color",
             **variables,
         }
+        self.cwd: Path | None = None
+        """The directory that commands are started in; None: that of the tests."""
         self._started: list[subprocess.Popen[str]] = []
 
     def run(self, *words: str, stdin: str | bytes = "", **variables: str) -> Done:
@@ -92,6 +94,7 @@ class Shell:
             input=stdin.encode() if isinstance(stdin, str) else stdin,
             capture_output=True,
             env=self.environment | variables,
+            cwd=self.cwd,
             timeout=LONGEST_S,
             check=False,
         )
@@ -106,6 +109,7 @@ class Shell:
             stderr=subprocess.PIPE,
             text=True,
             env=self.environment,
+            cwd=self.cwd,
         )
         self._started.append(process)
         return process

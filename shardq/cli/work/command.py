@@ -1,0 +1,124 @@
+"""work: the command that runs a worker of the user's module, until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from functools import partial
+
+import click
+
+from shardq.cli.numbers import Whole
+from shardq.cli.options import Given, pass_given, reporting
+from shardq.cli.output import complain, counted, say, set_up_logging, tell
+from shardq.cli.processes import MAX_PROCESSES, child
+from shardq.cli.signals import Shutdown
+from shardq.cli.work.reloading import CHANGED, serve_until_changed
+from shardq.cli.work.serving import serve
+from shardq.cli.work.target import Target, engine_behind
+from shardq.errors import BadInput
+from shardq.worker import AsyncWorker, Worker
+from shardq.worker.base import plan_of
+from shardq.worker.supervisor import ProcessSupervisor
+
+MAX_CONCURRENCY = 100_000
+
+
+@click.command(
+    short_help="Run a worker of your module, until Ctrl-C.",
+    epilog="""\b
+example:
+  shardq work shopapp:worker                    (a worker of shopapp.py)
+  shardq work shopapp:engine --concurrency 32   (the tasks of an engine)
+  shardq work shop.jobs:make_worker             (a function that returns one)
+  shardq work shopapp:worker --processes 4 --topics mail,invoice
+  shardq work shopapp:worker --reload           (while you write it)
+\b
+exit codes:
+  0         a signal came, and what ran was finished, or given back after its grace
+  1         the module failed, or the servers can't be reached
+  2         there is no such worker; nothing was done
+  130, 143  a second Ctrl-C or SIGTERM: what ran was given back at once""",
+)
+@click.argument("target", metavar="MODULE:WORKER")
+@click.option(
+    "--processes",
+    type=Whole(1, MAX_PROCESSES),
+    metavar="N",
+    help="Run handlers in so many processes; one that dies is started again. Default: the worker's own, or 1.",
+)
+@click.option(
+    "--concurrency",
+    type=Whole(1, MAX_CONCURRENCY),
+    metavar="N",
+    help="Run so many handlers at once in each process. Default: the worker's own.",
+)
+@click.option(
+    "--topics",
+    metavar="TOPIC,...",
+    help="Serve only these topics of the worker, the first ones first; '' is the default topic. Default: all.",
+)
+@click.option("--reload", is_flag=True, help="Start again when a .py file of the program is saved: for development.")
+@reporting
+@pass_given
+def work(
+    given: Given, target: str, processes: int | None, concurrency: int | None, topics: str | None, reload: bool
+) -> int:
+    """Import MODULE, from the current directory too, and run its WORKER until Ctrl-C or SIGTERM.
+
+    WORKER is a worker, an engine whose declared tasks are served, or a function without arguments that returns one.
+    The module says which server it uses: its engine has a URL, or takes $SHARDQ_URL. Due tasks are moved by
+    `shardq run`, or by a process that called engine.start().
+
+    The first signal has it claim no more, and finish what runs within the worker's grace; a second one ends it at once.
+    """
+    if given.url is not None or given.name is not None:
+        raise BadInput("work takes no --url and no --name: the engine of the module has its own; set $SHARDQ_URL")
+    if reload and processes is not None and processes > 1:
+        raise BadInput("--reload runs one process; leave out --processes")
+    set_up_logging(verbose=given.verbose)
+    wanted = Target.parsed(target)
+    load = partial(wanted.load, topics=topics.split(",") if topics is not None else None, concurrency=concurrency)
+    with Shutdown() as shutdown:
+        if reload:
+            wanted.look()
+            supervisor = ProcessSupervisor(1, again=CHANGED)
+            loaded = partial(_say, given, processes=1)
+            life = partial(serve_until_changed, load, shutdown.stop, shutdown.hurry, loaded=loaded)
+            grace = math.inf  # the child knows the worker's
+            supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=grace)
+        else:
+            _serve(given, load(), processes, shutdown)
+    if not given.json:
+        complain("stopped")
+    return shutdown.code
+
+
+def _serve(given: Given, worker: Worker | AsyncWorker, processes: int | None, shutdown: Shutdown) -> None:
+    if isinstance(worker, Worker):
+        processes = processes or worker.processes
+        worker.processes = 1  # in each of them
+    count = processes or 1
+    _say(given, worker, processes=count)
+    life = partial(serve, worker, shutdown.stop, shutdown.hurry)
+    if count == 1:
+        life()
+    else:
+        supervisor = ProcessSupervisor(count)
+        supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=worker.grace)
+
+
+def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int) -> None:
+    """Tells what is served, and where."""
+    engine, topics = engine_behind(worker), list(plan_of(worker).handlers)
+    with suppress(OSError):  # it works, even if nobody can read it
+        if given.json:
+            served = {"name": engine.name, "url": engine.options.safe_url, "topics": topics}
+            tell(served | {"concurrency": worker.concurrency, "processes": processes})
+            return
+        where = "" if processes == 1 else f" in each of {processes} processes"
+        names = ", ".join(topic or "the default topic" for topic in topics)
+        say(
+            f"serving {names} of {engine.name!r} at {engine.options.safe_url}: "
+            f"{counted(worker.concurrency, 'handler')} at once{where}; Ctrl-C ends it"
+        )
