@@ -1,4 +1,4 @@
-"""run: the command that runs pollers in the foreground, until SIGINT or SIGTERM."""
+"""run: the command that runs pollers in the foreground, until SIGINT or SIGTERM, in this process or in several."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import click
+import msgspec
 
+from shardq import operation
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, lateness_shown, say, tell
+from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, POLLER, ShardView
-from shardq.cli.signals import Ending
+from shardq.cli.signals import Ending, Shutdown
+from shardq.dispatcher.membership import dispatchers
 from shardq.drivers import descriptors
+from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Stats
+from shardq.engine.connections import connected
 from shardq.errors import ShardqError
+from shardq.layout.keys import control_keys
 from shardq.layout.slots import MAX_SHARDS
+from shardq.worker.supervisor import ProcessSupervisor
 
 LIVE_S = 1.0
 """Between two looks on a terminal; each asks every shard once."""
@@ -33,13 +42,21 @@ PLAIN_S = 10.0
 example:
   shardq run
   shardq run --name orders --shards 32     (a new name; else the stored number counts)
+  shardq run --processes 2                 (the pollers share no interpreter then)
   shardq run --quiet &""",
 )
 @click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="The shards of a new name. Default: 16.")
+@click.option(
+    "--processes",
+    type=Whole(1, MAX_PROCESSES),
+    default=1,
+    metavar="N",
+    help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but warnings.")
 @shared
 @pass_given
-def run(given: Given, shards: int | None, quiet: bool) -> None:
+def run(given: Given, shards: int | None, processes: int, quiet: bool) -> int:
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 
     Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
@@ -47,40 +64,82 @@ def run(given: Given, shards: int | None, quiet: bool) -> None:
     descriptors.more()
     with ExitStack() as stack:
         engine = stack.enter_context(opened(given, create=True, shards=shards))
-        ending = stack.enter_context(Ending())
-        engine.start()
-        if quiet:
-            ending.wait()
-            return
-        looker = _Looker(engine, *_reporter(given, engine, stack))
-        looker.start()
-        ending.wait()
-        looker.stop()
-    if not given.json:
+        look = engine.stats if processes == 1 else _look_at_all(engine, stack.enter_context(connected(engine.options)))
+        looker = None if quiet else _Looker(engine, look, *_reporter(given, engine, stack, processes))
+        run_pollers = _poll if processes == 1 else partial(_supervise, given, processes)
+        code = run_pollers(engine, looker)
+    if not given.json and not quiet:
         complain("stopped")
+    return code
+
+
+def _poll(engine: Engine, looker: _Looker | None) -> int:
+    with Ending() as ending:
+        engine.start()
+        if looker is not None:
+            looker.start()
+        ending.wait()
+        if looker is not None:
+            looker.stop()
+    return 0
+
+
+def _supervise(given: Given, processes: int, engine: Engine, looker: _Looker | None) -> int:
+    """Runs the pollers in children, and none here; their heartbeats share the shards among them."""
+    with Shutdown() as shutdown:
+
+        def life() -> None:
+            engine.start()  # it is like one that was never opened: this is the child of a fork
+            shutdown.stop.wait()
+            engine.close()
+
+        supervisor = ProcessSupervisor(processes, what="dispatcher")
+        if looker is not None:
+            looker.start()
+        supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=0)
+        if looker is not None:
+            looker.stop()
+        return shutdown.code
+
+
+def _look_at_all(engine: Engine, driver: Driver) -> Callable[[], Stats]:
+    """Returns what looks at the engine from outside its dispatchers, and names them."""
+
+    def look() -> Stats:
+        members = operation.run(driver, dispatchers(control_keys(engine.name)))
+        return msgspec.structs.replace(engine.stats(), dispatchers=tuple(members))
+
+    return look
 
 
 Report = Callable[[Stats | None, str], None]
 """Shows the newest stats, or the error that kept them away."""
 
 
-def _reporter(given: Given, engine: Engine, stack: ExitStack) -> tuple[Report, float]:
+def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) -> tuple[Report, float]:
     if given.json:
         return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
     with suppress(OSError):  # the pollers run, even if nobody can read it
-        say(f"serving {engine.name!r}: {engine.topology.shards} shards at {engine.options.safe_url}; Ctrl-C ends it")
-    view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *LATENESS, POLLER))
-    return lambda seen, trouble: view.show(seen, trouble or _said(seen)), LIVE_S if sys.stdout.isatty() else PLAIN_S
+        within = "" if processes == 1 else f" in {processes} processes"
+        where = f"{engine.topology.shards} shards at {engine.options.safe_url}"
+        say(f"serving {engine.name!r}{within}: {where}; Ctrl-C ends it")
+    own = (*LATENESS, POLLER) if processes == 1 else ()  # what only a process knows that polls
+    view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *own))
+    every_s = LIVE_S if sys.stdout.isatty() else PLAIN_S
+    return lambda seen, trouble: view.show(seen, trouble or _said(seen, processes)), every_s
 
 
-def _said(seen: Stats | None) -> str:
+def _said(seen: Stats | None, processes: int) -> str:
     """The problems, or how many shards this process serves if there are none."""
     if seen is None:
         return ""
+    if seen.problems:
+        return "; ".join(seen.problems)
+    dispatchers = counted(len(seen.dispatchers), "dispatcher")
+    if processes > 1:
+        return f"polling in {processes} processes, {dispatchers} in all"
     ours = sum(shard.poller != "elsewhere" for shard in seen.shards)
-    return "; ".join(seen.problems) or (
-        f"polling {ours} of {len(seen.shards)} shards, {counted(len(seen.dispatchers), 'dispatcher')} in all"
-    )
+    return f"polling {ours} of {len(seen.shards)} shards, {dispatchers} in all"
 
 
 def _shown(seen: Stats) -> dict[str, object]:
@@ -104,8 +163,9 @@ def _shown(seen: Stats) -> dict[str, object]:
 class _Looker:
     """Asks for stats in a thread of its own: the main one stays free for signals."""
 
-    def __init__(self, engine: Engine, report: Report, every_s: float) -> None:
+    def __init__(self, engine: Engine, look: Callable[[], Stats], report: Report, every_s: float) -> None:
         self._engine = engine
+        self._look = look
         self._report = report
         self._every_s = every_s
         self._ending = threading.Event()
@@ -123,7 +183,7 @@ class _Looker:
     def _run(self) -> None:
         while True:
             try:
-                seen, trouble = self._engine.stats(), ""
+                seen, trouble = self._look(), ""
             except ShardqError as exc:
                 seen, trouble = None, str(exc)
             if self._ending.is_set():

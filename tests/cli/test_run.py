@@ -8,14 +8,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from cluster.server import Server
-from shardq import Engine
+from shardq import Engine, Task
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.states import claim, state_of
 from tests.support.waiting import wait_until
+from tests.support.workers import SOON_S, gone
 
 PROMPT_S = 6.0
 """To end takes less than a second, on a machine that is not busy. What was not woken would go on for ten, or more."""
@@ -87,6 +89,34 @@ def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
     other.send_signal(signal.SIGINT)
     _, err = other.communicate(timeout=LONGEST_S)
     assert "has 3 shards, not the 5 asked for" in err
+
+
+def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
+    """They share the shards; one that is killed is replaced, and all end with the command, also when that is killed."""
+    process = shardq.start("run", "--processes", "2")
+    told = lines(process)
+    assert next(told).startswith(f"serving '{engine.name}' in 2 processes: {SHARDS} shards at redis")
+    assert any("polling in 2 processes, 2 dispatchers in all" in line for line in told)
+    first = psutil.Process(process.pid).children()
+    assert len(first) == 2
+    victim = first[0].pid
+    first[0].kill()
+
+    def others() -> list[psutil.Process]:
+        return [each for each in psutil.Process(process.pid).children() if each.pid != victim and not gone(each)]
+
+    wait_until(lambda: len(others()) == 2, "another has begun", timeout=SOON_S)
+    ids = engine.push_many([Task("x", delay=0.1) for _ in range(50)])
+    wait_until(lambda: {state_of(engine, id) for id in ids} == {"ready"}, "all are dispatched", timeout=SOON_S)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 0
+    assert f"dispatcher process {victim} has ended by SIGKILL" in err
+    assert err.endswith("stopped\n")
+    process = shardq.start("run", "--processes", "2", "--quiet")
+    ours = wait_until(lambda: psutil.Process(process.pid).children(), "it has children", timeout=SOON_S)
+    process.kill()
+    wait_until(lambda: all(gone(child) for child in ours), "they have ended", timeout=SOON_S)
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
