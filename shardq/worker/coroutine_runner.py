@@ -1,4 +1,9 @@
-"""Runs handlers that are coroutine functions on an event loop: the caller's, or one of our own in a thread."""
+"""Runs handlers that are coroutine functions on an event loop: the caller's, or one of our own in a thread.
+
+A task of asyncio, a *runner task*, takes one job after the other as long as their handlers return without giving
+control to the loop: a task for each would cost more than the rest of a job's way through the worker. A handler that
+waits for something has the rest of its task for itself, and others begin in new ones.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,11 @@ import contextvars
 import logging
 import threading
 import time
+import types
 from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any
 
 from shardq import forks
 from shardq.threads import ended
@@ -24,6 +33,9 @@ BLOCKED_TICKS = 20
 """Ticks without an answer of the loop, a second's worth, after which it counts as blocked. Ticks and not time: when the
 whole process stood still, the loop did, too, and deserves to be asked again.
 """
+
+TURN_S = 0.001
+"""Handlers that wait for nothing keep the loop from its other callbacks for so long, all runner tasks together."""
 
 
 class CoroutineRunner:
@@ -46,9 +58,13 @@ class CoroutineRunner:
         self._thread: threading.Thread | None = None
         self._ending = False
         self._inbox: deque[Job] = deque()
+        self._places: set[asyncio.Task[None]] = set()
+        """The runner tasks, strays apart. Kept here, because a loop does not keep its tasks."""
+        self._fresh: set[asyncio.Task[None]] = set()
+        """Those of them that have not begun yet."""
         self._tasks: dict[Job, asyncio.Task[None]] = {}
+        """The runner tasks of the jobs that run."""
         self._stray_tasks: dict[Job, asyncio.Task[None]] = {}
-        """Kept here, because a loop does not keep its tasks."""
         self._asked_at: float | None = None
         """The time at which the loop was asked for a sign of life that it still owes."""
         self._ticks = 0
@@ -69,7 +85,7 @@ class CoroutineRunner:
     @property
     def idle(self) -> bool:
         """True when every coroutine has ended, strays apart."""
-        return not self._tasks
+        return not self._places
 
     # ---- a loop that is blocked
 
@@ -160,18 +176,43 @@ class CoroutineRunner:
 
     def _fill(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._inbox and len(self._tasks) < self._concurrency:
-            job = self._inbox.popleft()
-            # In an empty context of its own, as functions have.
-            task = contextvars.Context().run(loop.create_task, self._do(job))
-            self._tasks[job] = task
-            task.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]  # a default
+        for _ in range(min(len(self._inbox) - len(self._fresh), self._concurrency - len(self._places))):
+            task = loop.create_task(self._run())
+            self._fresh.add(task)
+            self._places.add(task)
+            task.add_done_callback(self._left)
 
-    def _ended(self, job: Job) -> None:
-        if self._tasks.pop(job, None) is None:
-            del self._stray_tasks[job]
-            self._strays.discard(job)
+    def _left(self, task: asyncio.Task[None]) -> None:
+        """A runner task has ended: its place is free, unless others had it already."""
+        self._fresh.discard(task)
+        self._places.discard(task)
         self._fill()
+
+    async def _run(self) -> None:
+        """Takes one job after the other, until one waits for something."""
+        task = asyncio.current_task()
+        assert task is not None, "it is a task's own coroutine"
+        self._fresh.discard(task)
+        turn_s = TURN_S / self._concurrency
+        ends = time.monotonic() + turn_s
+        while self._inbox:
+            job = self._inbox.popleft()
+            if job.stage == "done":
+                continue
+            self._tasks[job] = task
+            try:
+                # In an empty context of its own, as functions have.
+                waited = await _stepped(self._do(job), contextvars.Context())
+            finally:
+                if self._tasks.pop(job, None) is None:
+                    del self._stray_tasks[job]
+                    self._strays.discard(job)
+            if waited or task.cancelling():
+                # What a handler notes about its task is not for the next one.
+                return
+            if time.monotonic() >= ends:
+                await asyncio.sleep(0)
+                ends = time.monotonic() + turn_s
 
     def _cancel(self, jobs: list[Job], unwind_s: float) -> None:
         for job in jobs:
@@ -182,6 +223,7 @@ class CoroutineRunner:
     def _give_up(self, job: Job) -> None:
         if (task := self._tasks.pop(job, None)) is not None:
             self._stray_tasks[job] = task
+            self._places.discard(task)
             self._strays.add(job)
             self._strays.say(job)
             self._fill()
@@ -202,3 +244,20 @@ class CoroutineRunner:
         if job.stage == "done" and isinstance(failure, asyncio.CancelledError):
             return  # Cancelled by us: the reason was logged when the task was settled.
         conclude(self._in_flight, self._hooks, job, failure)
+
+
+@types.coroutine
+def _stepped(work: Coroutine[Any, Any, None], context: contextvars.Context) -> Generator[Any, Any, bool]:
+    """Awaits ``work`` in a context. Returns True if it has waited for something."""
+    waited = False
+    step: Callable[[], Any] = partial(work.send, None)
+    while True:
+        try:
+            awaited = context.run(step)
+        except StopIteration:
+            return waited
+        waited = True
+        try:
+            step = partial(work.send, (yield awaited))
+        except BaseException as exc:  # noqa: BLE001  a cancellation, for one: it is the handler's
+            step = partial(work.throw, exc)
