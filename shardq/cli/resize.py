@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import click
 
 from shardq.cli.engine_view import NOBODY, EngineView, resharding_column
-from shardq.cli.forecast import Forecast
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
+from shardq.cli.resize_preview import ResizePreview
 from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, ShardView
 from shardq.drivers.sync import Driver
@@ -104,7 +104,7 @@ def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_ru
     with opened(given) as engine, connected(engine.options) as driver:
         if dry_run:
             check_resize(engine.topology, shards, rate, verb)
-            Forecast.of(engine, driver, shards).show(given, rate=rate)
+            ResizePreview.of(engine, driver, shards).show(given, rate=rate)
             return
         watcher = _Watcher(engine, driver, shards)
         change = {"resize": engine.resize, "expand": engine.expand, "shrink": engine.shrink}[verb]

@@ -29,7 +29,7 @@ class NodeFlow:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class ResizePreview:
     present: int
     preview: Preview
     nodes: list[NodeFlow]
@@ -37,7 +37,7 @@ class Forecast:
     """Tasks and bytes that would go to another node."""
 
     @classmethod
-    def of(cls, engine: Engine, driver: Driver, shards: int) -> Forecast:
+    def of(cls, engine: Engine, driver: Driver, shards: int) -> ResizePreview:
         preview = engine.preview(shards)
         leaving, coming = Counter[str](), Counter[str]()
         leaving_bytes, coming_bytes = Counter[str](), Counter[str]()
