@@ -77,6 +77,16 @@ class Lateness(msgspec.Struct, frozen=True):
             early += part.early
         return cls(tuple(counts), early)
 
+    def since(self, earlier: Lateness) -> Lateness:
+        """The lateness of the tasks that have come since an earlier look at the same histogram.
+
+        >>> Lateness(counts=(5, 3)).since(Lateness(counts=(5, 1)))
+        Lateness(counts=(0, 2), early=0)
+        """
+        before = (*earlier.counts, *(0,) * len(self.counts))
+        counts = tuple(now - then for now, then in zip(self.counts, before, strict=False))
+        return Lateness(counts, self.early - earlier.early)
+
 
 class TopicLateness:
     """Records the lateness of tasks by topic, for ``MOST_TOPICS`` topics; later ones count together. Thread-safe."""

@@ -53,3 +53,14 @@ def test_what_is_early_is_counted() -> None:
 
 def test_beyond_the_longest_is_the_longest() -> None:
     assert noted([1 << 60]).max_ms == (1 << 36) - 1
+
+
+def test_what_came_since_an_earlier_look() -> None:
+    recorder = LatenessRecorder()
+    recorder.note(3, oldest_ms=5, newest_ms=0)
+    before = recorder.snapshot()
+    recorder.note(2, oldest_ms=40, newest_ms=0)
+    since = recorder.snapshot().since(before)
+    assert (since.count, since.p50_ms) == (2, 43)
+    assert recorder.snapshot().since(Lateness()).count == 5
+    assert before.since(before).count == 0

@@ -82,8 +82,8 @@ class _Loop:
 
     def _wait(self, ending: Ending, keyboard: Keyboard) -> None:
         """Waits for news, and takes it in."""
-        heard, _, _ = select.select([ending, keyboard, self._ears], [], [], REDRAW_S)
-        if keyboard in heard:
+        heard, _, _ = select.select([ending.fileno(), keyboard.fileno(), self._ears], [], [], REDRAW_S)
+        if keyboard.fileno() in heard:
             keys = keyboard.read()
             if keys is None:
                 self._state.ended = True
