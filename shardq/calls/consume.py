@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,9 +27,9 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     """
 
     id: str
-    failures: int
-    lapses: int
     record: bytes
+    failures: int = 0
+    lapses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,11 @@ def _flat(shares: Mapping[str, int], limits: Mapping[str, int]) -> list[Word]:
 
 
 def _claim(answer: list[Any]) -> Claim:
-    left, crowds, dropped, items = body(answer)
-    tasks = list(map(Claimed, map(bytes.decode, items[0::4]), items[1::4], items[2::4], items[3::4]))
+    left, crowds, dropped, ids, records, pasts = body(answer)
+    tasks = list(map(Claimed, ids.decode().split("\n"), records))
+    for position, failures, lapses in zip(pasts[0::3], pasts[1::3], pasts[2::3], strict=True):
+        task = tasks[position - 1]
+        tasks[position - 1] = Claimed(task.id, task.record, failures, lapses)
     return Claim(tasks, left, crowds, dropped)
 
 
@@ -150,9 +154,14 @@ def settle(
     now_us: str = "",
 ) -> Call[Mapping[str, SettleStatus]]:
     """Returns statuses by id. Ids without a status were done as asked."""
-    words: list[Word] = [epoch, now_us, keys.bell, len(acks)]
+    # Those of one claim have one token.
+    by_token: dict[str, list[str]] = defaultdict(list)
     for ack in acks:
-        words += (ack.id, ack.token)
+        by_token[ack.token].append(ack.id)
+    ids = [id for group in by_token.values() for id in group]
+    words: list[Word] = [epoch, now_us, keys.bell, len(ids), len(by_token), *ids]
+    for token, group in by_token.items():
+        words += (token, len(group))
     for other in others:
         match other:
             case SettleRetry():
@@ -161,7 +170,7 @@ def settle(
                 words += ("bury", other.id, other.token, 0, other.reason, 0)
             case SettleGiveBack():
                 words += ("back", other.id, other.token, 0, "", 0)
-    ids = [*(ack.id for ack in acks), *(other.id for other in others)]
+    ids += [other.id for other in others]
 
     def again() -> Call[Mapping[str, SettleStatus]]:
         # The send whose answer was lost may have done it: "not held under this token" then means done.

@@ -19,18 +19,19 @@
 -- ARGV 8 the caller's process, to be woken for each list left empty, or '' when it does not wait
 -- ARGV 9.. for each list: its topic, how many of it at most, attempts allowed to a task that brings no limit of its own
 --         ('': the dispatcher says)
--- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, {id, failures, lapses,
---         record, …}} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, the ids with a line
+--         feed between them, {record, …}, {position, failures, lapses, …} only for tasks (from 1) that have either} |
+--         {'stale', epoch} | {'missing'}
 -- ATOMIC a task is in the answer and leased, or still in its list
 -- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
 --         dropped and do not count as given: the entries behind them are looked at. If some were dropped and none
 --         given, call again at once
 local max, token = tonumber(ARGV[4]), ARGV[6]
 local lease_ms, steady_ms = tonumber(ARGV[5]), steady(now_ms, meta[3], meta[4])
-local deadline = steady_ms + lease_ms
-local haunted
-local items, met, odd, reasons = {}, {}, {}, {}
-local members, entries, taken_of, drained, back = {}, {}, {}, {}, {}
+local haunted, held, known_leases
+local ids_given, records_given, entries, pasts = {}, {}, {}, {}
+local met, odd, reasons = {}, {}, {}
+local taken_of, drained, given_of = {}, {}, {}
 local given, looked, read, bytes = 0, 0, 0, 0
 local lists = (#ARGV - 8) / 3
 for list = 8, 7 + lists do
@@ -45,54 +46,48 @@ for list = 8, 7 + lists do
       ids, at = redis.call('LRANGE', KEYS[list], taken, taken + count - 1), 0
       ended = #ids < count
       if #ids == 0 then break end
-      if haunted == nil then haunted = redis.call('HLEN', KEYS[5]) > 0 end
+      if haunted == nil then
+        haunted = redis.call('HLEN', KEYS[5]) > 0
+        held, known_leases = redis.call('ZCARD', KEYS[3]), redis.call('HLEN', KEYS[4])
+      end
       stale = haunted and marked(ids, redis.call('HMGET', KEYS[5], unpack(ids))) or {}
     end
-    local chunk, last, most = {}, at, next_chunk(1048576 - bytes, read, bytes)
-    while last < #ids and #chunk < most do
-      last = last + 1
-      if not stale[last] then chunk[#chunk + 1] = ids[last] end
-    end
-    local records = #chunk > 0 and redis.call('HMGET', KEYS[2], unpack(chunk))
-    local leases = #chunk > 0 and redis.call('HMGET', KEYS[4], unpack(chunk))
-    local i = 0
+    local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, read, bytes))
+    local records = redis.call('HMGET', KEYS[2], unpack(ids, at + 1, last))
+    -- each leased task has an entry: if there are no more than these, no ready task has one
+    local leases = known_leases > held and redis.call('HMGET', KEYS[4], unpack(ids, at + 1, last)) or {}
     while at < last and wanted > 0 and bytes < 1048576 do
-      at, taken, looked = at + 1, taken + 1, looked + 1
-      local id, record = ids[at], nil
+      at = at + 1
+      local id, record, lease = ids[at], records[at - before], leases[at - before]
+      if record then bytes = bytes + #record end
       if stale[at] then
         passed[id] = (passed[id] or 0) + 1
-      else
-        i, read = i + 1, read + 1
-        record = records[i]
-      end
-      if record and not met[id] then
+      elseif record and not met[id] then
         met[id] = true
-        bytes = bytes + #record
         local known, head = parts_of(record)
         if known and head and head.x and tonumber(head.x) <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
         elseif known then
-          local failures, lapses, entry = 0, 0, first_lease
-          if leases[i] or (head and head.m) then
-            failures, lapses = lease_of(leases[i])
-            entry = lease_entry(failures, lapses, head and head.m or allowed, token)
-          end
+          local entry = first_lease
           given, wanted = given + 1, wanted - 1
-          local place = given * 4
-          items[place - 3], items[place - 2], items[place - 1], items[place] = id, failures, lapses, record
-          members[given * 2 - 1], members[given * 2] = deadline, id
-          entries[given * 2 - 1], entries[given * 2] = id, entry
-          back[given * 2 - 1], back[given * 2] = KEYS[list], id
+          if lease or (head and head.m) then
+            local failures, lapses = lease_of(lease)
+            entry = lease_entry(failures, lapses, head and head.m or allowed, token)
+            if failures + lapses > 0 then
+              local place = #pasts
+              pasts[place + 1], pasts[place + 2], pasts[place + 3] = given, failures, lapses
+            end
+          end
+          ids_given[given], records_given[given], entries[given] = id, record, entry
         else
           odd[#odd + 1], reasons[#reasons + 1] = id, 'format'
         end
       end
     end
+    looked, taken, read = looked + at - before, taken + at - before, read + at - before
   end
-  taken_of[list], drained[list] = taken, ended and at == #ids
+  taken_of[list], drained[list], given_of[list] = taken, ended and at == #ids, given
 end
-local held, known_leases
-if given > 0 then held, known_leases = redis.call('ZCARD', KEYS[3]), redis.call('HLEN', KEYS[4]) end
 -- what is dropped is noted in dead and ghost before it leaves its list: if that is refused, the next call meets it again
 if #odd > 0 or next(passed) then
   -- a key of the wrong type fails here, before anything is written
@@ -111,20 +106,27 @@ for list = 8, 7 + lists do
 end
 if given > 0 then
   -- after the removal, so that a server without memory still hands out; refused all the same: put everything back
+  local words, deadline = {}, string.format('%.0f', steady_ms + lease_ms)
+  for i = 1, given do words[i * 2 - 1], words[i * 2] = deadline, ids_given[i] end
   local widen, widen_leases = roomy(held, 128, given), roomy(known_leases, 512, given)
   if widen then redis.pcall('ZADD', KEYS[3], deadline, FILLER) end
-  local failure = redis.pcall('ZADD', KEYS[3], unpack(members))
+  local failure = redis.pcall('ZADD', KEYS[3], unpack(words))
   if widen then redis.pcall('ZREM', KEYS[3], FILLER) end
   if type(failure) ~= 'table' then
+    -- the ids stay where they are, each with its entry behind it
+    for i = 1, given do words[i * 2 + 1] = entries[i] end
     if widen_leases then redis.pcall('HSET', KEYS[4], '', FILLER) end
-    failure = redis.pcall('HSET', KEYS[4], unpack(entries))
+    failure = redis.pcall('HSET', KEYS[4], unpack(words, 2, given * 2 + 1))
     if widen_leases then redis.pcall('HDEL', KEYS[4], '') end
     if type(failure) == 'table' then
-      for i = 1, given do redis.call('ZREM', KEYS[3], members[i * 2]) end
+      for i = 1, given do redis.call('ZREM', KEYS[3], ids_given[i]) end
     end
   end
   if type(failure) == 'table' then
-    for i = given, 1, -1 do redis.call('LPUSH', back[i * 2 - 1], back[i * 2]) end
+    for list = 8, 7 + lists do
+      local first, last = (given_of[list - 1] or 0) + 1, given_of[list]
+      for i = last, first, -1 do redis.call('LPUSH', KEYS[list], ids_given[i]) end
+    end
     return failure
   end
 end
@@ -145,4 +147,4 @@ for i = 1, lists do
   crowds[i] = type(crowd) == 'number' and crowd or 0
 end
 if given > 0 and lease_ms <= STEP_MS then rouse(now_ms + lease_ms) end
-return {'ok', lengths, crowds, looked - given, items}
+return {'ok', lengths, crowds, looked - given, table.concat(ids_given, '\n'), records_given, pasts}

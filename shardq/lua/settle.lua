@@ -11,8 +11,9 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 a: how many acks follow, at most 1,000
--- ARGV 5.. a times: id, token; then for each other: retry | bury | back, id, token, delay in ms, reason, attempts allowed
---         to a task that brings no limit of its own
+-- ARGV 5 t: under how many tokens they are
+-- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then for each other:
+--         retry | bury | back, id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
 --         (a retry that had no attempt left) | {'stale', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
@@ -29,29 +30,31 @@ local function verdict(position, entry, token)
   answers[#answers + 1] = (token ~= '' and present == '~' .. token) and 'replaced' or 'lost'
   return false
 end
-local acks = tonumber(ARGV[4])
+local acks, tokens = tonumber(ARGV[4]), tonumber(ARGV[5])
 if acks > 0 then
-  local ids, good = {}, {}
-  for i = 1, acks do ids[i] = ARGV[3 + i * 2] end
+  local ids, good, at = { unpack(ARGV, 6, 5 + acks) }, 0, 0
   local entries = redis.call('HMGET', KEYS[4], unpack(ids))
-  local last, known
-  for i = 1, acks do
-    local entry, token = entries[i], ARGV[4 + i * 2]
-    -- most are of one claim, and their entries alike
-    if (entry and entry == known and token == last) or verdict(i, entry, token) then
-      good[#good + 1] = ids[i]
-      last, known = token, entry
+  for i = 6 + acks, 4 + acks + tokens * 2, 2 do
+    local token, known = ARGV[i], nil
+    for position = at + 1, at + tonumber(ARGV[i + 1]) do
+      local entry = entries[position]
+      -- most entries of one claim are alike
+      if (entry and entry == known) or verdict(position, entry, token) then
+        good, known = good + 1, entry
+        ids[good] = ids[position]
+      end
     end
+    at = at + tonumber(ARGV[i + 1])
   end
-  if #good > 0 then
+  if good > 0 then
     -- the record first: what is left of the task, should a later command be refused, is dropped at its next claim
-    redis.call('HDEL', KEYS[2], unpack(good))
-    redis.call('HDEL', KEYS[4], unpack(good))
-    redis.call('ZREM', KEYS[3], unpack(good))
+    redis.call('HDEL', KEYS[2], unpack(ids, 1, good))
+    redis.call('HDEL', KEYS[4], unpack(ids, 1, good))
+    redis.call('ZREM', KEYS[3], unpack(ids, 1, good))
   end
 end
 local position, first = acks, math.huge
-for i = 5 + acks * 2, #ARGV, 6 do
+for i = 6 + acks + tokens * 2, #ARGV, 6 do
   local verb, id, token, delay_ms, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   position = position + 1
   local good, failures, lapses, limit = verdict(position, redis.call('HGET', KEYS[4], id), token)

@@ -233,7 +233,7 @@ def _score(keys: ShardKeys, key: str, rank: int) -> Command[int | None]:
 
 def _only_acks(call: Call[Any]) -> bool:
     """True for a settle that schedules nothing again."""
-    return call.script.name == "settle" and len(call.words) == 4 + 2 * int(call.words[3])
+    return call.script.name == "settle" and len(call.words) == 5 + int(call.words[3]) + 2 * int(call.words[4])
 
 
 class StampingRouter(NodeRouter):

@@ -107,7 +107,7 @@ def touched(whole: str, what: str) -> set[int]:
         for variable, first in re.findall(r"\bfor (\w+) = ([^,]+),", line):
             firsts[variable] = _value(first, firsts)
         numbers |= {_value(index, firsts) for index in re.findall(rf"\b{what}\[([^\]]+)\]", line)}
-        numbers |= {int(first) for first in re.findall(rf"unpack\({what}, (\d+)\)", line)}
+        numbers |= {int(first) for first in re.findall(rf"unpack\({what}, (\d+)[,)]", line)}
     return numbers
 
 

@@ -34,7 +34,7 @@ def claim(
 
 
 def task(id: str, record: str, failures: int = 0, lapses: int = 0) -> Claimed:
-    return Claimed(id, failures, lapses, record.encode("utf-8", "surrogateescape"))
+    return Claimed(id, record.encode("utf-8", "surrogateescape"), failures, lapses)
 
 
 def expiring(ms: int) -> str:
@@ -259,7 +259,9 @@ def test_claim(
 def test_the_bare_answer(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}, "lease": {"a": "1:2::"}})
     answer = shard.ask(claim(keys, {"": 1}))
-    assert (answer[0], answer[1], answer[-1]) == ("ok", [1], ["a", 1, 2, A])
+    assert answer == ["ok", [1], [0], 0, "a", [A], [1, 1, 2]]
+    assert shard.ask(claim(keys, {"": 1}, token="new")) == ["ok", [0], [0], 0, "b", [B], []]
+    assert shard.ask(claim(keys, {"": 1}, token="newer")) == ["ok", [0], [0], 0, "", [], []]
 
 
 def test_twice_gives_what_is_next_and_then_nothing(shard: Shard, keys: ShardKeys) -> None:

@@ -121,7 +121,7 @@ def removes(call: Call[Any]) -> set[str]:
     match call.script.name, call.words:
         case "cancel", [*_, str(id)]:
             return {id}
-        case "settle", [_, _, _, 1, str(id), _]:
+        case "settle", [_, _, _, 1, 1, str(id), _, _]:
             return {id}
         case "cancel_tag", [_, _, _, "tag", _]:
             return {"due", "later", "stale", "ready", "mail/ready", "dead"}

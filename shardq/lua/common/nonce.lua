@@ -2,7 +2,11 @@
 -- record.
 -- RETURNS the nonce, or nil
 local function nonce_of(record)
-  local known, head = parts_of(record)
+  local known, head, start = parts_of(record)
+  if known and not head and start == 12 then
+    local n1, n2, n3, n4 = string.byte(record, 8, 11)
+    return ((n1 * 256 + n2) * 256 + n3) * 256 + n4
+  end
   return known and head and type(head.n) == 'number' and head.n or nil
 end
 -- mark_of(nonce): the trace of a nonce in a dedup window, which outlives the record. A window ends at a whole ms; its
