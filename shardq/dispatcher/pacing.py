@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from shardq.calls.dispatch import MAX_BATCH, Dispatched
 
-FIRST_BATCH = 64
-"""The first batch is small; a backlog doubles it with every call."""
+LEAST_BATCH = 250
+"""The first batch, and the smallest: it holds a server for a quarter of a millisecond. A backlog doubles the batch with
+every call. Smaller ones help nobody: where trips are slow because the server is far away or the machine is busy, they
+would shrink to one task, and a backlog would only grow.
+"""
 
 SLOW_S = 0.005
 """A trip longer than this halves the batch, because other callers of the server wait behind it."""
@@ -36,14 +39,14 @@ LONGEST_BACKOFF_S = 2.0
 class BatchSizer:
     """The batch size of one poller, and its backoff after errors."""
 
-    limit: int = FIRST_BATCH
+    limit: int = LEAST_BATCH
     backoff_s: float = 0.0
 
     def moved(self, done: int, took_s: float) -> None:
         """Notes a dispatch that moved ``done`` tasks of at most ``limit``."""
         self.backoff_s = 0.0
         if took_s > SLOW_S:
-            self.limit = max(1, self.limit // 2)
+            self.limit = max(LEAST_BATCH, self.limit // 2)
         elif done >= self.limit:
             self.limit = min(MAX_BATCH, self.limit * 2)
 

@@ -1,4 +1,6 @@
-"""A poller sleeps exactly until the next task is due, less the time that its wake-up takes."""
+"""A poller sleeps exactly until the next task is due, less the time that its wake-up takes. Its batches are large while
+there is a backlog, and smaller while trips are slow.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.calls.dispatch import Dispatched
-from shardq.dispatcher.pacing import AWAKE_S, LONGEST_SLEEP_S, MOST_LEAD_US, UNSUBSCRIBED_SLEEP_S, Lead, sleep
+from shardq.calls.dispatch import MAX_BATCH, Dispatched
+from shardq.dispatcher.pacing import (
+    AWAKE_S,
+    LEAST_BATCH,
+    LONGEST_SLEEP_S,
+    MOST_LEAD_US,
+    SLOW_S,
+    UNSUBSCRIBED_SLEEP_S,
+    BatchSizer,
+    Lead,
+    sleep,
+)
 
 NOW_US = 1_800_000_000_000_000
 
@@ -64,3 +76,22 @@ def test_the_lead_is_never_below_nothing() -> None:
     for _ in range(10):
         lead.learn(-(10**9))
     assert lead.us == 0
+
+
+def test_batches_double_while_they_are_full() -> None:
+    sizer = BatchSizer()
+    sizer.moved(sizer.limit - 1, took_s=0.0)
+    assert sizer.limit == LEAST_BATCH
+    for _ in range(5):
+        sizer.moved(sizer.limit, took_s=SLOW_S / 2)
+    assert sizer.limit == MAX_BATCH
+
+
+def test_slow_trips_halve_the_batch_down_to_one_that_is_worth_its_trip() -> None:
+    sizer = BatchSizer(MAX_BATCH)
+    sizer.moved(MAX_BATCH, took_s=SLOW_S * 2)
+    assert sizer.limit == MAX_BATCH // 2
+    # the link or the machine is slow, not the batch
+    for _ in range(20):
+        sizer.moved(sizer.limit, took_s=SLOW_S * 2)
+    assert sizer.limit == LEAST_BATCH

@@ -41,6 +41,16 @@ def came_through(engine: Engine, ids: Sequence[str]) -> None:
 # ---- broken and slow connections
 
 
+def test_a_server_far_away_is_dispatched_in_large_batches(proxy: Proxy, name: str) -> None:
+    """Every trip is slow here, whatever it carries. Batches that shrink for that need two minutes and more."""
+    with Engine(proxy.url, name=name, shards=1, timeout=30.0) as engine:
+        engine.push_many([Task(n) for n in range(2000)])
+        proxy.delay_s = 0.06
+        engine.start()
+        wait_until(lambda: engine.stats().ready == 2000, "all are ready", timeout=30.0)
+        proxy.mend()
+
+
 def test_idle_connections_that_are_dropped(engines: Engines, proxy: Proxy, name: str) -> None:
     engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
     engine.start()

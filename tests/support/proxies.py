@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Collection
 from types import TracebackType
 from typing import Self
@@ -28,6 +29,8 @@ class Proxy:
         """After so many bytes more of answers each connection that gets one is reset."""
         self.passing = threading.Event()
         """Cleared, answers stay where they are."""
+        self.delay_s = 0.0
+        """Answers come later by this, as from far away."""
         self.passing.set()
 
     @property
@@ -64,6 +67,7 @@ class Proxy:
     def mend(self) -> None:
         """Ends all disturbances of connections."""
         self.cut_after = None
+        self.delay_s = 0.0
 
     def _accept(self) -> None:
         while True:
@@ -120,6 +124,7 @@ class _Pair:
         with contextlib.suppress(OSError):
             while data := self._server.recv(CHUNK):
                 self._proxy.passing.wait()
+                time.sleep(self._proxy.delay_s)
                 left = self._proxy.cut_after
                 if left is not None:
                     self._proxy.cut_after = max(0, left - len(data))
