@@ -10,6 +10,7 @@ import click
 
 from shardq.cli.acl import acl
 from shardq.cli.by_id import cancel, get, reschedule
+from shardq.cli.config import config
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.every import every
@@ -21,6 +22,7 @@ from shardq.cli.plan import plan
 from shardq.cli.push.command import push
 from shardq.cli.resize import expand, resize, shrink
 from shardq.cli.run import run
+from shardq.cli.settings import Settings
 from shardq.cli.shards import shards
 from shardq.cli.spool import spool
 from shardq.cli.stats import stats
@@ -29,6 +31,9 @@ from shardq.cli.topics import limit, pause, purge, resume, topics
 from shardq.cli.words import in_options
 from shardq.cli.work.command import work
 from shardq.errors import BadInput, ShardqError
+
+HELP = frozenset(("-h", "--help", "--version"))
+"""Is answered even where a setting is wrong."""
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -93,6 +98,7 @@ for command in (
     spool,
     plan,
     acl,
+    config,
 ):
     app.add_command(command)
 
@@ -102,7 +108,9 @@ def invoke() -> int:
     prepare()
     given = Given()
     try:
-        code = app.main(prog_name="shardq", standalone_mode=False, obj=given)
+        if not HELP.intersection(sys.argv):
+            given.settings = Settings.read(app.commands.values())
+        code = app.main(prog_name="shardq", standalone_mode=False, obj=given, default_map=given.settings.default_map)
         sys.stdout.flush()
     except click.ClickException as exc:
         try:

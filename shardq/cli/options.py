@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
 
-from shardq.engine.options import DEFAULT_NAME
+from shardq.cli.settings import Settings
+from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-NAME_ENVIRONMENT = "SHARDQ_NAME"
 
 
 @dataclass
@@ -21,14 +19,25 @@ class Given:
     """The values that the user gave, in either place."""
 
     url: str | None = None
-    """The URL of the command line; the engine itself looks into the environment."""
+    """The URL of the command line."""
     name: str | None = None
+    """The name of the command line."""
     json: bool = False
     verbose: bool = False
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def engine_url(self) -> str | None:
+        return self.url or self.settings.get("url")
 
     @property
     def engine_name(self) -> str:
-        return self.name or os.environ.get(NAME_ENVIRONMENT) or DEFAULT_NAME
+        return self.name or self.settings.get("name") or DEFAULT_NAME
+
+    @property
+    def new_shards(self) -> int:
+        """The shards of an engine that is new."""
+        return self.settings.get("shards") or DEFAULT_SHARDS
 
 
 pass_given = click.make_pass_decorator(Given, ensure=True)
@@ -77,5 +86,5 @@ def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
 shared = sharing(
     url="The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. "
     "Default: $SHARDQ_URL, else an embedded server of this user.",
-    name=f"The engine's name. Default: ${NAME_ENVIRONMENT}, else {DEFAULT_NAME}.",
+    name=f"The engine's name. Default: $SHARDQ_NAME, else {DEFAULT_NAME}.",
 )

@@ -17,6 +17,7 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, lateness_shown, say, tell
 from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.session import opened
+from shardq.cli.settings import Setting
 from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, POLLER, ShardView
 from shardq.cli.signals import Ending, Shutdown
 from shardq.dispatcher.membership import dispatchers
@@ -48,12 +49,13 @@ example:
 @click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="The shards of a new name. Default: 16.")
 @click.option(
     "--processes",
+    cls=Setting,
     type=Whole(1, MAX_PROCESSES),
     default=1,
     metavar="N",
     help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
 )
-@click.option("--quiet", is_flag=True, help="Print nothing but warnings.")
+@click.option("--quiet", cls=Setting, is_flag=True, help="Print nothing but warnings.")
 @shared
 @pass_given
 def run(given: Given, shards: int | None, processes: int, quiet: bool) -> int:

@@ -13,7 +13,6 @@ from shardq.cli.output import set_up_logging
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
-from shardq.engine.options import DEFAULT_SHARDS
 from shardq.errors import ShardqError
 from shardq.layout.keys import control_keys
 from shardq.layout.topology import Topology
@@ -27,7 +26,7 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
     """
     set_up_logging(verbose=given.verbose)
     name = given.engine_name
-    asked = Engine(given.url, name=name, shards=shards or DEFAULT_SHARDS, codec=codec)
+    asked = Engine(given.engine_url, name=name, codec=codec)
     settings, server = asked.options.enter()
     try:
         stored = _stored_shards(settings, name)
@@ -39,7 +38,7 @@ def opened(given: Given, *, create: bool = False, shards: int | None = None, cod
             )
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         url = f"embedded://{quote(os.fsencode(server.path))}" if server else asked.options.url
-        with Engine(url, name=name, shards=shards or stored or DEFAULT_SHARDS, codec=codec) as engine:
+        with Engine(url, name=name, shards=shards or stored or given.new_shards, codec=codec) as engine:
             yield engine
     finally:
         if server is not None:

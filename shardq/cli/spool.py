@@ -108,7 +108,7 @@ def replay(given: Given, path: Path) -> int:
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
         engine, shards = file.owner()
-        options = Engine(given.url, name=engine, shards=shards or DEFAULT_SHARDS).options
+        options = Engine(given.engine_url, name=engine, shards=shards or DEFAULT_SHARDS).options
         if options.is_embedded:
             raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
         lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)

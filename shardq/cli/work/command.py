@@ -7,11 +7,13 @@ from contextlib import suppress
 from functools import partial
 
 import click
+from click.core import ParameterSource
 
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, reporting
 from shardq.cli.output import complain, counted, say, set_up_logging, tell
 from shardq.cli.processes import MAX_PROCESSES, child
+from shardq.cli.settings import Setting
 from shardq.cli.signals import Shutdown
 from shardq.cli.work.reloading import CHANGED, serve_until_changed
 from shardq.cli.work.serving import serve
@@ -43,18 +45,21 @@ exit codes:
 @click.argument("target", metavar="MODULE:WORKER")
 @click.option(
     "--processes",
+    cls=Setting,
     type=Whole(1, MAX_PROCESSES),
     metavar="N",
     help="Run handlers in so many processes; one that dies is started again. Default: the worker's own, or 1.",
 )
 @click.option(
     "--concurrency",
+    cls=Setting,
     type=Whole(1, MAX_CONCURRENCY),
     metavar="N",
     help="Run so many handlers at once in each process. Default: the worker's own.",
 )
 @click.option(
     "--topics",
+    cls=Setting,
     metavar="TOPIC,...",
     help="Serve only these topics of the worker, the first ones first; '' is the default topic. Default: all.",
 )
@@ -74,7 +79,8 @@ def work(
     """
     if given.url is not None or given.name is not None:
         raise BadInput("work takes no --url and no --name: the engine of the module has its own; set $SHARDQ_URL")
-    if reload and processes is not None and processes > 1:
+    typed = click.get_current_context().get_parameter_source("processes") is ParameterSource.COMMANDLINE
+    if reload and typed and processes != 1:
         raise BadInput("--reload runs one process; leave out --processes")
     set_up_logging(verbose=given.verbose)
     wanted = Target.parsed(target)
