@@ -46,9 +46,9 @@ def _measure(stand: Stand) -> Iterator[Figure]:
         f"{about}: commands of each shard",
         (commands - heartbeats) / seconds / SHARDS,
         "a second",
-        reference="as INFO counts, but for the heartbeat; aim: ≤ 0.5",
+        reference="as INFO counts, but for the heartbeat; aim: ≤ 0.25",
     )
-    yield Figure(f"{about}: commands of the heartbeat", heartbeats / seconds, "a second", reference="aim: ≤ 8")
+    yield Figure(f"{about}: commands of the heartbeat", heartbeats / seconds, "a second", reference="aim: ≤ 2.5")
     yield Figure(f"{about}: CPU of the process", 100 * spent.client_s / seconds, "% of a core", reference="aim: < 2")
     yield Figure(f"{about}: CPU of the servers", 100 * spent.server_s / seconds, "% of a core")
 

@@ -104,6 +104,12 @@ def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:
     return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int, retry_for_s=retry_for_s)
 
 
+def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -> Command[int]:
+    """The number of ready lists, of these topics, that are not empty."""
+    words = ("EXISTS", *map(keys.ready, topics))
+    return Command(slot=keys.slot, words=words, decode=int, retry_for_s=retry_for_s)
+
+
 def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:
     """Wakes another process. Sent twice it wakes one more, which finds nothing: harmless."""
     return Call(

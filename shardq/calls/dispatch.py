@@ -1,4 +1,4 @@
-"""dispatch and forward. Used by the pollers only."""
+"""dispatch and forward, and what tells that a dispatch would find nothing. Used by the pollers only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shardq.calls.answers import body
-from shardq.calls.request import Call
+from shardq.calls.request import Call, Command
 from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
 
@@ -106,6 +106,28 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         lacking=tuple(topic for topic in topics if not topic.startswith(">")),
         routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
     )
+
+
+def next_step(keys: ShardKeys) -> Command[tuple[int, int | None]]:
+    """The shard's epoch (0: it is not open), and the instant (µs) at which its poller is wanted, as the last dispatch
+    or ring left it; None: not before a wake-up.
+    """
+    return Command(slot=keys.slot, words=("HMGET", keys.meta, "epoch", "wake_at"), decode=_next_step)
+
+
+def _next_step(answer: list[bytes | None]) -> tuple[int, int | None]:
+    epoch, wake_at = answer
+    return int(epoch or 0), int(wake_at) * 1000 if wake_at else None
+
+
+def has_lengths(keys: ShardKeys) -> Command[int]:
+    """More than 0 if the shard has leases or dedup windows, whose ends ring no bell."""
+    return Command(slot=keys.slot, words=("EXISTS", keys.leased, keys.seen), decode=int)
+
+
+def clock_us(keys: ShardKeys) -> Command[int]:
+    """The clock of the shard's master."""
+    return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1_000_000 + int(answer[1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,12 +58,16 @@ _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hle
 
 ROLES = {
     "producer": _EVERYBODY | _BY_ID | _SCHEDULING | _role("push push_unique", ""),
-    "worker": _EVERYBODY | _HEARING | _SETTLING | _SCHEDULING | _role("wake permit release renew report fleet", "llen"),
+    "worker": _EVERYBODY
+    | _HEARING
+    | _SETTLING
+    | _SCHEDULING
+    | _role("wake permit release renew report fleet", "exists"),
     "dispatcher": _EVERYBODY
     | _HEARING
     | _SETTLING
     | _SCHEDULING
-    | _role("heartbeat fleet dispatch forward trim peek", "lpush rpush")
+    | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID

@@ -206,14 +206,15 @@ def _ask(
 
 
 def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
-    """Tells the registry which lists are not empty, or can't be asked; a claim will tell more."""
-    requests: dict[ReadyList, Command[int]] = {
-        (shard, topic): consume.length(claims.cache.keys(shard), topic, retry_for_s=RETRY_FOR_S)
-        for shard in shards
-        for topic in claims.open_topics()
+    """Tells the registry which shards have a list that is not empty, or can't be asked; a claim will tell more."""
+    topics = claims.open_topics()
+    requests: dict[int, Command[int]] = {
+        shard: consume.ready_lists(claims.cache.keys(shard), topics, retry_for_s=RETRY_FOR_S)
+        for shard in (shards if topics else ())
     }
     answers = yield Many(requests)
-    wakeups.waiters.not_empty([each for each, length in answers if isinstance(length, ShardqError) or length > 0])
+    found = [shard for shard, lists in answers if isinstance(lists, ShardqError) or lists > 0]
+    wakeups.waiters.not_empty([(shard, topic) for shard in found for topic in topics])
 
 
 def _deliveries(

@@ -12,6 +12,7 @@ from shardq.dispatcher.faults import RouteFault, RouteFaults
 from shardq.dispatcher.membership import Membership
 from shardq.dispatcher.pacing import Lead
 from shardq.dispatcher.poller import Poller, PollerReport, Retention
+from shardq.dispatcher.quiet import NodeClock
 from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
@@ -44,6 +45,7 @@ class Dispatcher:
         self._stopped = False
         self._subscriber = subscriber
         self._leads: defaultdict[str, Lead] = defaultdict(Lead)
+        self._clocks: defaultdict[str, NodeClock] = defaultdict(NodeClock)
         self._since = time.time()
         self._topics_lateness = TopicLateness()
         self._last_error = ""
@@ -205,5 +207,6 @@ class Dispatcher:
             relay=self._relay.rouse,
             faults=self._faults,
             leads=self._leads,
+            clocks=self._clocks,
             topics_lateness=self._topics_lateness,
         )

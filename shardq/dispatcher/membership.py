@@ -83,6 +83,8 @@ class Membership:
         """Member → the monotonic instant until which it counts as alive."""
         self._graced: set[str] = set()
         """Members that count as alive only because of our own outage."""
+        self._alone = False
+        """True if the last heartbeat found no other member, and no news came since."""
         self._ahead_s = 0.0
         """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
         self._outage = False
@@ -133,6 +135,7 @@ class Membership:
                 self.news.clear()
                 wait = self._guarded_beat()
                 if self.news.wait(wait) and not self._stopping:
+                    self._alone = False
                     time.sleep(NEWS_GAP_S)
         finally:
             self._driver.outages.left(WHO)
@@ -151,7 +154,7 @@ class Membership:
                     exc,
                     exc_info=not isinstance(exc, ShardqError),
                 )
-            self._outage = True
+            self._outage, self._alone = True, False
             return BEAT_S
         if self._outage:
             self._outage = False
@@ -194,6 +197,7 @@ class Membership:
             living = kept | living
         self._graced = set(living) - set(roll.members)
         self._members = living
+        self._alone = living.keys() == {self.process}
         self._changed(tuple(sorted(living)))
         alive_s = self._alive_s()
         if self._reports.has_news(alive_s):
@@ -204,8 +208,7 @@ class Membership:
 
     def _alive_s(self) -> float:
         """The seconds for which a heartbeat counts now."""
-        alone = self._members.keys() == {self.process} and self._hears() and not self._outage
-        return ALONE_BEAT_S + PERIOD_S if alone else PERIOD_S
+        return ALONE_BEAT_S + PERIOD_S if self._alone and self._hears() else PERIOD_S
 
 
 def dispatchers(keys: ControlKeys) -> Operation[list[str]]:

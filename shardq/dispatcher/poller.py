@@ -18,6 +18,7 @@ from shardq.calls import clean, dispatch
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
 from shardq.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
+from shardq.dispatcher.quiet import NodeClock, QuietShard
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.fleet.lateness import Lateness, LatenessRecorder, TopicLateness
@@ -92,6 +93,7 @@ class Poller:
         relay: Relayed,
         faults: RouteFaults,
         leads: defaultdict[str, Lead],
+        clocks: defaultdict[str, NodeClock],
         topics_lateness: TopicLateness,
     ) -> None:
         self.keys = keys
@@ -112,6 +114,7 @@ class Poller:
         self._pace = BatchSizer()
         self._leads = leads
         """Node → its lead; shared by the pollers of a process."""
+        self._quiet = QuietShard(self._connection, keys, lambda: clocks[driver.node_of(keys.slot)])
         self._until_us: int | None = None
         """The server's time at which the present sleep ends, if it is exact and no wake-up ends it."""
         self._stopping = False
@@ -161,6 +164,7 @@ class Poller:
                 # cleared before the step, so that a ring during the step is not lost
                 if self.wakeup.is_set():
                     self.wakeup.clear()
+                    self._quiet.rung()
                     self._forwarding.rung()
                 wait = self._guarded_step()
                 if wait > 0 and not self._stopping and self.wakeup.wait(wait):
@@ -191,6 +195,7 @@ class Poller:
         if self._stopping:
             return 0.0
         self._caller = secrets.token_hex(6)
+        self._quiet.rung()
         self._forwarding.rung()
         if not self._driver.outages.failed(self.keys.shard, exc) and not self._said:
             self._said = True
@@ -219,20 +224,23 @@ class Poller:
         until_us, self._until_us = self._until_us, None
         routed = topology.open_routes if topology.routes else {}
         topics = self._forwarding.given(self._topics, topology) if routed else self._topics
+        result = None if routed else self._quiet.look(topology.epoch, timeout=CALL_TIMEOUT_S)
         began = time.monotonic()
-        result = self._connection.call(
-            dispatch.dispatch(
-                self.keys,
-                topology.epoch,
-                topics,
-                limit=self._pace.limit,
-                max_attempts=self._max_attempts,
-                paused=topology.paused,
-                routed=routed,
-                caller=self._caller,
-            ),
-            timeout=CALL_TIMEOUT_S,
-        )
+        if result is None:
+            result = self._connection.call(
+                dispatch.dispatch(
+                    self.keys,
+                    topology.epoch,
+                    topics,
+                    limit=self._pace.limit,
+                    max_attempts=self._max_attempts,
+                    paused=topology.paused,
+                    routed=routed,
+                    caller=self._caller,
+                ),
+                timeout=CALL_TIMEOUT_S,
+            )
+            self._quiet.dispatched(result, topology.epoch)
         self._stepped = time.monotonic()
         lead = self._leads[self._driver.node_of(self.keys.slot)]
         if until_us is not None:

@@ -166,6 +166,14 @@ def test_one_doubts_for_all() -> None:
     assert not waiters.recheck_due(["mail"], 2 * RECHECK_S)
 
 
+def test_a_recheck_asks_for_all_topics_of_a_waiter_and_counts_for_all() -> None:
+    waiters = WaiterRegistry()
+    waiters.sleep_s([""], 0.0)
+    waiters.sleep_s(["mail"], RECHECK_S / 2)
+    assert waiters.recheck_due(["", "mail"], 1.2 * RECHECK_S)
+    assert not waiters.recheck_due(["", "mail"], 1.8 * RECHECK_S)
+
+
 def test_a_list_that_was_asked_and_not_empty_does_not_know_us() -> None:
     waiters = WaiterRegistry()
     name(waiters, A, B, MAIL)

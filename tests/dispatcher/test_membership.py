@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from shardq import Engine, Task
+from shardq.dispatcher.membership import PERIOD_S
 from shardq.layout.keys import control_keys, shard_keys
 from tests.support.servers import Servers
 from tests.support.states import state_of
@@ -172,3 +173,40 @@ def test_a_stopped_process_leaves_nothing_of_itself(engine: Engine, servers: Ser
     # signing off may fail where the server stands still just then; who never does leaves a name each time
     wait_until(signed_off, "no name is left")
     assert shard_keys(name, 0).prefix.encode() + b"meta" in servers.held(name)
+
+
+def test_who_is_alone_sends_few_heartbeats_and_hears_at_once_of_another(
+    engine: Engine, servers: Servers, url: str, name: str
+) -> None:
+    keys = control_keys(name)
+
+    def left_s(process: str) -> float:
+        """The seconds for which a process still counts as alive."""
+        return (float(servers.ask(keys.slot, "ZSCORE", keys.members, process) or 0) - servers.now_ms(keys.slot)) / 1000
+
+    engine.start()
+    (process,) = engine.stats().dispatchers
+    wait_until(lambda: left_s(process) > PERIOD_S, "it knows that it is alone")
+    with Engine(url, name=name) as second:
+        second.start()
+        # it gives the first one no more time than any other has
+        wait_until(lambda: left_s(process) <= PERIOD_S, "its time is cut")
+        wait_until(lambda: len(mine(engine)) == len(mine(second)) == SHARDS // 2, "they share")
+        assert left_s(process) <= PERIOD_S
+    wait_until(lambda: left_s(process) > PERIOD_S, "it is alone again")
+
+
+def test_one_that_was_alone_and_was_killed_is_replaced_soon(
+    engine: Engine, other: Worker, servers: Servers, name: str
+) -> None:
+    keys = control_keys(name)
+
+    def left_s() -> float:
+        [(_, until_ms)] = servers.ask(keys.slot, "ZRANGE", keys.members, 0, -1, "WITHSCORES")
+        return (float(until_ms) - servers.now_ms(keys.slot)) / 1000
+
+    wait_until(lambda: left_s() > PERIOD_S, "it knows that it is alone")
+    other.kill()
+    engine.start()
+    assert mine(engine) != ALL, "the dead one counts as alive"
+    wait_until(lambda: mine(engine) == ALL, "this process serves them all", timeout=15)

@@ -27,9 +27,9 @@ asks the less often, the more there are.
 LONGEST_RECHECK_S = 1800.0
 """Servers drop registrations older than an hour as dead; so a process asks at least twice in that time."""
 
-FULL_RECHECK_EVERY = 6
-"""One in so many rechecks registers again. The others ask only for the lengths of the lists, which costs a sixth of the
-commands; a list that is not empty is then claimed from as usual.
+FULL_RECHECK_EVERY = 30
+"""One in so many rechecks registers again, every five minutes. The others ask only if the lists of a shard are empty,
+one command for each shard; lists that are not are then claimed from as usual.
 """
 
 Recheck = Literal["whole", "lengths"]
@@ -173,12 +173,13 @@ class WaiterRegistry:
         return max(0.0, at - now) + self._period_s() * random.uniform(0.0, STAGGER)
 
     def recheck_due(self, topics: Collection[str], now: float) -> Recheck | None:
-        """Returns the kind of recheck that is due for these topics, to one waiter alone, which does it for all."""
+        """Returns the kind of recheck that is due for any of these topics, to one waiter alone, which does it for all:
+        it asks for all of them.
+        """
         with self._lock:
-            due = {t for t in topics if self._recheck_at.get(t, now + 1) <= now}
-            if not due:
+            if all(self._recheck_at.get(t, now + 1) > now for t in topics):
                 return None
-            self._recheck_at |= dict.fromkeys(due, now + self._until_recheck_s())
+            self._recheck_at |= dict.fromkeys(topics, now + self._until_recheck_s())
             self._rechecks += 1
             rare = self._period_s() * FULL_RECHECK_EVERY > LONGEST_RECHECK_S
             return "whole" if rare or self._rechecks % FULL_RECHECK_EVERY == 0 else "lengths"

@@ -31,7 +31,7 @@ class ClaimFrom(NamedTuple):
 
 
 class AskLengths(NamedTuple):
-    """Ask for the lengths of the lists of these shards; the next step claims from those that are not empty."""
+    """Ask if the lists of these shards are empty; the next step claims from those that are not."""
 
     shards: Sequence[int]
 
