@@ -12,7 +12,7 @@ from shardq.lazy import TYPE_CHECKING, lazily
 if TYPE_CHECKING:
     from shardq import testing as testing
     from shardq.consumer import AsyncConsumer, Consumer
-    from shardq.engine import AsyncEngine, Engine, ShardStats, Stats
+    from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats
     from shardq.errors import (
         AccessDenied,
         BadInput,
@@ -65,7 +65,7 @@ else:
     _PLACES = {
         "shardq.consumer": "Consumer",
         "shardq.consumer.aio": "AsyncConsumer",
-        "shardq.engine": "Engine ShardStats Stats",
+        "shardq.engine": "Engine Health Rates ShardStats Stats TopicStats",
         "shardq.engine.aio": "AsyncEngine",
         "shardq.errors": (
             "AccessDenied BadInput ChangeUnderWay Conflict DedupWithoutId DelayAndAt DurabilityUnavailable "
@@ -117,10 +117,12 @@ __all__ = [
     "DeadTask",
     "Delivery",
     "Every",
+    "Health",
     "Member",
     "Outcome",
     "Preview",
     "Progress",
+    "Rates",
     "Receipt",
     "ReplayStats",
     "Schedule",
@@ -129,6 +131,7 @@ __all__ = [
     "Stats",
     "Task",
     "TaskInfo",
+    "TopicStats",
     # errors, as in the tree of shardq.errors
     "ShardqError",
     "BadInput",

@@ -1,10 +1,10 @@
-"""peek: the counts of a shard; the state of its node's replicas, and the settings of that node. For stats()."""
+"""peek: the counts of a shard; the state of a node's replicas, its settings and its clock. For stats() and health()."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Command
@@ -31,16 +31,28 @@ class ShardCounts:
     """Topic → tasks dispatched since the shard was opened."""
     ready: Mapping[str, int]
     """Topic → tasks in its ready list, for the topics asked for."""
+    waited_ms: Mapping[str, int]
+    """Topic → how long the head of its ready list has been seen there, by this look or earlier ones of anybody; only
+    topics that have a ready task.
+    """
+    drawn: Mapping[Drawn, Mapping[str, int]]
+    """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
 
+
+Drawn = Literal["scheduled", "leased", "dead"]
+"""A state of which ids are drawn to tell their topics: its set is too large to be gone through."""
+
+DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 
 Peek = Call[ShardCounts]
 
 
-def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, now_us: str = "") -> Call[ShardCounts]:
+def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, now_us: str = "") -> Call[ShardCounts]:
+    """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
+
     def decode(answer: list[Any]) -> ShardCounts:
-        now, scheduled, leased, dead, head, meta, counts, lengths = body(answer)
+        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn = body(answer)
         late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
-        fields = iter(counts)
         return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
@@ -51,17 +63,24 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, now_us: str = ""
             reaped=reaped,
             buried=buried,
             forwarded=forwarded,
-            dispatched={topic.decode(): int(count) for topic, count in zip(fields, fields, strict=True)},
+            dispatched=_by_topic(counts),
             ready=dict(zip(topics, lengths, strict=True)),
+            waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
+            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
         )
 
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us],
+        words=[epoch, now_us, draw, *topics],
         decode=decode,
         script=script("peek"),
-        keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, *map(keys.ready, topics)),
+        keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, keys.looks, *map(keys.ready, topics)),
     )
+
+
+def _by_topic(flat: list[Any]) -> dict[str, int]:
+    fields = iter(flat)
+    return {topic.decode(): int(count) for topic, count in zip(fields, fields, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +92,13 @@ class Replication:
     unconfirmed: int | None
     """Bytes of writes that no replica has confirmed: the most that is lost when the one furthest ahead takes over now.
     Replicas confirm once a second, so it is rarely 0 under load. None: there is no replica."""
+    silent: Mapping[str, int | None]
+    """Replica → seconds since it confirmed anything, if that was ``SILENT_S`` ago or longer; None while it copies the
+    whole data set."""
+
+
+SILENT_S = 10
+"""A replica confirms once a second. One that has not for so long hangs, or is cut off."""
 
 
 def replication(slot: int) -> Command[Replication]:
@@ -81,10 +107,19 @@ def replication(slot: int) -> Command[Replication]:
     def decode(text: bytes) -> Replication:
         fields = info_fields(text)
         # slave0:ip=10.0.0.2,port=6379,state=online,offset=1234,lag=0
-        rows = [value for name, value in fields.items() if name.startswith(b"slave") and b"state=online" in value]
-        offsets = [int(row.partition(b"offset=")[2].partition(b",")[0]) for row in rows]
+        rows = [
+            dict(pair.partition("=")[::2] for pair in value.decode().split(","))
+            for name, value in fields.items()
+            if name.startswith(b"slave") and b"state=" in value
+        ]
+        online = [row for row in rows if row["state"] == "online"]
         written = int(fields[b"master_repl_offset"])
-        return Replication(len(offsets), max(0, written - max(offsets)) if offsets else None)
+        lags = {f"{row['ip']}:{row['port']}": int(row["lag"]) if row in online else None for row in rows}
+        return Replication(
+            replicas=len(online),
+            unconfirmed=max(0, written - max(int(row["offset"]) for row in online)) if online else None,
+            silent={replica: lag for replica, lag in lags.items() if lag is None or lag >= SILENT_S},
+        )
 
     return Command(slot=slot, words=("INFO", "replication"), decode=decode)
 
@@ -97,6 +132,8 @@ class ServerSettings:
     """Its run id: another with each start."""
     maxmemory: int
     """In bytes; 0: as much as there is."""
+    memory: int
+    """The bytes that it uses."""
     policy: str
     """The eviction policy."""
     evicted: bool
@@ -117,6 +154,7 @@ def server_settings(slot: int) -> Command[ServerSettings]:
         return ServerSettings(
             server=fields.get(b"run_id", b"").decode(),
             maxmemory=int(fields.get(b"maxmemory", b"0")),
+            memory=int(fields.get(b"used_memory", b"0")),
             policy=fields.get(b"maxmemory_policy", b"").decode(),
             evicted=fields.get(b"evicted_keys", b"0") != b"0",
             # A server that does not say has nothing to complain about.
@@ -151,6 +189,28 @@ def named(slot: int) -> Command[Any]:
 def publishes(keys: ShardKeys) -> Command[None]:
     """Raises when the master of a shard lets us publish nothing. Nobody hears it: no process has the empty name."""
     return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=lambda _: None)
+
+
+def clock(slot: int) -> Command[float]:
+    """The time of the master of a slot, in seconds."""
+    return Command(slot=slot, words=("TIME",), decode=lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
+
+
+def failed_nodes(slot: int) -> Command[list[str]]:
+    """The nodes that a cluster has declared failed, masters and replicas, as ADDRESS (ROLE); nodes without an address
+    are left out. An error at a single server.
+    """
+
+    def decode(text: bytes) -> list[str]:
+        # id 10.0.0.1:6379@16379,host master,fail - 0 0 3 disconnected 0-5460
+        rows = [row.split(" ") for row in text.decode().splitlines() if row]
+        return sorted(
+            f"{row[1].partition('@')[0]} ({'master' if 'master' in row[2] else 'replica'})"
+            for row in rows
+            if "fail" in row[2].split(",") and "noaddr" not in row[2]
+        )
+
+    return Command(slot=slot, words=("CLUSTER", "NODES"), decode=decode)
 
 
 def info_fields(text: bytes) -> dict[bytes, bytes]:

@@ -67,12 +67,12 @@ ROLES = {
     | _HEARING
     | _SETTLING
     | _SCHEDULING
-    | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush")
+    | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING
-    | _role("push peek fleet dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage"),
+    | _role("push peek fleet dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage cluster|nodes"),
 }  # fmt: skip
 """Name → role."""
 
@@ -120,8 +120,8 @@ roles:
   worker      claims and settles tasks
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
-  operator    stats, fleet, topics, shards, resize, expand, shrink, dead,
-              requeue, purge, pause, resume, limit, forward, get, cancel,
+  operator    stats, health, fleet, topics, shards, resize, expand, shrink,
+              dead, requeue, purge, pause, resume, limit, forward, get, cancel,
               cancel-tag, reschedule
   all         all of these""",
 )

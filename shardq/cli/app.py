@@ -15,6 +15,7 @@ from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.every import every
 from shardq.cli.forward import forward
+from shardq.cli.health import health
 from shardq.cli.options import Given, shared
 from shardq.cli.outbox import outbox
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
@@ -83,6 +84,7 @@ for command in (
     every,
     forward,
     stats,
+    health,
     topics,
     shards,
     resize,

@@ -14,7 +14,7 @@ from shardq.calls.resharding import meta_fields
 from shardq.cli.shard_view import ShardColumn, of_shard
 from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.sync import Driver
-from shardq.engine import Engine, Stats
+from shardq.engine import Engine, Health, Stats
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys, control_keys, shard_keys
@@ -40,7 +40,7 @@ class Sweep:
 class EngineView:
     """The engine as it was seen."""
 
-    stats: Stats
+    health: Health
     topology: Topology
     sweeps: Mapping[int, Sweep]
     """Shard that answered → its sweep."""
@@ -50,10 +50,14 @@ class EngineView:
     @classmethod
     def look(cls, engine: Engine, driver: Driver, *, shards: int = 0) -> EngineView:
         """Reads it. ``shards``: sweeps are read of so many shards, if the engine has fewer now."""
-        stats = engine.stats()
-        keys = [shard_keys(engine.name, shard) for shard in range(max(shards, len(stats.shards)))]
+        health = engine.health()
+        keys = [shard_keys(engine.name, shard) for shard in range(max(shards, len(health.stats.shards)))]
         members = run(driver, dispatchers(control_keys(engine.name)))
-        return cls(stats, engine.topology, _sweeps(driver, keys), members)
+        return cls(health, engine.topology, _sweeps(driver, keys), members)
+
+    @property
+    def stats(self) -> Stats:
+        return self.health.stats
 
     def resharding(self, shard: int) -> str:
         """The part of the shard in a resharding."""

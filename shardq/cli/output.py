@@ -96,6 +96,28 @@ def milliseconds(ms: int | None) -> str:
     return f"{ms:,}" if ms else "<1"
 
 
+def age(seconds: float) -> str:
+    """A length of time in the largest unit of which it has two or more.
+
+    >>> age(0.25), age(119), age(120), age(90_000), age(200_000)
+    ('0.2 s', '119.0 s', '2 m', '25 h', '2 d')
+    """
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def per_second(rate: float | None) -> str:
+    """
+    >>> per_second(None), per_second(0.0), per_second(0.25), per_second(1234.5)
+    ('-', '0', '0.25', '1,234')
+    """
+    if rate is None:
+        return "-"
+    return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:,.0f}"
+
+
 def set_up_logging(*, verbose: bool) -> None:
     """Sends the engine's log to stderr: warnings and errors, with ``verbose`` also what it does."""
     log = logging.getLogger("shardq")

@@ -11,7 +11,6 @@ from functools import partial
 import click
 import msgspec
 
-from shardq import operation
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, lateness_shown, say, tell
@@ -20,13 +19,9 @@ from shardq.cli.session import opened
 from shardq.cli.settings import Setting
 from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, POLLER, ShardView
 from shardq.cli.signals import Ending, Shutdown
-from shardq.dispatcher.membership import dispatchers
 from shardq.drivers import descriptors
-from shardq.drivers.sync import Driver
-from shardq.engine import Engine, Stats
-from shardq.engine.connections import connected
+from shardq.engine import Engine, Health
 from shardq.errors import ShardqError
-from shardq.layout.keys import control_keys
 from shardq.layout.slots import MAX_SHARDS
 from shardq.worker.supervisor import ProcessSupervisor
 
@@ -66,7 +61,7 @@ def run(given: Given, shards: int | None, processes: int, quiet: bool) -> int:
     descriptors.more()
     with ExitStack() as stack:
         engine = stack.enter_context(opened(given, create=True, shards=shards))
-        look = engine.stats if processes == 1 else _look_at_all(engine, stack.enter_context(connected(engine.options)))
+        look = engine.health if processes == 1 else partial(_look_at_all, engine)
         looker = None if quiet else _Looker(engine, look, *_reporter(given, engine, stack, processes))
         run_pollers = _poll if processes == 1 else partial(_supervise, given, processes)
         code = run_pollers(engine, looker)
@@ -104,18 +99,15 @@ def _supervise(given: Given, processes: int, engine: Engine, looker: _Looker | N
         return shutdown.code
 
 
-def _look_at_all(engine: Engine, driver: Driver) -> Callable[[], Stats]:
-    """Returns what looks at the engine from outside its dispatchers, and names them."""
-
-    def look() -> Stats:
-        members = operation.run(driver, dispatchers(control_keys(engine.name)))
-        return msgspec.structs.replace(engine.stats(), dispatchers=tuple(members))
-
-    return look
+def _look_at_all(engine: Engine) -> Health:
+    """The verdict as it is seen from outside the dispatchers, with their names."""
+    health = engine.health()
+    names = tuple(each.name for each in engine.fleet() if each.kind == "dispatcher")
+    return msgspec.structs.replace(health, stats=msgspec.structs.replace(health.stats, dispatchers=names))
 
 
-Report = Callable[[Stats | None, str], None]
-"""Shows the newest stats, or the error that kept them away."""
+Report = Callable[[Health | None, str], None]
+"""Shows the newest verdict and its stats, or the error that kept them away."""
 
 
 def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) -> tuple[Report, float]:
@@ -127,32 +119,37 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) ->
         say(f"serving {engine.name!r}{within}: {where}; Ctrl-C ends it")
     own = (*LATENESS, POLLER) if processes == 1 else ()  # what only a process knows that polls
     view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *own))
-    every_s = LIVE_S if sys.stdout.isatty() else PLAIN_S
-    return lambda seen, trouble: view.show(seen, trouble or _said(seen, processes)), every_s
+
+    def report(seen: Health | None, trouble: str) -> None:
+        view.show(None if seen is None else seen.stats, trouble or _said(seen, processes))
+
+    return report, LIVE_S if sys.stdout.isatty() else PLAIN_S
 
 
-def _said(seen: Stats | None, processes: int) -> str:
-    """The problems, or how many shards this process serves if there are none."""
+def _said(seen: Health | None, processes: int) -> str:
+    """The reasons not to be well, or how many shards this process serves if there are none."""
     if seen is None:
         return ""
-    if seen.problems:
-        return "; ".join(seen.problems)
-    dispatchers = counted(len(seen.dispatchers), "dispatcher")
+    if seen.reasons:
+        return "; ".join(seen.reasons)
+    stats = seen.stats
+    dispatchers = counted(len(stats.dispatchers), "dispatcher")
     if processes > 1:
         return f"polling in {processes} processes, {dispatchers} in all"
-    ours = sum(shard.poller != "elsewhere" for shard in seen.shards)
-    return f"polling {ours} of {len(seen.shards)} shards, {dispatchers} in all"
+    ours = sum(shard.poller != "elsewhere" for shard in stats.shards)
+    return f"polling {ours} of {len(stats.shards)} shards, {dispatchers} in all"
 
 
-def _shown(seen: Stats) -> dict[str, object]:
+def _shown(health: Health) -> dict[str, object]:
+    seen = health.stats
     return {
         "name": seen.name,
         "shards": len(seen.shards),
         "polling": [shard.shard for shard in seen.shards if shard.poller != "elsewhere"],
         "failing": [shard.shard for shard in seen.shards if shard.poller == "failing"],
         "dispatchers": len(seen.dispatchers),
-        "healthy": seen.healthy,
-        "problems": seen.problems,
+        "ok": health.ok,
+        "reasons": health.reasons,
         "scheduled": seen.scheduled,
         "ready": seen.ready,
         "leased": seen.leased,
@@ -165,7 +162,7 @@ def _shown(seen: Stats) -> dict[str, object]:
 class _Looker:
     """Asks for stats in a thread of its own: the main one stays free for signals."""
 
-    def __init__(self, engine: Engine, look: Callable[[], Stats], report: Report, every_s: float) -> None:
+    def __init__(self, engine: Engine, look: Callable[[], Health], report: Report, every_s: float) -> None:
         self._engine = engine
         self._look = look
         self._report = report

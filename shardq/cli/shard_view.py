@@ -7,20 +7,16 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from shardq.cli.output import complain, milliseconds, say
+from shardq.cli.output import age, complain, milliseconds, per_second, say
 from shardq.cli.table import Column, Table
 from shardq.engine import ShardStats, Stats
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-
-RATE_S = 1.0
-"""Rates are over the last second, or the time between two looks if that is longer."""
 
 AROUND = 5
 """Lines of a terminal that the table needs beside its shards: title, rules, totals, and the cursor's."""
@@ -41,10 +37,6 @@ def of_shard(show: Callable[[ShardStats], str]) -> Callable[[Row], str]:
     return lambda row: show(row) if isinstance(row, ShardStats) else ""
 
 
-def _number(row: Row) -> int | None:
-    return row.shard if isinstance(row, ShardStats) else None
-
-
 def _count(field: str) -> Callable[[Row], str]:
     return lambda row: f"{getattr(row, field):,}" if has_counts(row) else "?"
 
@@ -57,13 +49,15 @@ def _first_due(shard: ShardStats) -> str:
     """The due time of the first scheduled task, in the largest unit of which it is two or more away."""
     if shard.head_age is None:
         return "-"
-    distance = abs(shard.head_age)
-    text = f"{distance:.1f} s"
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if distance >= 2 * size:
-            text = f"{distance / size:.0f} {unit}"
-            break
+    text = age(abs(shard.head_age))
     return f"in {text}" if shard.head_age < 0 else f"{text} ago"
+
+
+def _rate(row: Row) -> float | None:
+    """Tasks dispatched in a second."""
+    if isinstance(row, ShardStats):
+        return row.dispatched_per_s
+    return row.rates.dispatched if row.rates else None
 
 
 SHARD = ShardColumn("shard", lambda row: str(row.shard) if isinstance(row, ShardStats) else "all")
@@ -75,6 +69,7 @@ COUNTS = (
 DEAD = ShardColumn("dead", _count("dead"), rank=5)
 DISPATCHED = ShardColumn("dispatched", _count("dispatched"), rank=3)
 LATENESS = (ShardColumn("p50 ms", _lateness("p50_ms"), rank=7), ShardColumn("p99 ms", _lateness("p99_ms"), rank=5))
+PER_SECOND = ShardColumn("per s", lambda row: per_second(_rate(row)), rank=4)
 FIRST_DUE = ShardColumn("first due", of_shard(_first_due), rank=7)
 POLLER = ShardColumn("poller", of_shard(lambda shard: shard.poller), rank=8)
 NODE = ShardColumn("node", of_shard(lambda shard: shard.node), rank=9)
@@ -100,14 +95,11 @@ class ShardView:
     """
 
     def __init__(self, *columns: ShardColumn, plain_s: float = 0.0) -> None:
-        rate = ShardColumn("per s", lambda row: self._rate(row), rank=4)
         at = columns.index(DISPATCHED) + 1 if DISPATCHED in columns else 0
-        self._columns = (*columns[:at], rate, *columns[at:]) if at else columns
+        self._columns = (*columns[:at], PER_SECOND, *columns[at:]) if at else columns
         self._table = _table(self._columns)
         self._plain_s = plain_s
         self._said_at = -math.inf
-        self._looks: deque[tuple[float, dict[int | None, int]]] = deque()
-        """The looks of the last second: when, and shard (None: all) → tasks dispatched."""
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -125,8 +117,6 @@ class ShardView:
     def show(self, stats: Stats | None, said: str) -> None:
         """The newest stats, with a sentence on them; or None, with the reason for it."""
         now = time.monotonic()
-        if stats is not None:
-            self._note(stats, now)
         if self._live is not None:
             self._live.update(self._drawn(self._live, stats, said), refresh=True)
         elif stats is None:
@@ -150,17 +140,3 @@ class ShardView:
         totals = [column.cell(stats) for column in (SHARD, *self._columns)]
         table = self._table.drawn(shown, totals=totals, width=width, more=len(stats.shards) - len(shown))
         return Group(table, below)
-
-    def _note(self, stats: Stats, now_s: float) -> None:
-        while len(self._looks) > 1 and now_s - self._looks[1][0] >= RATE_S:
-            self._looks.popleft()
-        rows: list[Row] = [stats, *stats.shards]
-        self._looks.append((now_s, {_number(row): row.dispatched for row in rows}))
-
-    def _rate(self, row: Row) -> str:
-        """Tasks dispatched in a second."""
-        (began_s, before), (now_s, now) = self._looks[0], self._looks[-1]
-        if now_s == began_s:
-            return "-"
-        shard = _number(row)
-        return f"{(now[shard] - before.get(shard, 0)) / (now_s - began_s):,.0f}"

@@ -142,8 +142,8 @@ class Spread:
         say(f"{self._stats.name}: {counted(self._seen.topology.shards, 'shard')}, {dispatchers}")
         if change:
             say(change)
-        for problem in self._stats.problems:
-            complain(problem)
+        for reason in self._seen.health.reasons:
+            complain(reason)
 
     def _change(self) -> str:
         """A sentence on the resharding that is under way; empty without one."""

@@ -13,15 +13,17 @@ import click
 import msgspec
 
 from shardq.cli.durations import read_by, seconds
+from shardq.cli.health import exit_code, say_verdict, verdict_shown
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, counted, say, tell
+from shardq.cli.output import complain, counted, per_second, say, tell
 from shardq.cli.session import opened
 from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
+from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
-from shardq.engine import Engine, Stats
-from shardq.engine.stats import OVERDUE_S
+from shardq.engine import Engine, Health, Stats
+from shardq.engine.health import with_reasons
 from shardq.spool.stats import problems as problems_of_spool
 
 
@@ -31,17 +33,17 @@ from shardq.spool.stats import problems as problems_of_spool
 example:
   shardq stats
   shardq stats --watch 1
-  shardq stats --json | jq .scheduled
+  shardq stats --totals --json | jq .scheduled
   shardq stats > /dev/null || echo "not well"
   shardq stats --spool /var/lib/shop/orders.spool
 \b
-exit codes:
+exit codes, as of `shardq health`:
   0  all is well
-  1  something is wrong: a shard could not be seen, or has scheduled tasks
-     that are overdue by more than OVERDUE s, or a server evicts keys
-     (maxmemory-policy); ready tasks, as of paused topics, do not count""".replace("OVERDUE", f"{OVERDUE_S:g}"),
+  1  something is wrong: the first lines say what; or it failed
+  2  no shard could be seen""",
 )
 @click.option("--watch", metavar="TIME", callback=read_by(seconds), help="Look again every so often, until Ctrl-C.")
+@click.option("--totals", is_flag=True, help="Leave out the shards one by one.")
 @click.option(
     "--spool",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -49,46 +51,57 @@ exit codes:
 )
 @shared
 @pass_given
-def stats(given: Given, watch: float | None, spool: Path | None) -> int:
-    """Show how many tasks each shard has in each state, and in total; exit 1 when something is wrong."""
+def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -> int:
+    """Show if all is well, how many tasks each shard and each topic has in each state, and in total; exit 1 when
+    something is wrong.
+
+    A number with ~ is an estimate. "oldest" is how long the oldest ready task of a topic has waited at least, as far as
+    anybody has looked: 0 at the first look.
+    """
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
     with opened(given) as engine, ExitStack() as stack:
         seen = _seen(engine, spool)
-        show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty())
+        show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty(), totals=totals)
         while True:
             show(seen)
             if watch is None:
-                return 0 if seen.healthy else 1
+                return exit_code(seen)
             time.sleep(watch)
             seen = _seen(engine, spool)
 
 
-def _seen(engine: Engine, spool: Path | None) -> Stats:
-    seen = engine.stats()
+def _seen(engine: Engine, spool: Path | None) -> Health:
+    seen = engine.health()
     if spool is None:
         return seen
     with opened_spool(spool) as file:
         gauge = file.stats()
-    problems = (*seen.problems, *problems_of_spool(gauge))
-    return msgspec.structs.replace(seen, spool=gauge, problems=problems, healthy=not problems)
+    counted = msgspec.structs.replace(seen.stats, spool=gauge)
+    return with_reasons(msgspec.structs.replace(seen, stats=counted), problems_of_spool(gauge))
 
 
-def _shower(given: Given, first: Stats, stack: ExitStack, *, live: bool) -> Callable[[Stats], None]:
+def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals: bool) -> Callable[[Health], None]:
     if given.json:
-        return lambda seen: tell(shown(seen))
-    nodes = {shard.node for shard in first.shards}
+        return lambda seen: tell(shown(seen, totals=totals))
+    nodes = {shard.node for shard in first.stats.shards}
     columns = (*COUNTS, DEAD, DISPATCHED, FIRST_DUE, *((NODE,) if len(nodes) > 1 else ()))
     if live:
         view = stack.enter_context(ShardView(*columns))
-        return lambda seen: view.show(seen, f"{time.strftime('%X')}  {'; '.join(seen.problems) or _where(seen)}")
+        return lambda seen: view.show(
+            seen.stats, f"{time.strftime('%X')}  {'; '.join(seen.reasons) or _where(seen.stats)}"
+        )
 
-    def once(seen: Stats) -> None:
-        print_shards(seen, *columns)
-        say(_where(seen) + _unconfirmed(seen))
+    def once(health: Health) -> None:
+        seen = health.stats
+        say_verdict(health)
+        say("")
+        print_shards(msgspec.structs.replace(seen, shards=[]) if totals else seen, *columns)
+        print_topics(seen)
+        say(_where(seen) + _unconfirmed(seen) + _rates(seen))
         if seen.spool is not None:
             say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
-        for said in (*seen.warnings, *seen.problems):
+        for said in health.warnings:
             complain(in_options(said))
 
     return once
@@ -113,14 +126,27 @@ def _unconfirmed(seen: Stats) -> str:
     return f", {sum(behind):,} bytes not confirmed by a replica" if behind else ""
 
 
-def shown(seen: Stats) -> dict[str, Any]:
-    """The stats as JSON, without the fields that only a process with pollers or relays can fill: this one has none."""
-    fields: dict[str, Any] = msgspec.to_builtins(seen)
+def _rates(seen: Stats) -> str:
+    """What went through since the look before; empty at the first."""
+    rates = seen.rates
+    if rates is None:
+        return ""
+    parts = {"scheduled": rates.scheduled, "dispatched": rates.dispatched, "taken": rates.taken}
+    return ", a second: " + ", ".join(f"{per_second(rate)} {what}" for what, rate in parts.items())
+
+
+def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
+    """The verdict and the stats as JSON, without the fields that only a process with pollers or relays can fill: this
+    one has none.
+    """
+    fields: dict[str, Any] = msgspec.to_builtins(health.stats)
     for own in ("lateness", "dispatchers", "connections", "failing_routes", "relays"):
         del fields[own]
-    if seen.schedules is not None:
+    if health.stats.schedules is not None:
         del fields["schedules"]["pushed"]
     for shard in fields["shards"]:
-        for own in ("lateness", "poller", "poller_error"):
+        for own in ("lateness", "poller", "poller_error", "poller_idle"):
             del shard[own]
-    return fields
+    if totals:
+        fields["shards"] = []
+    return verdict_shown(health) | fields

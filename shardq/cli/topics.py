@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
+import msgspec
 
+from shardq.calls.observe import Drawn
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, say, tell
+from shardq.cli.output import age, complain, per_second, say, tell
 from shardq.cli.session import opened
 from shardq.cli.table import Column, Table
-from shardq.engine import Engine, Stats
+from shardq.cli.words import in_options
+from shardq.engine import Engine, Stats, TopicStats
 from shardq.engine.arguments import check_purge
-from shardq.layout.topology import Limit
 
 
 @click.command(
@@ -22,53 +23,63 @@ from shardq.layout.topology import Limit
     epilog="""\b
 example:
   shardq topics
-  shardq topics --json | jq -r 'select(.paused).topic'""",
+  shardq topics --json | jq -r 'select(.oldest_ready > 60).topic'""",
 )
 @shared
 @pass_given
 def topics(given: Given) -> None:
-    """Show each topic that has had a task: how many are ready, how many were dispatched since its shards were opened,
-    and what was set for it with pause, limit and forward.
+    """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were dispatched
+    since the shards were opened, and what was set for it with pause, limit and forward.
+
+    A number with ~ is an estimate. How long a task has been ready is known as far as anybody has looked: 0 at the first
+    look.
     """
     with opened(given) as engine:
-        seen = engine.stats()
-    rows = [_topic(seen, name) for name in sorted({*seen.ready_by_topic, *seen.paused, *seen.limits, *seen.routes})]
+        health = engine.health()
+    seen = health.stats
     if given.json:
-        for row in rows:
-            tell(row)
-    elif rows:
-        Table(
-            Column[dict[str, Any]]("topic", lambda row: row["topic"] or "''", text=True),
-            Column("ready", lambda row: f"{row['ready']:,}", rank=1),
-            Column("dispatched", lambda row: f"{row['dispatched']:,}", rank=2),
-            Column("set", _settings, text=True),
-        ).print(rows)
+        for topic, row in seen.topics.items():
+            tell({"topic": topic} | msgspec.to_builtins(row))
+    elif seen.topics:
+        print_topics(seen)
     else:
         say("none")
-    for problem in seen.problems:
-        complain(problem)
+    for reason in health.reasons:
+        complain(in_options(reason))
 
 
-def _topic(seen: Stats, name: str) -> dict[str, Any]:
-    limit, route = seen.limits.get(name, Limit()), seen.routes.get(name)
-    return {
-        "topic": name,
-        "ready": seen.ready_by_topic.get(name, 0),
-        "dispatched": seen.dispatched_by_topic.get(name, 0),
-        "paused": name in seen.paused,
-        "rate": limit.rate,
-        "concurrency": limit.concurrency,
-        "to": route.to if route else None,
-        "side": route.side if route else None,
-    }
+def print_topics(seen: Stats) -> None:
+    """The table of topics, if there are any."""
+    if not seen.topics:
+        return
+    rates = seen.rates is not None
+    Table(
+        Column[TopicRow]("topic", lambda row: row[0] or "''", text=True),
+        Column("scheduled", lambda row: _count(row[1], "scheduled"), rank=1),
+        Column("ready", lambda row: f"{row[1].ready:,}"),
+        Column("oldest", lambda row: "-" if row[1].oldest_ready is None else age(row[1].oldest_ready), rank=2),
+        Column("leased", lambda row: _count(row[1], "leased"), rank=5),
+        Column("dead", lambda row: _count(row[1], "dead"), rank=3),
+        Column("dispatched", lambda row: f"{row[1].dispatched:,}", rank=6),
+        *([Column[TopicRow]("taken per s", lambda row: per_second(row[1].taken_per_s), rank=4)] if rates else []),
+        Column("set", lambda row: _settings(row[1]), text=True),
+    ).print(list(seen.topics.items()))
 
 
-def _settings(row: dict[str, Any]) -> str:
-    parts = ["paused"] if row["paused"] else []
-    if row["rate"] is not None or row["concurrency"] is not None:
-        parts.append(f"at most {_limits(row['rate'], row['concurrency'])}")
-    if row["to"] is not None:
-        parts.append(f"to the list {row['to']!r} by {'LPUSH' if row['side'] == 'left' else 'RPUSH'}")
+TopicRow = tuple[str, TopicStats]
+
+
+def _count(row: TopicStats, state: Drawn) -> str:
+    """A count, with ~ if it is an estimate."""
+    return f"{'~' if state in row.estimated else ''}{getattr(row, state):,}"
+
+
+def _settings(row: TopicStats) -> str:
+    parts = ["paused"] if row.paused else []
+    if row.limit is not None:
+        parts.append(f"at most {_limits(row.limit.rate, row.limit.concurrency)}")
+    if row.route is not None:
+        parts.append(f"to the list {row.route.to!r} by {'LPUSH' if row.route.side == 'left' else 'RPUSH'}")
     return "; ".join(parts) or "-"
 
 

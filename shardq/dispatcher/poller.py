@@ -33,8 +33,8 @@ log = logging.getLogger("shardq.dispatcher")
 CALL_TIMEOUT_S = 2.0
 """Shorter than a producer's: ``stats()`` should soon show a poller that can't reach its shard; it tries for ever."""
 
-HEALTHY_S = LONGEST_SLEEP_S + 2 * CALL_TIMEOUT_S
-"""A poller that has completed no step for this long is not healthy."""
+STUCK_S = LONGEST_SLEEP_S + 2 * CALL_TIMEOUT_S
+"""A poller that has completed no step for this long stands still."""
 
 TRIM_S = 300.0
 """The time between two looks for dead tasks to remove."""
@@ -72,10 +72,6 @@ class PollerReport:
     """The lateness of all tasks that it dispatched."""
     idle_s: float
     """Seconds since its last completed step."""
-
-    @property
-    def healthy(self) -> bool:
-        return self.state != "failing" and self.idle_s < HEALTHY_S
 
 
 class Poller:

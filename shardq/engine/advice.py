@@ -1,5 +1,5 @@
 """Advice on servers: settings that lose tasks or make them late, commands that an ACL or a proxy refuses, limits that
-are too low for pollers. It is logged at open and at start, once for each process and server, and told by ``stats()``.
+are too low for pollers. It is logged at open and at start, once for each process and server, and told by ``health()``.
 
 Finding advice never fails: a slow server is skipped.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from shardq.calls import observe
 from shardq.calls.request import Command
@@ -27,6 +27,9 @@ SERVERS = "shardq.advice"
 LIMITS = "shardq.limits"
 """The log for limits that are too low for what this process has begun."""
 
+NEARLY_FULL = 0.9
+"""The part of its maxmemory from which on a server counts as full: what is left may go in minutes."""
+
 TIMEOUT_S = 0.5
 """The timeout of each of two trips: opening must not wait long for advice."""
 
@@ -34,14 +37,19 @@ _logged: set[Advice] = set()
 """The advice that this process has logged."""
 
 
+Check = Literal["coverage", "eviction", "memory", "persistence", "replicas", "clocks", "commands", "clients", "files"]
+"""What a piece of advice is about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One thing that is wrong with one server. ``server`` is its run id: the next one on its port has another."""
 
     server: str
+    check: Check
     text: str
-    lost: bool = False
-    """Tasks may be lost by now: a problem, not only a warning."""
+    problem: bool = False
+    """Tasks are lost, refused or late by now: a reason not to be healthy, not only a warning."""
     log: str = SERVERS
 
 
@@ -60,7 +68,8 @@ def find_advice(
     """
     found = []
     if unserved:
-        found.append(Advice("", f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"))
+        text = f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"
+        found.append(Advice("", "coverage", text))
     tried: dict[tuple[str, str], Command[Any]] = {
         (node, UNTOLD): observe.server_settings(slot) for node, slot in slots.items()
     }
@@ -70,7 +79,7 @@ def find_advice(
     answers = dict((yield Many(tried | rung)))
     for asked in tried:
         if isinstance(answer := answers[asked], AccessDenied):
-            found.append(Advice(answer.node, f"{asked[1]}: {answer}"))
+            found.append(Advice(answer.node, "commands", f"{asked[1]}: {answer}"))
     found += _unpublished({node: answers[node, UNRUNG] for node in shards})
     found_settings: dict[str, observe.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
     unsure = {node: observe.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
@@ -82,24 +91,35 @@ def find_advice(
                 f"{node} evicts tasks without an error when it reaches its maxmemory of {settings.maxmemory:,} bytes "
                 f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
             )
-            found.append(Advice(settings.server, text))
+            found.append(Advice(settings.server, "eviction", text))
             if settings.evicted:
                 # The number is left out: one key may hold the tasks of a shard.
                 text = (
                     f"{node} has evicted keys since it started, and tasks of this engine may be among them "
                     f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
                 )
-                found.append(Advice(settings.server, text, lost=True))
+                found.append(Advice(settings.server, "eviction", text, problem=True))
+        if settings.maxmemory and settings.memory > NEARLY_FULL * settings.maxmemory:
+            then = (
+                "evicts tasks"
+                if settings.policy.startswith("allkeys-")
+                else "refuses pushes, while what is stored is still dispatched"
+            )
+            text = (
+                f"{node} uses more than {NEARLY_FULL:.0%} of its maxmemory of {settings.maxmemory:,} bytes, and when "
+                f"that is full it {then}: raise maxmemory, or see what holds so many tasks (`shardq topics`)"
+            )
+            found.append(Advice(settings.server, "memory", text, problem=True))
         if saving.get(node) is False:
             text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
-            found.append(Advice(settings.server, text))
+            found.append(Advice(settings.server, "persistence", text))
         clients = settings.clients + needs.get(node, 0)
         if needs and 0 < settings.maxclients < clients:
             text = (
                 f"{node} takes {settings.maxclients:,} clients, and may come to need {clients:,}, if this process has "
                 "to serve every shard: raise its maxclients"
             )
-            found.append(Advice(settings.server, text, log=LIMITS))
+            found.append(Advice(settings.server, "clients", text, log=LIMITS))
     return [*found, *_of_descriptors(sum(needs.values()))]
 
 
@@ -112,19 +132,22 @@ def _of_descriptors(more: int) -> list[Advice]:
         "shard (a connection for each, and for each server 1 to listen and up to 64 shared ones): "
         f"{descriptors.REMEDY}"
     )
-    return [Advice("", text, log=LIMITS)]
+    return [Advice("", "files", text, log=LIMITS)]
 
 
 def unsubscribed(refusals: Mapping[str, str]) -> list[Advice]:
     """Advice on nodes that refuse this process its subscriptions. ``refusals``: node → the reason."""
     look = f"due tasks and changes are looked for every {UNSUBSCRIBED_SLEEP_S * 1000:g} ms"
-    return [Advice("", f"{node} lets this process hear nothing, so {look}: {why}") for node, why in refusals.items()]
+    return [
+        Advice("", "commands", f"{node} lets this process hear nothing, so {look}: {why}")
+        for node, why in refusals.items()
+    ]
 
 
 def _unpublished(answers: Mapping[str, Any]) -> list[Advice]:
     """Advice on nodes that refuse this process to publish: pollers find its tasks when they look by themselves."""
     return [
-        Advice("", f"{node} lets this process publish nothing, so {UNRUNG}: {said}")
+        Advice("", "commands", f"{node} lets this process publish nothing, so {UNRUNG}: {said}")
         for node, said in answers.items()
         if isinstance(said, ServerFault) and not isinstance(said, Unavailable)
     ]

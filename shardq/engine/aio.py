@@ -187,7 +187,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
         """Runs pollers in this process, for its share of the shards. Returns when they run. A cancelled call leaves
         none running.
 
-        Each shard takes a connection. The log and ``stats().warnings`` tell when ``ulimit -n`` or a server's
+        Each shard takes a connection. The log and ``health().warnings`` tell when ``ulimit -n`` or a server's
         ``maxclients`` is too low for all shards.
 
         >>> await engine.start()

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,11 @@ from shardq.dispatcher import Dispatcher
 from shardq.drivers.router import ConnectionCounts
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
-from shardq.engine import advice
+from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
 from shardq.engine.control import CountsByShard
+from shardq.engine.health import Examined, Health, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -37,8 +39,9 @@ from shardq.engine.options import (
     lease_ms,
 )
 from shardq.engine.parts import Parts
-from shardq.engine.stats import Relay, ShardStats, Stats, shard_stats, stats_of
-from shardq.errors import EngineClosed, InvalidOption, PayloadNotDecodable, ShardqError
+from shardq.engine.rates import RateMeter
+from shardq.engine.stats import Relay, Stats, stats_of
+from shardq.errors import AccessDenied, EngineClosed, InvalidOption, PayloadNotDecodable, ServerFault, ShardqError
 from shardq.layout.topology import Topology
 from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
 from shardq.model.ids import topic_of
@@ -135,6 +138,7 @@ class EngineBase:
         """
         self._cache: TopologyCache | None = None
         self._ready_counts = ReadyCounts()
+        self._rates = RateMeter()
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
         self._processors: WeakSet[Processor] = WeakSet()
@@ -301,7 +305,7 @@ class EngineBase:
         self._tasks.add(task)
 
     def _noted(self, processor: Processor) -> Processor:
-        """Registers a worker's running part, whose problems ``stats`` tells."""
+        """Registers a worker's running part, whose problems ``health`` tells."""
         self._processors.add(processor)
         return processor
 
@@ -328,33 +332,55 @@ class EngineBase:
         counts_by_shard: CountsByShard,
         nodes: dict[int, str],
         *,
+        shards: bool,
         replication: dict[str, Replication],
         schedules: Summary | None,
-        advised: list[Advice],
-        subscriber: Subscriber | None,
         server: str,
         connections: dict[str, ConnectionCounts],
         spool: SpoolStats | None,
     ) -> Stats:
         dispatcher = self._dispatcher
-        reports = dispatcher.reports() if dispatcher else {}
-        shards: list[ShardStats] = [
-            shard_stats(keys, counts, nodes[keys.slot], reports.get(keys.shard)) for keys, counts in counts_by_shard
-        ]
         return stats_of(
             self._map(),
-            shards,
+            counts_by_shard,
+            nodes=nodes,
+            shards=shards,
+            interval=self._rates.note(counts_by_shard, time.monotonic()),
             replication=replication,
-            advised=[*advised, *advice.unsubscribed(subscriber.refusals() if subscriber else {})],
             server=server,
-            reports=reports.values(),
+            reports=dispatcher.reports() if dispatcher else {},
             failing_routes=dispatcher.failing_routes() if dispatcher else (),
             schedules=schedules,
             scheduler=dispatcher.scheduler() if dispatcher else None,
             dispatchers=dispatcher.members if dispatcher else (),
-            processors=list(self._processors),
             connections=connections,
             relays=tuple(relay.stats() for relay in list(self.relays)),
             spool=spool,
             replay=self._replayer.stats() if self._replayer else None,
         )
+
+    def _examine(
+        self, driver: Driver | AsyncDriver, counts_by_shard: CountsByShard, *, subscriber: Subscriber | None
+    ) -> Operation[Examined]:
+        """Looks at the servers on which a shard was seen, and for dispatchers that serve each."""
+        slots = {
+            node: keys.slot
+            for keys, seen in counts_by_shard
+            if not isinstance(seen, ShardqError) and (node := driver.node_of(keys.slot))
+        }
+        found = yield from self._advice(driver, counts_by_shard, pollers=self._pollers_driver())
+        found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
+        found += yield from servers.find_faults(slots)
+        try:
+            serving = yield from find_unserved(self._map())
+        except ServerFault as exc:
+            text = f"it can't be told who serves the shards: {exc}"
+            found.append(Advice("", "coverage", text, problem=not isinstance(exc, AccessDenied)))
+            serving = None
+        return Examined(found, serving)
+
+    def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float) -> Health:
+        own = [f"a worker of this process: {each}" for one in list(self._processors) for each in one.problems]
+        if self._dispatcher is not None:
+            own += self._dispatcher.scheduler().problems
+        return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own)

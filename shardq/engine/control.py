@@ -202,6 +202,25 @@ class DeadPages:
                 return new
 
 
+DRAWN_IN_ALL = 3200
+"""The ids that are drawn from all shards together, for each state: with even shards an estimate is then off by two
+hundredths of all tasks of its state at most, nineteen times of twenty; and it costs the servers some milliseconds,
+whatever they hold.
+"""
+
+DRAWN_AT_LEAST = 16
+"""From each shard."""
+
+
+def drawn_of_a_shard(shards: int) -> int:
+    """How many ids are drawn from each shard, at most.
+
+    >>> drawn_of_a_shard(1), drawn_of_a_shard(16), drawn_of_a_shard(1024)
+    (3200, 200, 16)
+    """
+    return max(DRAWN_AT_LEAST, DRAWN_IN_ALL // shards)
+
+
 CountsByShard = list[tuple[ShardKeys, ShardCounts | ShardqError]]
 
 
@@ -210,9 +229,10 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
 
     ``known`` keeps the topics from one look to the next.
     """
+    draw = drawn_of_a_shard(len(cache.topology.span()))
 
     def make(keys: ShardKeys, epoch: int) -> observe.Peek:
-        return observe.peek(keys, epoch, known.get(keys.shard, []))
+        return observe.peek(keys, epoch, known.get(keys.shard, []), draw=draw)
 
     while True:
         counts_by_shard = yield from call_every_shard(cache, make)

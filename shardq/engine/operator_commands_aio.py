@@ -1,6 +1,6 @@
 # For asyncio. `make fmt` generates operator_commands_sync.py from it.
 """The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, dead tasks, purges,
-stats.
+stats, and health.
 
 ``AsyncEngine`` inherits them.
 """
@@ -17,6 +17,7 @@ from shardq.dispatcher.membership import dispatchers
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
+from shardq.engine.health import MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
 from shardq.fleet.member import Member, fleet
@@ -197,24 +198,56 @@ class AsyncOperatorCommands(EngineBase, ABC):
         driver = await self._open_driver()
         return await arun(driver, fleet(self._map().control))
 
-    async def stats(self) -> Stats:
-        """Returns the counts of each shard and their totals. They are no snapshot: shards are read one after the other.
-        A shard that can't be read says why.
+    async def stats(self, *, shards: bool = True) -> Stats:
+        """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after
+        the other. A shard that can't be read says why. ``shards=False`` leaves the list of shards empty.
+
+        It costs each shard one script, by the number of its topics and not of its tasks. What the server does not count
+        by topic is estimated; see ``TopicStats``. ``health()`` judges it.
 
         >>> stats = await engine.stats()
-        >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)
+        >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
+        >>> print({topic: seen.ready for topic, seen in stats.topics.items()})
         """
         driver = await self._open_driver()
-        timeout = min(self.options.timeout, STATS_TIMEOUT_S)
-        counts_by_shard = await arun(driver, control.count_shards(self._map(), self._topics_of_shard), timeout)
+        return await self._look(driver, await self._count(driver), shards=shards)
+
+    async def health(self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S) -> Health:
+        """Looks at the shards, their servers and the dispatchers, and says if all is well; if not, why. True if it is.
+
+        A scheduled task that is overdue by more than ``max_late`` seconds is a reason; so is a ready one that nobody
+        took for more than ``max_ready_age`` seconds, unless its topic is paused or forwarded. How long a task has been
+        ready is known from the second look on: see ``TopicStats.oldest_ready``. It raises only what keeps it from
+        looking at all.
+
+        >>> health = await engine.health(max_late=5.0, max_ready_age=60.0)
+        >>> if not health:
+        ...     print(health.ok, health.reasons)
+        """
+        check_bound(max_late, "max_late")
+        check_bound(max_ready_age, "max_ready_age")
+        driver = await self._open_driver()
+        counts_by_shard = await self._count(driver)
+        stats = await self._look(driver, counts_by_shard, shards=True)
+        asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber())
+        return self._judge(stats, await arun(driver, asked, self._stats_timeout), max_late, max_ready_age)
+
+    @property
+    def _stats_timeout(self) -> float:
+        return min(self.options.timeout, STATS_TIMEOUT_S)
+
+    async def _count(self, driver: AsyncDriver) -> control.CountsByShard:
+        return await arun(driver, control.count_shards(self._map(), self._topics_of_shard), self._stats_timeout)
+
+    async def _look(self, driver: AsyncDriver, counts_by_shard: control.CountsByShard, *, shards: bool) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
+        timeout = self._stats_timeout
         return self._stats(
             counts_by_shard,
             nodes,
+            shards=shards,
             replication=await arun(driver, control.replication(counts_by_shard, nodes), timeout),
             schedules=await arun(driver, declaring.summary(self._map()), timeout),
-            advised=await arun(driver, self._advice(driver, counts_by_shard, pollers=self._pollers_driver()), timeout),
-            subscriber=self._present_subscriber(),
             server=driver.server_version,
             connections=driver.connections(),
             spool=await spool.stats(self._spool),

@@ -1,6 +1,6 @@
 # Generated from operator_commands_aio.py by `make fmt`: change that one.
 """The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, dead tasks, purges,
-stats.
+stats, and health.
 
 ``Engine`` inherits them.
 """
@@ -17,6 +17,7 @@ from shardq.dispatcher.membership import dispatchers
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
+from shardq.engine.health import MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
 from shardq.fleet.member import Member, fleet
@@ -197,24 +198,56 @@ class OperatorCommands(EngineBase, ABC):
         driver = self._open_driver()
         return run(driver, fleet(self._map().control))
 
-    def stats(self) -> Stats:
-        """Returns the counts of each shard and their totals. They are no snapshot: shards are read one after the other.
-        A shard that can't be read says why.
+    def stats(self, *, shards: bool = True) -> Stats:
+        """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after
+        the other. A shard that can't be read says why. ``shards=False`` leaves the list of shards empty.
+
+        It costs each shard one script, by the number of its topics and not of its tasks. What the server does not count
+        by topic is estimated; see ``TopicStats``. ``health()`` judges it.
 
         >>> stats = engine.stats()
-        >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)
+        >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
+        >>> print({topic: seen.ready for topic, seen in stats.topics.items()})
         """
         driver = self._open_driver()
-        timeout = min(self.options.timeout, STATS_TIMEOUT_S)
-        counts_by_shard = run(driver, control.count_shards(self._map(), self._topics_of_shard), timeout)
+        return self._look(driver, self._count(driver), shards=shards)
+
+    def health(self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S) -> Health:
+        """Looks at the shards, their servers and the dispatchers, and says if all is well; if not, why. True if it is.
+
+        A scheduled task that is overdue by more than ``max_late`` seconds is a reason; so is a ready one that nobody
+        took for more than ``max_ready_age`` seconds, unless its topic is paused or forwarded. How long a task has been
+        ready is known from the second look on: see ``TopicStats.oldest_ready``. It raises only what keeps it from
+        looking at all.
+
+        >>> health = engine.health(max_late=5.0, max_ready_age=60.0)
+        >>> if not health:
+        ...     print(health.ok, health.reasons)
+        """
+        check_bound(max_late, "max_late")
+        check_bound(max_ready_age, "max_ready_age")
+        driver = self._open_driver()
+        counts_by_shard = self._count(driver)
+        stats = self._look(driver, counts_by_shard, shards=True)
+        asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber())
+        return self._judge(stats, run(driver, asked, self._stats_timeout), max_late, max_ready_age)
+
+    @property
+    def _stats_timeout(self) -> float:
+        return min(self.options.timeout, STATS_TIMEOUT_S)
+
+    def _count(self, driver: Driver) -> control.CountsByShard:
+        return run(driver, control.count_shards(self._map(), self._topics_of_shard), self._stats_timeout)
+
+    def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, *, shards: bool) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
+        timeout = self._stats_timeout
         return self._stats(
             counts_by_shard,
             nodes,
+            shards=shards,
             replication=run(driver, control.replication(counts_by_shard, nodes), timeout),
             schedules=run(driver, declaring.summary(self._map()), timeout),
-            advised=run(driver, self._advice(driver, counts_by_shard, pollers=self._pollers_driver()), timeout),
-            subscriber=self._present_subscriber(),
             server=driver.server_version,
             connections=driver.connections(),
             spool=spool.stats(self._spool),

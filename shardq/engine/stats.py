@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
 from shardq.calls.observe import Replication, ShardCounts
 from shardq.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.drivers.router import ConnectionCounts
+from shardq.engine.control import CountsByShard
+from shardq.engine.rates import Interval, Rates
+from shardq.engine.topic_stats import TopicStats, topics_of
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import Limit, Route
 from shardq.replay.stats import ReplayStats
 from shardq.schedules.declaring import Summary
 from shardq.schedules.scheduler import SchedulerReport
 from shardq.spool.stats import SpoolStats
-from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
-
-if TYPE_CHECKING:
-    from shardq.engine.advice import Advice
-    from shardq.worker.processor import Processor
-
-OVERDUE_S = 10.0
-"""A task that is due for longer than this is a problem. Other dispatchers take over from a killed one within four
-seconds, from a stopped one at once, and no shard that is served falls this far behind.
-"""
-
-NAMED = 5
-"""The most shards that a sentence names; it counts the others."""
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +46,8 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     """Leases that ran out once too often."""
     ready_by_topic: Mapping[str, int]
     dispatched_by_topic: Mapping[str, int]
+    dispatched_per_s: float | None
+    """Since a look of this engine a second or longer ago; None at the first."""
     head_age: float | None
     """Seconds since the first scheduled task was due: negative while it is still to come; None without one."""
     late_ms: int | None
@@ -67,6 +57,8 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     poller: Literal["starting", "running", "failing", "stopped", "elsewhere"]
     """The state of this process's poller; ``elsewhere``: another process serves the shard, or none."""
     poller_error: str | None
+    poller_idle: float | None
+    """Seconds since this process's poller completed a step; None when the shard is served elsewhere."""
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,13 +96,16 @@ class ScheduleStats(msgspec.Struct, frozen=True, kw_only=True):
     paused: int
     pushed: int
     """Occurrences that this process's scheduler has pushed."""
+    overdue: tuple[str, ...]
+    """The names of schedules with occurrences that are due, and that nobody has pushed."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all shards. The totals add up what was read shard by shard, one after the other.
 
     >>> stats = engine.stats()
-    >>> print(stats.scheduled, stats.ready, stats.dead, stats.healthy, stats.problems)
+    >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
+    >>> print({topic: seen.ready for topic, seen in stats.topics.items()})
     """
 
     name: str
@@ -122,34 +117,24 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     dispatched: int
     forwarded: int
-    ready_by_topic: Mapping[str, int]
-    dispatched_by_topic: Mapping[str, int]
+    topics: Mapping[str, TopicStats]
+    """Name → topic, for every topic that has, or had, a task, or for which something is set."""
+    rates: Rates | None
+    """What went through in a second since a look of this engine a second or longer ago; None at the first."""
+    head_age: float | None
+    """Seconds since the first scheduled task of all shards was due: negative while it is still to come; None without
+    one.
+    """
     lateness: Lateness
     """The lateness of tasks that the pollers of this process dispatched."""
     shards: list[ShardStats]
+    """Each shard; empty with ``stats(shards=False)``."""
     dispatchers: tuple[str, ...]
     """The processes with pollers, as this process last heard; empty when it has none."""
-    paused: tuple[str, ...]
-    """Topics that are not given out."""
-    limits: Mapping[str, Limit]
-    """Topics with a rate or concurrency limit."""
-    routes: Mapping[str, Route]
-    """Topics whose payloads go to a list."""
     failing_routes: tuple[RouteFault, ...]
     """Routes that this process can't serve now: topic, list, reason, shards."""
     schedules: ScheduleStats | None
     """The number of schedules; None if they could not be read."""
-    healthy: bool
-    """True if there are no problems."""
-    problems: tuple[str, ...]
-    """A sentence each: shards that could not be seen, pollers, routes, schedules, workers and outbox relays of this
-    process that fail or stand still, shards with tasks that are overdue by more than ``OVERDUE_S``, whoever should
-    serve them, and servers that have evicted keys and go on doing so."""
-    warnings: tuple[str, ...]
-    """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
-    forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
-    sentence each. They do not count for ``healthy``.
-    """
     connections: Mapping[str, ConnectionCounts]
     """Node → the connections of this engine, and their bound."""
     replication: Mapping[str, Replication]
@@ -162,10 +147,30 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The memory and the replays of this engine after failovers; None without ``replay=``."""
 
 
-UNSEEN = ShardCounts(0, 0, 0, 0, None, None, 0, 0, 0, {}, {})
+UNSEEN = ShardCounts(
+    now_us=0,
+    scheduled=0,
+    leased=0,
+    dead=0,
+    head_ms=None,
+    late_ms=None,
+    reaped=0,
+    buried=0,
+    forwarded=0,
+    dispatched={},
+    ready={},
+    waited_ms={},
+    drawn={"scheduled": {}, "leased": {}, "dead": {}},
+)
 
 
-def shard_stats(keys: ShardKeys, seen: ShardCounts | ShardqError, node: str, report: PollerReport | None) -> ShardStats:
+def _shard(
+    keys: ShardKeys,
+    seen: ShardCounts | ShardqError,
+    node: str,
+    report: PollerReport | None,
+    interval: Interval | None,
+) -> ShardStats:
     counts = UNSEEN if isinstance(seen, ShardqError) else seen
     return ShardStats(
         shard=keys.shard,
@@ -181,126 +186,66 @@ def shard_stats(keys: ShardKeys, seen: ShardCounts | ShardqError, node: str, rep
         buried=counts.buried,
         ready_by_topic=counts.ready,
         dispatched_by_topic=counts.dispatched,
+        dispatched_per_s=interval.dispatched_of_shard.get(keys.shard) if interval else None,
         head_age=None if counts.head_ms is None else counts.now_us / 1e6 - counts.head_ms / 1e3,
         late_ms=counts.late_ms,
         lateness=report.lateness if report else None,
         poller=report.state if report else "elsewhere",
         poller_error=report.error if report else None,
+        poller_idle=report.idle_s if report else None,
     )
 
 
 def stats_of(
     cache: TopologyCache,
-    shards: list[ShardStats],
+    counts_by_shard: CountsByShard,
     *,
+    nodes: Mapping[int, str],
+    shards: bool,
+    interval: Interval | None,
     replication: Mapping[str, Replication],
-    advised: Iterable[Advice],
     server: str,
-    reports: Iterable[PollerReport],
+    reports: Mapping[int, PollerReport],
     failing_routes: tuple[RouteFault, ...],
     schedules: Summary | None,
     scheduler: SchedulerReport | None,
     dispatchers: tuple[str, ...],
-    processors: Iterable[Processor],
     connections: Mapping[str, ConnectionCounts],
     relays: tuple[RelayStats, ...],
     spool: SpoolStats | None,
     replay: ReplayStats | None,
 ) -> Stats:
-    topology = cache.topology
-    advised = list(advised)
-    problems = (
-        *_problems(shards, reports, failing_routes, processors, relays),
-        *(scheduler.problems if scheduler else ()),
-        *_overdue(schedules.overdue if schedules else ()),
-        *(each.text for each in advised if each.lost),
-        *(problems_of_spool(spool) if spool is not None else ()),
-    )
+    """``nodes``: slot → its node. ``shards``: False leaves the list of shards empty."""
+    rows = [_shard(keys, seen, nodes[keys.slot], reports.get(keys.shard), interval) for keys, seen in counts_by_shard]
+    seen = [counts for _, counts in counts_by_shard if not isinstance(counts, ShardqError)]
     return Stats(
         name=cache.name,
-        epoch=topology.epoch,
+        epoch=cache.topology.epoch,
         server=server,
-        warnings=tuple(each.text for each in advised if not each.lost),
-        scheduled=sum(s.scheduled for s in shards),
-        ready=sum(s.ready for s in shards),
-        leased=sum(s.leased for s in shards),
-        dead=sum(s.dead for s in shards),
-        dispatched=sum(s.dispatched for s in shards),
-        forwarded=sum(s.forwarded for s in shards),
-        ready_by_topic=_added(s.ready_by_topic for s in shards),
-        dispatched_by_topic=_added(s.dispatched_by_topic for s in shards),
-        lateness=Lateness.total(s.lateness for s in shards if s.lateness),
-        shards=shards,
+        scheduled=sum(s.scheduled for s in rows),
+        ready=sum(s.ready for s in rows),
+        leased=sum(s.leased for s in rows),
+        dead=sum(s.dead for s in rows),
+        dispatched=sum(s.dispatched for s in rows),
+        forwarded=sum(s.forwarded for s in rows),
+        topics=topics_of(seen, cache.topology, interval),
+        rates=interval.total if interval else None,
+        head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),
+        lateness=Lateness.total(s.lateness for s in rows if s.lateness),
+        shards=rows if shards else [],
         dispatchers=dispatchers,
-        paused=topology.paused,
-        limits=topology.limits,
-        routes=topology.routes,
         failing_routes=failing_routes,
         schedules=None
         if schedules is None
-        else ScheduleStats(count=schedules.count, paused=schedules.paused, pushed=scheduler.pushed if scheduler else 0),
-        healthy=not problems,
-        problems=problems,
+        else ScheduleStats(
+            count=schedules.count,
+            paused=schedules.paused,
+            pushed=scheduler.pushed if scheduler else 0,
+            overdue=tuple(schedules.overdue),
+        ),
         connections=connections,
         replication=replication,
         relays=relays,
         spool=spool,
         replay=replay,
     )
-
-
-def _problems(
-    shards: list[ShardStats],
-    reports: Iterable[PollerReport],
-    routes: Iterable[RouteFault],
-    processors: Iterable[Processor],
-    relays: Iterable[RelayStats],
-) -> Iterator[str]:
-    blind = [shard for shard in shards if shard.error]
-    if blind:
-        yield f"{_named(blind)} could not be seen, the totals are without: {blind[0].error}"
-    unwell = [report for report in reports if not report.healthy]
-    failing = [report for report in unwell if report.state == "failing"]
-    if failing:
-        yield f"{_named(failing)} can't be dispatched by this process: {failing[0].error}"
-    stuck = [report for report in unwell if report.state != "failing"]
-    if stuck:
-        yield f"{_named(stuck)}: no step of this process's pollers for {max(r.idle_s for r in stuck):,.0f} s"
-    for route in routes:
-        yield f"topic {route.topic!r} can't be forwarded to the list {route.to!r} by this process: {route.error}"
-    for processor in processors:
-        for problem in processor.problems:
-            yield f"a worker of this process: {problem}"
-    for relay in relays:
-        if relay.problem:
-            yield f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
-    late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > OVERDUE_S]
-    if late:
-        late.sort(key=lambda each: -each[0])
-        yield (
-            f"{_named([shard for _, shard in late])}: tasks are overdue, by up to {late[0][0]:,.0f} s; either no "
-            "dispatcher runs (`shardq run` starts one), or those that do can't keep up"
-        )
-
-
-def _overdue(schedules: Sequence[str]) -> Iterator[str]:
-    if schedules:
-        names = ", ".join(map(repr, schedules[:NAMED]))
-        more = f" and {len(schedules) - NAMED} more" if len(schedules) > NAMED else ""
-        yield (
-            f"schedule{'' if len(schedules) == 1 else 's'} {names}{more}: occurrences are overdue, and nobody has "
-            "pushed them; either no dispatcher runs (`shardq run` starts one), or none of them can compute it"
-        )
-
-
-def _named(some: Sequence[ShardStats | PollerReport]) -> str:
-    numbers = ", ".join(str(each.shard) for each in some[:NAMED])
-    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
-    return f"shard{'' if len(some) == 1 else 's'} {numbers}{more}"
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(total)

@@ -120,7 +120,7 @@ class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
     def start(self) -> None:
         """Runs pollers in this process, for its share of the shards. Returns when they run.
 
-        Each shard takes a connection. The log and ``stats().warnings`` tell when ``ulimit -n`` or a server's
+        Each shard takes a connection. The log and ``health().warnings`` tell when ``ulimit -n`` or a server's
         ``maxclients`` is too low for all shards.
 
         >>> engine.start()

@@ -32,6 +32,7 @@ class ShardKeys:
     ghost: str
     seen: str
     topics: str
+    looks: str
     moved: str
     staged: str
     bell: str
@@ -92,6 +93,7 @@ def shard_keys(name: str, shard: int) -> ShardKeys:
         ghost=f"{prefix}ghost",
         seen=f"{prefix}seen",
         topics=f"{prefix}topics",
+        looks=f"{prefix}looks",
         moved=f"{prefix}moved",
         staged=f"{prefix}staged",
         bell=f"{prefix}bell",

@@ -1,21 +1,87 @@
--- peek: counts the tasks of a shard by their state.
--- USES: guard
+-- peek: counts the tasks of a shard by their state, and draws some of them to tell their topics; notes how many of each topic
+-- were dispatched by now, so that later looks know how long the head of its ready list has waited at least.
+-- USES: guard, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 leased ZSET
 -- KEYS 4 dead ZSET
 -- KEYS 5 topics HASH
--- KEYS 6.. ready LIST, of any topics
+-- KEYS 6 looks HASH
+-- KEYS 7.. ready LIST, one for each topic of ARGV 4..
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
+-- ARGV 3 how many ids to draw from each of due, leased and dead, at most
+-- ARGV 4.. topics
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
---         {length of each list given, …}} | {'stale', epoch} | {'missing'}
--- ATOMIC one shard at one instant
--- COST O(topics)
-local lengths = {}
-for i = 6, #KEYS do lengths[i - 5] = redis.call('LLEN', KEYS[i]) end
+--         {length of each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
+--         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}} | {'stale', epoch} | {'missing'}
+-- ATOMIC one shard at one instant; a note that is refused for want of memory is left out
+-- COST O(topics + n)
+local most = tonumber(ARGV[3])
+local function drawn(key)
+  local counts, order, flat = {}, {}, {}
+  if most > 0 then
+    for _, id in ipairs(redis.call('ZRANDMEMBER', key, most)) do
+      local topic = topic_of(id)
+      if not counts[topic] then order[#order + 1] = topic end
+      counts[topic] = (counts[topic] or 0) + 1
+    end
+  end
+  table.sort(order)
+  for i, topic in ipairs(order) do flat[i * 2 - 1], flat[i * 2] = topic, counts[topic] end
+  return flat
+end
+local function mapped(fields)
+  local map = {}
+  for i = 1, #fields, 2 do map[fields[i]] = fields[i + 1] end
+  return map
+end
+
+-- A note is a mark 'DISPATCHED:MS': at that instant so many of the topic had been dispatched. They leave the list in the order in
+-- which they came: its head is the one after DISPATCHED now less its length, and was there at each mark past that.
+local MARKS = 8
+local function noted(text, taken, dispatched)
+  local marks = {}
+  for count, at in string.gmatch(text or '', '(%d+):(%d+)') do
+    local mark = {tonumber(count), tonumber(at)}
+    if mark[1] > taken and mark[1] <= dispatched and mark[2] <= now_ms then marks[#marks + 1] = mark end
+  end
+  local last = marks[#marks]
+  if not last or (last[1] < dispatched and last[2] <= now_ms - 1000) then marks[#marks + 1] = {dispatched, now_ms} end
+  if #marks > MARKS then
+    -- the one goes whose neighbours are nearest to each other, for their age: so the error stays a part of the age
+    local least, found = math.huge, 2
+    for i = 2, #marks - 1 do
+      local gap = (marks[i + 1][2] - marks[i - 1][2]) / (now_ms - marks[i - 1][2] + 1)
+      if gap < least then least, found = gap, i end
+    end
+    table.remove(marks, found)
+  end
+  return marks
+end
+local topics = redis.call('HGETALL', KEYS[5])
+local dispatched, looks = mapped(topics), #KEYS > 6 and mapped(redis.call('HGETALL', KEYS[6])) or {}
+local lengths, waited, notes, emptied = {}, {}, {}, {}
+for i = 7, #KEYS do
+  local topic, length = ARGV[i - 3], redis.call('LLEN', KEYS[i])
+  local count = tonumber(dispatched[topic] or 0)
+  lengths[i - 6], waited[i - 6] = length, -1
+  if length > 0 then
+    local marks, texts = noted(looks[topic], count - length, count), {}
+    for j, mark in ipairs(marks) do texts[j] = string.format('%.0f:%.0f', mark[1], mark[2]) end
+    waited[i - 6] = now_ms - marks[1][2]
+    local text = table.concat(texts, ' ')
+    if text ~= looks[topic] then notes[topic] = text end
+  elseif looks[topic] then
+    emptied[#emptied + 1] = topic
+  end
+end
+-- removals come first: after one a server without memory takes the rest
+for _, topic in ipairs(emptied) do redis.call('HDEL', KEYS[6], topic) end
+for topic, text in pairs(notes) do redis.pcall('HSET', KEYS[6], topic, text) end
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 return {
   'ok', string.format('%.0f', now_us), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
-  head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), redis.call('HGETALL', KEYS[5]), lengths,
+  head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
+  {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])},
 }

@@ -57,7 +57,7 @@ def test_stats_tell_what_was_refused(shardq: Shell, engine: Engine, refused: str
     told = shardq.run("stats", "--spool", refused)
     assert told.code == 1
     assert "5 replayed, 1 refused" in told.out
-    assert "were refused: `shardq spool failed" in told.err
+    assert "were refused: `shardq spool failed" in told.out
     assert shardq.run("stats", "--spool", refused, "--json").object["spool"]["failed"] == 1
 
 

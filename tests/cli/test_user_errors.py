@@ -15,7 +15,7 @@ from cluster.ports import HOST
 from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
-    *("demo", "run", "push", "get", "cancel", "reschedule", "every", "forward", "stats"),
+    *("demo", "run", "push", "get", "cancel", "reschedule", "every", "forward", "stats", "health"),
     *("topics", "shards", "resize", "expand", "shrink", "dead", "requeue", "purge", "pause", "resume", "limit", "acl"),
 )
 

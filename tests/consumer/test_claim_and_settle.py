@@ -9,14 +9,14 @@ import pytest
 
 from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, Task
 from tests.support.engines import Engines
-from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.states import FAR_S, claim, put, ready_of, state_of
 from tests.support.waiting import wait_until
 
 
 def ready(engine: Engine, count: int, topic: str = "") -> list[str]:
     """So many tasks in their ready lists."""
     ids: list[str] = [*engine.push_many([Task(n, topic=topic) for n in range(count)])]
-    wait_until(lambda: engine.stats().ready_by_topic.get(topic) == count, f"{count} tasks are ready")
+    wait_until(lambda: ready_of(engine, topic) == count, f"{count} tasks are ready")
     return ids
 
 

@@ -14,7 +14,7 @@ from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, Ser
 from shardq.layout.keys import control_keys, shard_keys
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, claim
+from tests.support.states import FAR_S, claim, ready_of
 from tests.support.traffic import waiting
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,7 @@ def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
 
 def ready(engine: Engine, topic: str, count: int) -> None:
     engine.push_many([Task(n, topic=topic) for n in range(count)])
-    wait_until(lambda: engine.stats().ready_by_topic.get(topic) == count, f"{count} tasks of {topic} are ready")
+    wait_until(lambda: ready_of(engine, topic) == count, f"{count} tasks of {topic} are ready")
 
 
 def test_a_paused_topic_is_not_given_out(running: Engine, other: Engine) -> None:
@@ -39,7 +39,7 @@ def test_a_paused_topic_is_not_given_out(running: Engine, other: Engine) -> None
     other.push("x", topic="sms")
     assert claim(running.consumer("mail", "sms"), 1)[0].topic == "sms"
     running.push("late", topic="mail")
-    wait_until(lambda: running.stats().ready_by_topic.get("mail") == 6, "tasks still become ready")
+    wait_until(lambda: ready_of(running, "mail") == 6, "tasks still become ready")
     running.resume("mail")
     assert len(claim(other.consumer("mail"), 6)) == 6
 
@@ -52,7 +52,7 @@ def test_what_runs_goes_on(running: Engine, other: Engine) -> None:
     consumer.extend(one, 60)
     consumer.ack(one)
     consumer.retry(two)
-    wait_until(lambda: running.stats().ready_by_topic.get("mail") == 1, "it is ready, and paused")
+    wait_until(lambda: ready_of(running, "mail") == 1, "it is ready, and paused")
     assert consumer.claim(1) == []
 
 
@@ -66,7 +66,7 @@ def test_who_waits_is_told_of_a_pause_and_of_its_end(
         other.pause("mail")
         wait_until(lambda: running.topology.paused == ("mail",), "the news are here")
         other.push("x", topic="mail")
-        wait_until(lambda: running.stats().ready_by_topic.get("mail") == 1, "it is ready")
+        wait_until(lambda: ready_of(running, "mail") == 1, "it is ready")
         assert not claimed.done()
         other.resume("mail")
         # below the 8 s after which a waiter looks by itself at the earliest

@@ -8,7 +8,7 @@ import pytest
 
 from shardq import Engine, InvalidOption, Task
 from tests.support.engines import Engines
-from tests.support.states import counted
+from tests.support.states import counted, ready_of
 from tests.support.waiting import wait_until
 
 SHARDS = 16
@@ -21,7 +21,7 @@ def engine(engines: Engines, url: str, name: str) -> Engine:
 
 def ready(engine: Engine, topic: str, count: int) -> None:
     engine.push_many([Task(None, topic=topic) for _ in range(count)])
-    wait_until(lambda: engine.stats().ready_by_topic.get(topic) == count, f"{count} tasks of {topic} are ready")
+    wait_until(lambda: ready_of(engine, topic) == count, f"{count} tasks of {topic} are ready")
 
 
 @pytest.mark.parametrize("max", [1, 10, 64])
@@ -32,7 +32,7 @@ def test_high_before_any_further_low(running: Engine, max: int) -> None:
         assert {d.topic for d in consumer.claim(max)} == {"low"}
     ready(running, "high", 100)
     consumer.claim(max)  # the trip that brings the hints
-    left = counted(running).ready_by_topic["high"]
+    left = counted(running).topics["high"].ready
     topics = [topic for _ in range(100 // max + 3) for topic in sorted(d.topic for d in consumer.claim(max))]
     assert topics[:left] == ["high"] * left
     assert set(topics[left:]) == {"low"}

@@ -22,7 +22,7 @@ def list_name(request: pytest.FixtureRequest, name: str, running: Engine) -> str
 
 
 def problems(engine: Engine) -> list[str]:
-    return [problem for problem in engine.stats().problems if "forwarded" in problem]
+    return [problem for problem in engine.health().reasons if "forwarded" in problem]
 
 
 def test_a_list_of_the_wrong_type(
@@ -40,7 +40,7 @@ def test_a_list_of_the_wrong_type(
         (problem,) = problems(running)
         assert problem.startswith(f"topic 'email' can't be forwarded to the list '{list_name}' by this process: ")
         assert "WRONGTYPE" in problem
-        assert not running.stats().healthy
+        assert not running.health().ok
         # the shards themselves are served
         assert {shard.poller for shard in running.stats().shards} == {"running"}
         for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_list_of_the_wrong_type(
         assert told(caplog, "is forwarded") == []
         servers.ask(slot, "DEL", list_name)
         wait_until(lambda: servers.ask(slot, "LLEN", list_name) == 40, "all have arrived")
-        wait_until(lambda: running.stats().healthy, "all is well")
+        wait_until(lambda: running.health().ok, "all is well")
         assert running.stats().failing_routes == ()
         assert told(caplog, "is forwarded") == [f"topic 'email' is forwarded to the list '{list_name}' again"]
         assert len(told(caplog, "can't be forwarded")) == 1
@@ -83,7 +83,7 @@ def test_a_fault_that_is_over_without_the_list(running: Engine, servers: Servers
     else:
         running.forward("email", to=None)
     wait_until(lambda: running.stats().failing_routes == (), "it is over")
-    wait_until(lambda: running.stats().healthy, "all is well")
+    wait_until(lambda: running.health().ok, "all is well")
 
 
 @pytest.mark.parametrize("url", ["cluster"], indirect=True)
@@ -96,4 +96,4 @@ def test_two_topics_of_one_list_that_is_on_another_node(running: Engine, servers
     wait_until(lambda: [f.topic for f in running.stats().failing_routes] == ["email", "sms"], "both are told")
     servers.ask(slot_of(to), "DEL", to)
     wait_until(lambda: servers.ask(slot_of(to), "LLEN", to) == 40, "all have arrived")
-    wait_until(lambda: running.stats().healthy, "all is well")
+    wait_until(lambda: running.health().ok, "all is well")

@@ -203,7 +203,7 @@ def test_a_worker_whose_topics_are_forwarded(
         other.forward("email", to="mine")
         running.push("x", topic="email")
         wait_until(lambda: told(caplog, "topic 'email' is forwarded to the list 'mine': consumers"), "it is told")
-        assert running.stats().healthy
+        assert running.health().ok
     assert sorted(handled) == list(range(10))
 
 
@@ -217,5 +217,5 @@ def test_without_the_slot_of_permits_it_waits_and_says_so(running: Engine, serve
     assert length(servers, list_name) == 0
     servers.ask(keys.slot, "DEL", keys.bucket("email"))
     # the other shards wait for their turn, and that is no fault
-    wait_until(lambda: running.stats().healthy, "all is well")
+    wait_until(lambda: running.health().ok, "all is well")
     wait_until(lambda: length(servers, list_name) == 1, "the one that may go has arrived")

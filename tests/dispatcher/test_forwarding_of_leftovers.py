@@ -21,7 +21,7 @@ from shardq.layout.keys import shard_keys
 from shardq.layout.slots import slot_of, tag
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S
+from tests.support.states import FAR_S, ready_of
 from tests.support.waiting import wait_until
 
 AT_ONCE_S = LONGEST_SLEEP_S / 2
@@ -82,7 +82,7 @@ def test_with_more_routes_than_go_into_one_call(engines: Engines, url: str, serv
         moved_by_another(engine, url, servers, topic, "b", shard=0)
         wait_until(lambda: len(on_list(servers, f"mine:{name}")) > before, "it goes at once", timeout=AT_ONCE_S)  # noqa: B023
     engine.push("c", topic="no-route")
-    wait_until(lambda: engine.stats().ready_by_topic.get("no-route") == 1, "the others have room, too")
+    wait_until(lambda: ready_of(engine, "no-route") == 1, "the others have room, too")
 
 
 def test_while_processes_come_and_go(engines: Engines, url: str, servers: Servers, name: str) -> None:

@@ -28,7 +28,7 @@ def test_a_server_that_is_killed(
 ) -> None:
     engine = engines.opened(own_server.url, name=name, shards=SHARDS)
     engine.start()
-    wait_until(lambda: engine.stats().healthy, "every poller is well")
+    wait_until(lambda: engine.health().ok, "every poller is well")
     caplog.clear()
     own_server.kill()
     wait_until(lambda: failing(engine) == SHARDS, "every poller says why it fails")
@@ -40,4 +40,4 @@ def test_a_server_that_is_killed(
     assert kinds == [n % 2 == 0 for n in range(len(lines))], lines
     assert all(line.startswith(own_server.address) for line in lines), lines
     assert sum(f" {SHARDS} shards are dispatched again" in line for line in lines) == 1
-    wait_until(lambda: engine.stats().healthy, "every poller is well again")
+    wait_until(lambda: engine.health().ok, "every poller is well again")

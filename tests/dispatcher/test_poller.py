@@ -137,7 +137,7 @@ def test_an_error_is_said_once_and_shown(
     bad = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") == 1)
     engine.push("x", id=bad)
     wait_until(lambda: state_of(engine, bad) == "ready", "its shard goes on too")
-    stats = wait_until(lambda: (s := engine.stats()).healthy and s, "every poller is well")
+    stats = wait_until(lambda: (seen := engine.health()) and seen.stats, "every poller is well")
     assert stats
     assert (stats.shards[1].poller, stats.shards[1].poller_error) == ("running", None)
     assert len(errors()) == 1
@@ -157,15 +157,16 @@ def test_a_failing_poller_is_shown(engine: Engine, servers: Servers, name: str) 
     servers.ask(broken.slot, "SPUBLISH", broken.bell, "")
 
     def shown() -> bool:
-        stats = engine.stats()
-        return [shard.poller for shard in stats.shards] == ["running", "failing", "running", "running"] and (
-            not stats.healthy
+        health = engine.health()
+        pollers = [shard.poller for shard in health.stats.shards]
+        return pollers == ["running", "failing", "running", "running"] and any(
+            reason.startswith("shard 1 can't be dispatched by this process: ") for reason in health.reasons
         )
 
-    wait_until(shown, "stats() shows it")
+    wait_until(shown, "stats() and health() show it")
     assert "WRONGTYPE" in str(engine.stats().shards[1].poller_error)
     servers.ask(broken.slot, "DEL", broken.seen)
-    wait_until(lambda: engine.stats().healthy, "it is well again")
+    wait_until(lambda: engine.health().ok, "it is well again")
 
 
 def test_it_stops_and_starts_again(engine: Engine) -> None:

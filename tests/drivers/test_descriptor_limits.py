@@ -60,8 +60,8 @@ def test_a_server_that_takes_few_clients(
         engine.stop()
         server.ask("CONFIG", "SET", "maxclients", "1000")
         engine.start()
-        wait_until(lambda: engine.stats().healthy, "every poller is well", timeout=SOON_S)
-        assert engine.stats().warnings == ()
+        wait_until(lambda: engine.health().ok, "every poller is well", timeout=SOON_S)
+        assert engine.health().warnings == []
         engine.close()
 
 

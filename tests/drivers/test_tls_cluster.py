@@ -61,10 +61,11 @@ def test_tasks_come_through(engine: Engine) -> None:
     given = claim(consumer, len(ids))
     assert sorted(delivery.id for delivery in given) == sorted(ids)
     consumer.ack(given)
-    wait_until(lambda: engine.stats().healthy, "all are well")
-    stats = engine.stats()
+    wait_until(lambda: engine.health().ok, "all are well")
+    health = engine.health()
+    stats = health.stats
     assert len({shard.node for shard in stats.shards}) == 3
-    assert (stats.ready, stats.leased, stats.warnings) == (0, 0, ())
+    assert (stats.ready, stats.leased, health.warnings) == (0, 0, [])
 
 
 def test_one_seed_is_enough_and_a_wrong_one_is_passed_over(

@@ -184,7 +184,7 @@ def test_a_dispatcher_does_its_work(
         wait_until(lambda: admin.growth().progress().done, "all tasks are moved", timeout=60)
     assert engine.stats().scheduled == len(far)
     admin.every("tick", interval=0.5, topic="ticks")
-    wait_until(lambda: "ticks" in engine.stats().ready_by_topic, "its scheduler pushes")
+    wait_until(lambda: "ticks" in engine.stats().topics, "its scheduler pushes")
     admin.remove_schedule("tick")
     engine.stop()
 
@@ -312,12 +312,13 @@ def test_what_is_not_needed_is_done_without_and_told(
     id = engine.push("x")
     (delivery,) = claim(engine.consumer(), 1)
     assert delivery.id == id
-    stats = engine.stats()
+    health = engine.health()
+    stats = health.stats
     assert stats.server == whole.stats().server
-    assert stats.healthy
+    assert health.reasons == []
     assert stats.replication == {}
     for rule, so in WITHOUT.items():
-        found = [text for text in stats.warnings if text.startswith(so)]
+        found = [text for text in health.warnings if text.startswith(so)]
         assert len(found) == len({shard.node for shard in stats.shards})
         command = "client|setname" if rule == "-client" else rule[1:]
         assert all(f"allow its user +{command}; `shardq acl`" in text for text in found)
@@ -326,7 +327,7 @@ def test_what_is_not_needed_is_done_without_and_told(
 def test_channels_that_are_missing_are_told(user: MakeUser, engines: Engines, name: str) -> None:
     engine = engines.opened(user("on", "~*", "+@all", "resetchannels"), name=name, shards=1)
     engine.push("x", delay=FAR_S)
-    (text,) = [text for text in engine.stats().warnings if "lets this process publish nothing" in text]
+    (text,) = [text for text in engine.health().warnings if "lets this process publish nothing" in text]
     assert "allow its user the channels &shardq:{NAME:* and &shardq:{NAME}:*; `shardq acl`" in text
 
 
@@ -365,9 +366,9 @@ def test_a_server_without_what_is_not_needed(engines: Engines, server_binary: Pa
         id = engine.push("x")
         (delivery,) = claim(engine.consumer(), 1)
         assert delivery.id == id
-        stats = engine.stats()
-        assert stats.server.split()[0] in ("redis", "valkey")
-        told = [text for text in stats.warnings if "rename-command" in text]
+        health = engine.health()
+        assert health.stats.server.split()[0] in ("redis", "valkey")
+        told = [text for text in health.warnings if "rename-command" in text]
         assert [text.partition(": ")[0] for text in told] == [
             "settings that lose tasks, and what replicas have, can't be told",
             "pushes with durability= are refused, and beside replicas no task is moved to another shard",

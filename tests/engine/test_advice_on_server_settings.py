@@ -39,13 +39,13 @@ def test_a_server_that_evicts(
         assert "maxmemory-policy allkeys-lru" in text
         engine = opened(engines, server.url, name)
         assert said(caplog) == [text], "once"
-        assert engine.stats().warnings == (text,)
-        assert engine.stats().healthy
+        assert engine.health().warnings == [text]
+        assert not any("evict" in reason for reason in engine.health().reasons)
         # what is evicted is what will expire, and nothing of ours does
         server.ask("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
-        assert engine.stats().warnings == ()
+        assert engine.health().warnings == []
         server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", "0")
-        assert engine.stats().warnings == ()
+        assert engine.health().warnings == []
         engine.close()
 
 
@@ -61,11 +61,11 @@ def test_a_server_that_keeps_nothing(
         (text,) = wait_until(warned, "it is said")
         assert text.startswith(f"{server.address} keeps nothing on its disk, so a restart loses every task")
         engine = opened(engines, server.url, name)
-        assert engine.stats().warnings == (text,)
+        assert engine.health().warnings == [text]
         server.ask("CONFIG", "SET", "save", "3600 1")
-        assert engine.stats().warnings == ()
+        assert engine.health().warnings == []
         server.ask("CONFIG", "SET", "save", "", "appendonly", "yes")
-        assert engine.stats().warnings == ()
+        assert engine.health().warnings == []
         assert said(caplog) == [text]
         engine.close()
 
@@ -76,7 +76,7 @@ def test_a_server_that_may_not_say(
     with Server(server_binary) as server:
         server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-config")
         engine = opened(engines, f"redis://me:secret9@{server.address}", name)
-        assert engine.stats().warnings == ()
+        assert engine.health().warnings == []
         assert said(caplog) == []
         engine.close()
 
@@ -85,7 +85,7 @@ def test_an_embedded_server_is_as_it_should_be(
     engines: Engines, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = opened(engines, f"embedded://{tmp_path}", name)
-    assert engine.stats().warnings == ()
+    assert engine.health().warnings == []
     assert said(caplog) == []
     engine.close()
 
@@ -98,6 +98,6 @@ def test_slots_that_nobody_serves(engines: Engines, server_binary: Path, name: s
         for node in cluster.nodes:
             node.ask("CLUSTER", "DELSLOTS", *free)
         engine = opened(engines, cluster.url, name)
-        (text,) = engine.stats().warnings
+        (text,) = engine.health().warnings
         assert text.startswith(f"{len(free)} slots of the cluster are served by no node")
         engine.close()

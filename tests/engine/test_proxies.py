@@ -58,7 +58,7 @@ def test_idle_connections_that_are_dropped(engines: Engines, proxy: Proxy, name:
         came_through(engine, engine.push_many([Task(n, delay=0.1) for n in range(40)]))
         came_through(engine, [engine.push("y", delay=0.1)])
         assert proxy.drop() > 1
-    wait_until(lambda: engine.stats().healthy, "all is well again")
+    wait_until(lambda: engine.health().ok, "all is well again")
     assert engine.stats().leased == 0
 
 
@@ -119,14 +119,14 @@ def test_what_is_optional(engines: Engines, single: Server, name: str) -> None:
         came_through(engine, engine.push_many([Task(n, delay=0.1) for n in range(5)]))
 
         def told() -> list[str]:
-            return [text for text in engine.stats().warnings if "hear nothing" in text]
+            return [text for text in engine.health().warnings if "hear nothing" in text]
 
         (text,) = wait_until(told, "it is told that nothing is heard")
         assert text.startswith(
             f"{proxy.address} lets this process hear nothing, so due tasks and changes are looked for"
         )
         assert "SSUBSCRIBE" in text
-        assert engine.stats().healthy
+        assert engine.health().ok
         engine.close()
 
 
@@ -134,9 +134,9 @@ def test_it_is_heard_again(engines: Engines, own_server: Server, name: str) -> N
     own_server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-ssubscribe")
     engine = engines.opened(f"redis://me:secret9@{own_server.address}", name=name, shards=SHARDS)
     engine.start()
-    wait_until(lambda: any("hear nothing" in text for text in engine.stats().warnings), "it is not subscribed")
+    wait_until(lambda: any("hear nothing" in text for text in engine.health().warnings), "it is not subscribed")
     own_server.ask("ACL", "SETUSER", "me", "+ssubscribe")
-    wait_until(lambda: engine.stats().warnings == (), "it hears")
+    wait_until(lambda: engine.health().warnings == [], "it hears")
 
 
 def test_a_user_who_may_not_publish(
@@ -145,11 +145,11 @@ def test_a_user_who_may_not_publish(
     """What it pushes rings no poller: without a word it would be late."""
     own_server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-spublish")
     engine = engines.opened(f"redis://me:secret9@{own_server.address}", name=name, shards=SHARDS)
-    (text,) = engine.stats().warnings
+    (text,) = engine.health().warnings
     assert text.startswith(f"{own_server.address} lets this process publish nothing, so what it pushes rings no poller")
     assert "secret9" not in text
     own_server.ask("ACL", "SETUSER", "me", "+spublish")
-    assert engine.stats().warnings == ()
+    assert engine.health().warnings == []
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from shardq import Engine, Task
-from shardq.engine.stats import OVERDUE_S
+from shardq import Engine, Stats, Task
+from shardq.engine.control import drawn_of_a_shard
 from shardq.layout.topology import Limit, Route
 from tests.support.engines import SHARDS, Engines
-from tests.support.states import FAR_S, STATES, claim, put
+from tests.support.states import FAR_S, STATES, claim, put, ready_of
 from tests.support.waiting import wait_until
 
 
@@ -18,10 +18,9 @@ def test_an_engine_that_was_never_used(engine: Engine, name: str) -> None:
     stats = engine.stats()
     assert (stats.name, stats.epoch, len(stats.shards)) == (name, 1, SHARDS)
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
-    assert (stats.dispatched, stats.forwarded, stats.ready_by_topic, stats.dispatched_by_topic) == (0, 0, {}, {})
+    assert (stats.dispatched, stats.forwarded, stats.topics, stats.rates, stats.head_age) == (0, 0, {}, None, None)
     assert stats.server.startswith(("valkey ", "redis "))
-    assert (stats.dispatchers, stats.healthy, stats.problems) == ((), True, ())
-    assert (stats.paused, stats.limits, stats.routes) == ((), {}, {})
+    assert stats.dispatchers == ()
     for number, shard in enumerate(stats.shards):
         assert (shard.shard, shard.poller, shard.poller_error) == (number, "elsewhere", None)
         assert (shard.head_age, shard.late_ms) == (None, None)
@@ -33,8 +32,18 @@ def test_every_state_is_counted(running: Engine) -> None:
     stats = running.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (1, 1, 1, 1)
     assert stats.dispatched == 3
-    assert stats.ready_by_topic == {"ready": 1, "leased": 0, "dead": 0}
-    assert stats.dispatched_by_topic == {"ready": 1, "leased": 1, "dead": 1}
+    seen = {
+        topic: (each.scheduled, each.ready, each.leased, each.dead, each.dispatched)
+        for topic, each in stats.topics.items()
+    }
+    assert seen == {
+        "scheduled": (1, 0, 0, 0, 0),
+        "ready": (0, 1, 0, 0, 1),
+        "leased": (0, 0, 1, 0, 1),
+        "dead": (0, 0, 0, 1, 1),
+    }
+    assert {each.estimated for each in stats.topics.values()} == {()}
+    assert [topic for topic, each in stats.topics.items() if each.oldest_ready is not None] == ["ready"]
 
 
 def test_totals_are_the_sum_of_the_shards(running: Engine) -> None:
@@ -44,12 +53,16 @@ def test_totals_are_the_sum_of_the_shards(running: Engine) -> None:
     claim(running.consumer("t0"), 20)
     stats = running.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dispatched) == (200, 40, 20, 60)
-    assert stats.ready_by_topic == {"t0": 0, "t1": 20, "t2": 20}
-    assert stats.dispatched_by_topic == {"t0": 20, "t1": 20, "t2": 20}
+    topics = {topic: (each.scheduled, each.ready, each.leased) for topic, each in stats.topics.items()}
+    assert topics == {"": (200, 0, 0), "t0": (0, 0, 20), "t1": (0, 20, 0), "t2": (0, 20, 0)}
+    assert {topic: each.dispatched for topic, each in stats.topics.items()} == {"": 0, "t0": 20, "t1": 20, "t2": 20}
     for field in ("scheduled", "ready", "leased", "dead", "dispatched", "forwarded"):
         assert getattr(stats, field) == sum(getattr(shard, field) for shard in stats.shards)
-    for topic in stats.ready_by_topic:
-        assert stats.ready_by_topic[topic] == sum(shard.ready_by_topic.get(topic, 0) for shard in stats.shards)
+    for topic, each in stats.topics.items():
+        assert each.ready == sum(shard.ready_by_topic.get(topic, 0) for shard in stats.shards)
+    less = running.stats(shards=False)
+    assert less.shards == []
+    assert (less.scheduled, less.ready, less.leased, less.topics.keys()) == (200, 40, 20, stats.topics.keys())
     assert all(shard.scheduled for shard in stats.shards)
 
 
@@ -59,6 +72,9 @@ def test_the_head_of_a_shard(engines: Engines, url: str, name: str) -> None:
     (shard,) = engine.stats().shards
     assert shard.head_age is not None
     assert -100.002 < shard.head_age < -50  # a due time is rounded up to the ms
+    head_age = engine.stats().head_age
+    assert head_age is not None
+    assert shard.head_age <= head_age < -50
     engine.push("z", at=time.time() - 5)
     (shard,) = engine.stats().shards
     assert shard.head_age is not None
@@ -72,7 +88,6 @@ def test_the_head_of_a_shard(engines: Engines, url: str, name: str) -> None:
 
 def test_pollers_and_members(running: Engine, engines: Engines, url: str, name: str) -> None:
     wait_until(lambda: {s.poller for s in running.stats().shards} == {"running"}, "all pollers run")
-    wait_until(lambda: running.stats().healthy, "all are well")
     wait_until(lambda: len(running.stats().dispatchers) == 1, "this process is the only one")
     other = engines.opened(url, name=name).stats()
     assert {shard.poller for shard in other.shards} == {"elsewhere"}
@@ -95,34 +110,76 @@ def test_topics_of_a_shard_are_found_one_look_later(engine: Engine, engines: Eng
     engine.push_many([Task(n, topic=f"t{n}") for n in range(30)])
     other = engines.opened(url, name=engine.name)
     wait_until(lambda: other.stats().ready == 30, "another engine sees all topics")
-    assert set(other.stats().ready_by_topic) == {f"t{n}" for n in range(30)}
+    assert set(other.stats().topics) == {f"t{n}" for n in range(30)}
 
 
-def test_overdue_tasks_that_nobody_dispatches(engine: Engine) -> None:
-    engine.push("late", at=time.time() - 2 * OVERDUE_S, id="a")
-    engine.push("just due", at=time.time(), id="b")
-    stats = engine.stats()
-    (problem,) = stats.problems
-    assert not stats.healthy
-    assert problem.startswith(f"shard {engine.topology.shard_of('a')}: tasks are overdue, by up to ")
-    engine.start()
-    wait_until(lambda: engine.stats().healthy, "they are dispatched")
-
-
-def test_what_is_held_on_purpose_is_not_overdue(running: Engine, engines: Engines, url: str) -> None:
+def test_what_is_set_for_a_topic(running: Engine, engines: Engines, url: str) -> None:
     running.pause("mail")
     running.forward("letters", to="nowhere")
-    running.pause("letters")
     running.limit("calls", rate=0.001, concurrency=1)
-    for topic in ("mail", "letters", "calls"):
-        running.push("x", topic=topic, at=time.time() - 2 * OVERDUE_S)
-    wait_until(lambda: running.stats().ready == 3, "they wait in their ready lists")
+    running.push("x", topic="mail")
+    wait_until(lambda: running.stats().ready == 1, "it waits in its ready list")
     for stats in (running.stats(), engines.opened(url, name=running.name).stats()):
-        assert stats.scheduled == 0
-        assert (stats.healthy, stats.problems) == (True, ())
-        assert stats.paused == ("letters", "mail")
-        assert stats.limits == {"calls": Limit(rate=0.001, concurrency=1)}
-        assert stats.routes == {"letters": Route("nowhere")}
+        assert {topic: (each.paused, each.limit, each.route) for topic, each in stats.topics.items()} == {
+            "calls": (False, Limit(rate=0.001, concurrency=1), None),
+            "letters": (False, None, Route("nowhere")),
+            "mail": (True, None, None),
+        }
+        assert {topic for topic, each in stats.topics.items() if each.held} == {"letters", "mail"}
+
+
+def test_of_many_tasks_the_topics_are_estimated(engines: Engines, url: str, name: str) -> None:
+    engine = engines.opened(url, name=name, shards=2)
+    drawn = 2 * drawn_of_a_shard(2)
+    few = engine.push_many([Task(n, topic="rare" if n % 4 == 0 else "common", delay=FAR_S) for n in range(drawn // 4)])
+    topics = engine.stats().topics
+    assert {each.estimated for each in topics.values()} == {()}
+    assert (topics["rare"].scheduled, topics["common"].scheduled) == (len(few) // 4, len(few) * 3 // 4)
+    engine.push_many([Task(n, topic="rare" if n % 4 == 0 else "common", delay=FAR_S) for n in range(3 * drawn)])
+    topics, count = engine.stats().topics, len(few) + 3 * drawn
+    assert {each.estimated for each in topics.values()} == {("scheduled",)}
+    # 3,200 drawn of which a quarter is expected: eight times the standard error
+    assert abs(topics["rare"].scheduled - count / 4) < 0.06 * count
+    assert abs(topics["rare"].scheduled + topics["common"].scheduled - count) <= 1
+
+
+def test_the_age_of_the_oldest_ready_task_is_known_by_the_looks_of_all(
+    running: Engine, engines: Engines, url: str
+) -> None:
+    def age(engine: Engine) -> float:
+        seen = engine.stats().topics["mail"].oldest_ready
+        assert seen is not None
+        return seen
+
+    running.push("first", topic="mail")
+    began = time.monotonic()
+    wait_until(lambda: ready_of(running, "mail") == 1, "it is ready")
+    wait_until(lambda: age(running) > 1.5, "it grows older with each look")
+    running.push_many([Task(n, topic="mail") for n in range(20)])
+    other = engines.opened(url, name=running.name)
+    wait_until(lambda: ready_of(other, "mail") == 21, "there are more")
+    assert 1.5 < age(other) < time.monotonic() - began + 1, "another process knows it at once, whatever came later"
+    consumer = running.consumer("mail")
+    consumer.ack(claim(consumer, 21))
+    assert running.stats().topics["mail"].oldest_ready is None
+
+
+def test_rates_are_told_from_the_second_look_on(running: Engine) -> None:
+    first = running.stats()
+    assert first.rates is None
+    assert {shard.dispatched_per_s for shard in first.shards} == {None}
+    running.push_many([Task(n, topic="mail") for n in range(25)])
+
+    def seen() -> Stats | None:
+        stats = running.stats()
+        return stats if stats.rates is not None and stats.rates.dispatched > 0 else None
+
+    stats = wait_until(seen, "what is dispatched between two looks makes a rate")
+    assert stats is not None
+    assert stats.rates is not None
+    assert stats.topics["mail"].dispatched_per_s == stats.rates.dispatched
+    assert stats.topics["mail"].taken_per_s == stats.rates.taken == 0
+    assert sum(shard.dispatched_per_s or 0 for shard in stats.shards) == pytest.approx(stats.rates.dispatched, abs=0.1)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -35,7 +35,7 @@ def test_scripts_that_are_forgotten(engine: Engine, servers: Servers) -> None:
         for round in range(40):
             wait_until(lambda: len(flow.done) > round * 200, "the flow goes on")  # noqa: B023  called at once
             servers.ask_all("SCRIPT", "FLUSH")
-    wait_until(lambda: engine.stats().healthy, "every poller is well")
+    wait_until(lambda: engine.health().ok, "every poller is well")
 
 
 def test_a_server_that_restarts(own_server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -47,7 +47,7 @@ def test_a_server_that_restarts(own_server: Server, name: str, caplog: pytest.Lo
                 wait_until(lambda: len(flow.done) > so_far + 1000, "the flow goes on", timeout=30)  # noqa: B023
                 flow.check()
                 own_server.restart()
-        wait_until(lambda: engine.stats().healthy, "every poller is well")
+        wait_until(lambda: engine.health().ok, "every poller is well")
     # said once an outage, neither once a step nor once a shard: an error, and then that it is over
     said = [record.getMessage() for record in caplog.records if record.name == "shardq.outages"]
     bad = [text.startswith(f"{own_server.address} fails, ") for text in said]
@@ -96,7 +96,7 @@ def test_slots_that_move(calm_cluster: Cluster, name: str) -> None:
         assert {shard.shard: shard.node for shard in stats.shards} == {
             n: calm_cluster.node_of_slot(slot).address for n, slot in enumerate(slots_of(name))
         }
-        wait_until(lambda: engine.stats().healthy, "every poller is well")
+        wait_until(lambda: engine.health().ok, "every poller is well")
         # and the subscriber moved along: no poller sleeps unsubscribed
         assert_prompt(engine)
 
@@ -156,7 +156,7 @@ def test_a_master_that_dies(own_cluster: Cluster, name: str) -> None:
         assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
         assert lost.address not in {shard.node for shard in stats.shards}
         assert_prompt(engine)
-        wait_until(lambda: engine.stats().healthy, "every poller is well")
+        wait_until(lambda: engine.health().ok, "every poller is well")
 
 
 def test_a_start_waits_out_an_outage(own_server: Server, name: str) -> None:

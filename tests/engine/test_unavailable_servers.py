@@ -119,7 +119,7 @@ def test_a_full_server_dispatches(engine: Engine, own_server: Server) -> None:
     consumer.ack(claim(consumer, 10))
     stats = engine.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 10)
-    wait_until(lambda: engine.stats().healthy, "every poller is well")
+    wait_until(lambda: engine.health().ok, "every poller is well")
 
 
 # ---- read-only
@@ -270,10 +270,11 @@ def test_a_server_that_went(engines: Engines, own_server: Server, name: str) -> 
         ):
             order()
     # a look still looks: it says of every shard that it can't be seen
-    stats = engine.stats()
+    health = engine.health()
+    stats = health.stats
     assert all("Unavailable" in str(shard.error) for shard in stats.shards)
     assert len(stats.shards) == SHARDS
-    assert not stats.healthy
+    assert not health
     own_server.start()
     assert unhurried(lambda: state_of(engine, "one")) == "scheduled"
 
@@ -297,7 +298,7 @@ def test_a_server_whose_data_is_gone(engine: Engine, own_server: Server) -> None
     id = engine.push("y")
     (delivery,) = claim(engine.consumer(), 1)
     assert delivery.id == id
-    wait_until(lambda: engine.stats().healthy, "every poller is well")
+    wait_until(lambda: engine.health().ok, "every poller is well")
 
 
 def test_all_of_it_can_be_closed_in_an_outage(engine: Engine, own_server: Server) -> None:

@@ -105,7 +105,7 @@ def test_dispatching_goes_on(engine: Engine, service: Service, name: str, how: s
     deliveries = claim(engine.consumer(), STEADY)
     assert sorted(delivery.id for delivery in deliveries) == sorted(pushed)
     engine.consumer().ack(deliveries)
-    wait_until(lambda: engine.stats().healthy, "every poller is well")
+    wait_until(lambda: {shard.poller for shard in engine.stats().shards} == {"running"}, "every poller is well")
 
 
 def test_what_was_to_be_replicated_is_there(engine: Engine, service: Service, name: str) -> None:

@@ -29,6 +29,7 @@ def test_the_names_of_a_shard() -> None:
         "ghost": "shardq:{orders:1.061o}:ghost",
         "seen": "shardq:{orders:1.061o}:seen",
         "topics": "shardq:{orders:1.061o}:topics",
+        "looks": "shardq:{orders:1.061o}:looks",
         "moved": "shardq:{orders:1.061o}:moved",
         "staged": "shardq:{orders:1.061o}:staged",
         "bell": "shardq:{orders:1.061o}:bell",
@@ -75,7 +76,7 @@ def test_no_two_names_are_the_same() -> None:
             made += dataclasses.asdict(shard_keys(name, shard)).values()
         made += dataclasses.asdict(control_keys(name)).values()
     made = [value for value in made if isinstance(value, str)]
-    assert len(made) == 3 * (20 * 14 + 8)
+    assert len(made) == 3 * (20 * 15 + 8)
     assert len(made) == len(set(made))
 
 

@@ -102,7 +102,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         *(by_id.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
         by_id.requeue(keys, epoch, "dead", -50, now_us=NOW),
         by_id.get(keys, epoch, "leased", now_us=NOW),
-        observe.peek(keys, epoch, TOPICS, now_us=NOW),
+        observe.peek(keys, epoch, TOPICS, draw=10, now_us=NOW),
         clean.dead(keys, epoch, after=None, now_us=NOW),
         clean.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
         clean.purge(keys, epoch, "", scope="topic", go_on=clean.START, now_us=NOW),

@@ -9,7 +9,7 @@ from shardq.calls import observe
 from shardq.calls.answers import Stale
 from shardq.calls.control import Declared
 from shardq.layout.keys import ControlKeys, ShardKeys
-from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
+from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
 
 A = record("a")
 
@@ -89,9 +89,9 @@ def test_read_topology(centre: Shard, control: ControlKeys) -> None:
 
 
 FULL: State = {
-    "due": {"a": T + 70, "b": T + 80},
+    "due": {"a": T + 70, "news/b": T + 80},
     "leased": {"c": T + 5},
-    "dead": {"d": T - 5, "e": T - 4, "f": T},
+    "dead": {"d": T - 5, "mail/e": T - 4, "f": T},
     "ready/": ["g"],
     "ready/mail": ["mail/h", "mail/i"],
     "topics": {"": "11", "mail": "7"},
@@ -100,12 +100,21 @@ FULL: State = {
 
 PEEKS = {
     "an empty shard": Case(
-        lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
-        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], []],
+        lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
+        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], []]],
     ),
     "a full one": Case(
-        lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], now_us=NOW),
-        ["ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]],
+        lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10, now_us=NOW),
+        [
+            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]),
+            *([0, 0, -1], [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1]]),
+        ],
+        FULL,
+        {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
+    ),
+    "none drawn": Case(
+        lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
+        ["ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [], [], [[], [], []]],
         FULL,
     ),
 }
@@ -118,7 +127,7 @@ def test_peek(shard: Shard, keys: ShardKeys, case: Case) -> None:
 
 def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     shard.seed(FULL)
-    counts = shard.run(observe.peek(keys, EPOCH, ["mail", ""], now_us=NOW))
+    counts = shard.run(observe.peek(keys, EPOCH, ["mail", ""], draw=10, now_us=NOW))
     assert counts == observe.ShardCounts(
         now_us=T * 1000,
         scheduled=2,
@@ -131,7 +140,52 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         forwarded=9,
         dispatched={"": 11, "mail": 7},
         ready={"mail": 2, "": 1},
+        waited_ms={"mail": 0, "": 0},
+        drawn={"scheduled": {"": 1, "news": 1}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
     )
     shard.seed({"meta": meta()})
     counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
-    assert (counts.head_ms, counts.late_ms, counts.dispatched) == (None, None, {})
+    assert (counts.head_ms, counts.late_ms, counts.dispatched, counts.waited_ms) == (None, None, {}, {})
+
+
+def test_peek_draws_no_more_than_it_is_told(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {f"{'mail/' if n % 2 else ''}{n}": T + n for n in range(500)}})
+    counts = shard.run(observe.peek(keys, EPOCH, [], draw=50, now_us=NOW))
+    assert sum(counts.drawn["scheduled"].values()) == 50
+    assert counts.drawn["scheduled"].keys() == {"", "mail"}
+
+
+def test_how_long_the_head_of_a_ready_list_has_waited(shard: Shard, keys: ShardKeys) -> None:
+    """A minute with a task a second; from the 30th second on one of two is taken, so the head falls behind."""
+
+    def waited(second: int) -> int | None:
+        return shard.run(observe.peek(keys, EPOCH, [""], now_us=at(second * 1000))).waited_ms.get("")
+
+    ready: list[int] = []
+    seen: int | None = 0
+    for second in range(60):
+        ready.append(second)
+        if second < 30 or second % 2:
+            ready.pop(0)
+        shard.seed({"meta": meta(), "topics": {"": str(second + 1)}, "ready/": [f"i{n}" for n in ready]} | marks(shard))
+        seen = waited(second)
+        if not ready:
+            assert seen is None
+            continue
+        age = (second - ready[0]) * 1000
+        assert seen is not None
+        assert age / 2 - 1000 <= seen <= age, f"second {second}: never more than it is, and not far less"
+    assert len(marks(shard)["looks"][""].split()) <= 8
+    # nothing is taken any more: the same head is older with each look, and nothing is written
+    before = marks(shard)
+    assert waited(500) == (500 - 59) * 1000 + (seen or 0)
+    assert marks(shard) == before
+    # the clock went back: nothing is older than it says
+    assert waited(-10) == 0
+    shard.seed({"meta": meta(), "topics": {"": "60"}} | marks(shard))
+    assert waited(501) is None
+    assert marks(shard) == {}
+
+
+def marks(shard: Shard) -> State:
+    return {key: value for key, value in shard.state().items() if key == "looks"}

@@ -75,12 +75,15 @@ def test_a_relay_that_fails_is_a_problem_of_its_engine(tmp_path: Path, url: str,
     database = open_database(f"sqlite:///{tmp_path}/app.db")  # without the table
 
     with shardq.Engine(url, name=name, shards=2) as engine, OutboxRelay(engine, database, poll=0.05):
-        wait_until(lambda: not engine.stats().healthy, "the relay fails")
-        stats = engine.stats()
-        assert [relay.problem in stats.problems[0] for relay in stats.relays] == [True]
-        assert stats.problems[0].startswith("an outbox relay of this process can't move rows of shardq_outbox: ")
+
+        def told() -> list[str]:
+            return [reason for reason in engine.health().reasons if reason.startswith("an outbox relay")]
+
+        (reason,) = wait_until(told, "the relay fails")
+        assert reason.startswith("an outbox relay of this process can't move rows of shardq_outbox: ")
+        assert [relay.problem in reason for relay in engine.stats().relays] == [True]
         outbox.create(database)
-        wait_until(lambda: engine.stats().healthy, "the relay works")
+        wait_until(lambda: not told(), "the relay works")
     database.dispose()
 
 

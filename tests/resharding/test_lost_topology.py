@@ -106,7 +106,7 @@ def test_whoever_comes_by_repairs_it(
         if who == "a dispatcher":
             other.start()
             wait_until(lambda: control.shards == 8, "it is restored")
-            wait_until(lambda: other.stats().healthy, "every poller is well")
+            wait_until(lambda: other.health().ok, "every poller is well")
         else:
             consumer = other.consumer()
             wait_until(lambda: not consumer.claim(1, wait=0.5) and control.shards == 8, "it is restored")
@@ -188,4 +188,4 @@ def test_a_server_that_lost_everything(own_engine: Engine, own_server: Server) -
     assert own_engine.expand(12).wait(30)
     stats = own_engine.stats()
     assert (stats.scheduled, len(stats.shards)) == (0, 12)
-    wait_until(lambda: own_engine.stats().healthy, "every poller is well")
+    wait_until(lambda: own_engine.health().ok, "every poller is well")

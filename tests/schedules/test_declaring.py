@@ -15,7 +15,7 @@ from shardq.schedules import scheduler
 from tests.schedules.runs import server_ms
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
-from tests.support.states import claim
+from tests.support.states import claim, ready_of
 from tests.support.waiting import wait_until
 
 FAR = dt.timedelta(days=300)
@@ -114,10 +114,10 @@ def test_a_changed_one_takes_the_place_of_the_other(running: Engine) -> None:
     wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed ahead")
     running.every("tick", interval=2, topic="new", payload=2)
     assert only(running).interval == 2.0
-    before = running.stats().ready_by_topic.get("old", 0)
+    before = ready_of(running, "old")
     (delivery,) = claim(running.consumer("new"), 1)
     assert delivery.payload == 2
-    assert running.stats().ready_by_topic.get("old", 0) == before
+    assert ready_of(running, "old") == before
     running.remove_schedule("tick")
 
 
@@ -185,32 +185,36 @@ def test_one_that_can_not_be_computed_is_left_to_others(
     servers.ask(keys.slot, "HSET", keys.schedules, "strange/declared", strange)
     engine.start()
     assert claim(engine.consumer("t"), 1)
-    wait_until(lambda: engine.stats().problems, "it is a problem of this process")
-    (problem,) = engine.stats().problems
+    wait_until(lambda: engine.health().reasons, "it is a problem of this process")
+    (problem,) = engine.health().reasons
     assert problem.startswith("schedule 'strange' can't be computed by this process: tz can't be 'Mars/Olympus'")
     assert sum("'strange' can't be computed here" in said for said in caplog.messages) == 1
     shown = {each.name: each.problem for each in engine.schedules()}
     assert shown["tick"] is None
     assert "Mars/Olympus" in str(shown["strange"])
     assert engine.remove_schedule("strange")
-    wait_until(lambda: engine.stats().healthy, "it is gone")
+    wait_until(lambda: engine.health().ok, "it is gone")
     engine.remove_schedule("tick")
+
+
+def overdue(engine: Engine) -> list[str]:
+    return [reason for reason in engine.health().reasons if "occurrences are overdue" in reason]
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_where_nobody_pushes_it_is_a_problem(engine: Engine, servers: Servers, name: str) -> None:
     engine.every("tick", interval=1, topic="t")
     engine.every("left-out", interval=1, topic="t", catch_up="none")
-    assert engine.stats().problems == ()
+    assert overdue(engine) == []
     keys = control_keys(name)
     for each in ("tick", "left-out"):
         state = msgspec.json.decode(servers.ask(keys.slot, "HGET", keys.schedules, each))
         state["since_ms"] -= 60_000
         servers.ask(keys.slot, "HSET", keys.schedules, each, msgspec.json.encode(state))
-    (problem,) = engine.stats().problems
+    (problem,) = overdue(engine)
     assert problem.startswith("schedule 'tick': occurrences are overdue, and nobody has pushed them")
     engine.start()
-    wait_until(lambda: engine.stats().healthy, "somebody does")
+    wait_until(lambda: engine.health().ok, "somebody does")
     engine.remove_schedule("tick")
     engine.remove_schedule("left-out")
 

@@ -55,7 +55,7 @@ def test_what_is_pushed_in_an_outage_is_there_after_it(make: Make, own_server: S
     stats = engine.stats()
     assert stats.spool is not None
     assert (stats.spool.replayed, stats.spool.failed, stats.spool.waiting, stats.spool.bytes) == (102, 0, 0, 0)
-    assert stats.healthy
+    assert not any("spool" in reason for reason in engine.health().reasons)
 
 
 def test_after_the_first_failure_nobody_waits(make: Make, own_server: Server) -> None:
@@ -213,7 +213,7 @@ def test_commands_wait_while_the_server_is_full(make: Make, own_server: Server, 
     id = engine.push("x", delay=FAR_S)
     own_server.options["maxmemory"] = "1"
     own_server.start()
-    wait_until(lambda: "OOM" in str(engine.stats().problems), "the replay has met the full server")
+    wait_until(lambda: "OOM" in str(engine.health().reasons), "the replay has met the full server")
     own_server.ask("CONFIG", "SET", "maxmemory", "0")
     drained(path)
     assert state_of(engine, id) == "scheduled"
@@ -237,9 +237,7 @@ def test_a_conflict_is_put_aside_and_blocks_nobody(
     assert found.payload == "taken"
     assert seen(path).failed == 1
     assert "already scheduled" in caplog.text
-    stats = engine.stats()
-    assert not stats.healthy
-    assert any("shardq spool failed" in problem for problem in stats.problems)
+    assert any("shardq spool failed" in reason for reason in engine.health().reasons)
 
 
 def test_a_shard_that_refuses_everything_blocks_no_other(make: Make, own_server: Server, path: Path, name: str) -> None:

@@ -77,16 +77,16 @@ def told_case(engines: Engines, log: Log, url: str, name: str) -> None:
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     engine = engines.opened(url, name=name, shards=SHARDS)
     assert log.of("shardq.limits") == [], "an engine without pollers needs few"
-    assert not any("files open" in text for text in engine.stats().warnings)
+    assert not any("files open" in text for text in engine.health().warnings)
     engine.start()
     (text,) = log.of("shardq.limits")
     assert text.startswith(f"this process may have {allowed} files open, and may come to need ")
     assert "ulimit -n, LimitNOFILE= in systemd" in text
     id = engine.push("x")
     wait_until(lambda: state_of(engine, id) == "ready", "the task is dispatched", timeout=SOON_S)
-    assert any("files open" in text for text in engine.stats().warnings)
+    assert any("files open" in text for text in engine.health().warnings)
     limit(allowed + 200)
-    assert not any("files open" in text for text in engine.stats().warnings)
+    assert not any("files open" in text for text in engine.health().warnings)
     engine.close()
 
 
@@ -132,7 +132,7 @@ def polling_case(engines: Engines, log: Log, url: str, name: str) -> None:
     """Pollers that find no descriptor: said once, of this process and not of its server; over when there are some."""
     engine = engines.opened(url, name=name, shards=SHARDS)
     engine.start()
-    wait_until(lambda: engine.stats().healthy, "every poller is well", timeout=SOON_S)
+    wait_until(lambda: engine.health().ok, "every poller is well", timeout=SOON_S)
     engine.stop()
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     limit(open_now() + 15)
@@ -144,7 +144,7 @@ def polling_case(engines: Engines, log: Log, url: str, name: str) -> None:
     )
     assert any("no file descriptor left" in str(shard.poller_error) for shard in engine.stats().shards)
     limit(allowed)
-    wait_until(lambda: engine.stats().healthy, "every poller is well again", timeout=SOON_S)
+    wait_until(lambda: engine.health().ok, "every poller is well again", timeout=SOON_S)
     # nodes that stand still for long may be named beside it
     said = log.of("shardq.outages", "file descriptor")
     assert all(text.startswith("this process fails, some of its shards are not dispatched") for text in said), said

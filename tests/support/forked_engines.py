@@ -111,7 +111,7 @@ def engine_case(url: str, name: str) -> None:
     engine.push("of the parent", topic="parent")
     (delivery,) = claim(consumer, 1)
     assert delivery.payload == "of the parent"
-    wait_until(lambda: engine.stats().healthy, "every poller of the parent is well")
+    wait_until(lambda: engine.health().ok, "every poller of the parent is well")
     assert engine.stats().scheduled == 2 + 2 * MANY
     assert growth.done()
     engine.close()

@@ -37,6 +37,12 @@ def state_of(engine: Engine, id: str) -> str:
     return "gone" if task is None else task.state
 
 
+def ready_of(engine: Engine, topic: str) -> int:
+    """The number of the topic's ready tasks."""
+    seen = engine.stats().topics.get(topic)
+    return 0 if seen is None else seen.ready
+
+
 def counted(engine: Engine) -> Stats:
     """Stats of all shards: one that could not be seen in time would count as empty."""
 

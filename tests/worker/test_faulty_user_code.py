@@ -341,7 +341,7 @@ def test_healthy_only_while_it_runs(engines: Engines, running: Engine) -> None:
     with engines.working(worker):
         wait_until(lambda: worker.healthy, "it runs")
     assert not worker.healthy
-    assert running.stats().healthy
+    assert running.health().ok
 
 
 @pytest.mark.parametrize("duty", ["shardq-settle", "shardq-watch"])
@@ -355,5 +355,5 @@ def test_not_healthy_without_one_of_its_threads(engines: Engines, running: Engin
         assert duty in before
         worker._at_work._in_flight.end()
         wait_until(lambda: not worker.healthy, "it says so")
-        assert not running.stats().healthy
-    assert running.stats().healthy
+        assert not running.health().ok
+    assert running.health().ok

@@ -129,7 +129,7 @@ def test_there_is_an_end_to_them(
         (problem,) = worker.problems
         assert "topic '' is not claimed" in problem
         assert "test_strays.Stubborn." in problem
-        assert any(problem in each for each in running.stats().problems)
+        assert any(problem in each for each in running.health().reasons)
         stats = counted(running)
         assert stats.ready + stats.scheduled == MOST * 4 - before
         stubborn.let_go()

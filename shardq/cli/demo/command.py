@@ -150,6 +150,7 @@ def _remove_keys(engine: Engine, driver: Driver, shards: int) -> None:
     stored = [(control.slot, [control.topology, control.members, control.limits])]
     for keys in (shard_keys(engine.name, shard) for shard in range(shards)):
         tasks = (keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ready(""), keys.waiting(""))
-        stored.append((keys.slot, [keys.meta, *tasks, keys.ghost, keys.seen, keys.topics, keys.moved, keys.staged]))
+        others = (keys.looks, keys.moved, keys.staged)
+        stored.append((keys.slot, [keys.meta, *tasks, keys.ghost, keys.seen, keys.topics, *others]))
     for slot, names in stored:
         driver.call(Command(slot, ("UNLINK", *names), int))

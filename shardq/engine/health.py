@@ -1,0 +1,217 @@
+"""The judgement of an engine: is all well, and if not, why? ``health()`` makes it. Every sentence on what is wrong with
+an engine as a whole is built here, those on servers in ``advice`` and ``servers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from shardq.dispatcher.poller import STUCK_S
+from shardq.engine.advice import Advice
+from shardq.engine.servers import replicas_behind
+from shardq.engine.stats import ShardStats, Stats
+from shardq.errors import InvalidOption
+from shardq.fleet.member import fleet
+from shardq.operation import Operation, Pause
+from shardq.spool.stats import problems as problems_of_spool
+from shardq.topology_cache import TopologyCache
+
+MAX_LATE_S = 5.0
+"""A task that is due for longer than this is a reason. Other dispatchers take over from a killed one within four
+seconds, from a stopped one at once, and no shard that is served falls this far behind.
+"""
+
+MAX_READY_AGE_S = 60.0
+"""A ready task that nobody takes for longer than this is a reason: no worker serves its topic, or too few do."""
+
+NAMED = 5
+"""The most shards, schedules and topics that a sentence names; it counts the others."""
+
+
+AGAIN_S = 1.5
+"""Longer than a heartbeat's interval, with which dispatchers hear of each other."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on an engine; true if all is well.
+
+    >>> health = engine.health(max_late=5.0, max_ready_age=60.0)
+    >>> if not health:
+    ...     print(health.ok, health.reasons)
+    """
+
+    ok: bool
+    """True if there are no reasons against it."""
+    reasons: list[str]
+    """A sentence for each thing that is wrong: shards that could not be seen, or that nobody serves; pollers, routes,
+    schedulers, workers and outbox relays of this process that fail or stand still; tasks that are overdue, or that
+    nobody takes; schedules that are overdue; servers that evict, are full, or failed; replicas that are behind; clocks
+    that differ; a spool that can't be replayed.
+    """
+    warnings: list[str]
+    """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
+    forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
+    sentence each. They are no reasons.
+    """
+    stats: Stats
+    """The look that was judged."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def check_bound(seconds: float, option: str) -> None:
+    if isinstance(seconds, bool) or not (isinstance(seconds, int | float) and 0 < seconds <= 1e9):
+        raise InvalidOption(f"{option}={seconds!r} is not possible; give seconds, more than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a look for health found beside the counts."""
+
+    advised: list[Advice]
+    unserved: Unserved | None
+    """None if it can't be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """The shards that no dispatcher says it serves."""
+
+    shards: list[int]
+    dispatchers: int
+    """The dispatchers that live."""
+
+
+def find_unserved(cache: TopologyCache) -> Operation[Unserved]:
+    """Finds the shards that nobody serves. Shards change hands when a dispatcher comes or goes: only what two looks
+    found counts, with some time between them.
+    """
+    unserved = yield from _unserved_now(cache)
+    if unserved.dispatchers and unserved.shards:
+        yield Pause(AGAIN_S)
+        again = yield from _unserved_now(cache)
+        shards = sorted(set(unserved.shards) & set(again.shards))
+        unserved = Unserved(shards, again.dispatchers)
+    return unserved
+
+
+def _unserved_now(cache: TopologyCache) -> Operation[Unserved]:
+    members = yield from fleet(cache.control)
+    dispatchers = [member for member in members if member.kind == "dispatcher"]
+    served = {shard for member in dispatchers for shard in member.shards}
+    if not all(member.host for member in dispatchers):  # one of another version, whose report can't be read
+        return Unserved([], len(dispatchers))
+    return Unserved([keys.shard for keys in cache.span() if keys.shard not in served], len(dispatchers))
+
+
+def judge(stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[str]) -> Health:
+    """``own``: what is wrong with parts of this process."""
+    advised = [*examined.advised, *replicas_behind(stats.replication)]
+    reasons = [
+        *_blind(stats.shards),
+        *_unserved(examined.unserved),
+        *_failing(stats),
+        *own,
+        *_overdue(stats.shards, max_late),
+        *_untaken(stats, max_ready_age),
+        *_schedules(stats),
+        *(each.text for each in advised if each.problem),
+        *(problems_of_spool(stats.spool) if stats.spool is not None else ()),
+    ]
+    warnings = [each.text for each in advised if not each.problem]
+    return Health(ok=not reasons, reasons=reasons, warnings=warnings, stats=stats)
+
+
+def with_reasons(health: Health, reasons: Iterable[str]) -> Health:
+    """The verdict with more reasons against it."""
+    reasons = [*health.reasons, *reasons]
+    return msgspec.structs.replace(health, ok=not reasons, reasons=reasons)
+
+
+def _blind(shards: Sequence[ShardStats]) -> Iterator[str]:
+    blind = [shard for shard in shards if shard.error]
+    if blind:
+        yield f"{_named_shards(blind)} could not be seen, the totals are without: {blind[0].error}"
+
+
+def _unserved(unserved: Unserved | None) -> Iterator[str]:
+    if unserved is None:
+        return
+    if not unserved.dispatchers:
+        yield "no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"
+    elif unserved.shards:
+        yield (
+            f"{_named(unserved.shards)}: none of the {unserved.dispatchers:,} dispatchers that live serves it; see "
+            "their logs, and end one that hangs"
+        )
+
+
+def _failing(stats: Stats) -> Iterator[str]:
+    failing = [shard for shard in stats.shards if shard.poller == "failing"]
+    if failing:
+        yield f"{_named_shards(failing)} can't be dispatched by this process: {failing[0].poller_error}"
+    stuck = [
+        (shard.poller_idle, shard)
+        for shard in stats.shards
+        if shard.poller != "failing" and shard.poller_idle is not None and shard.poller_idle >= STUCK_S
+    ]
+    if stuck:
+        longest = max(idle for idle, _ in stuck)
+        yield f"{_named_shards([shard for _, shard in stuck])}: no step of this process's pollers for {longest:,.0f} s"
+    for route in stats.failing_routes:
+        yield f"topic {route.topic!r} can't be forwarded to the list {route.to!r} by this process: {route.error}"
+    for relay in stats.relays:
+        if relay.problem:
+            yield f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
+
+
+def _overdue(shards: Sequence[ShardStats], max_late: float) -> Iterator[str]:
+    late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > max_late]
+    if late:
+        late.sort(key=lambda each: -each[0])
+        yield (
+            f"{_named_shards([shard for _, shard in late])}: tasks are overdue, by up to {late[0][0]:,.0f} s; either "
+            "no dispatcher runs (`shardq run` starts one), or those that do can't keep up"
+        )
+
+
+def _untaken(stats: Stats, max_ready_age: float) -> Iterator[str]:
+    old = [
+        (seen.oldest_ready, topic, seen)
+        for topic, seen in stats.topics.items()
+        if not seen.held and seen.oldest_ready is not None and seen.oldest_ready > max_ready_age
+    ]
+    old.sort(key=lambda each: -each[0])
+    for age, topic, seen in old[:NAMED]:
+        limited = ", and its limit lets no more through" if seen.limit is not None else ""
+        yield (
+            f"topic {topic!r}: the oldest of {seen.ready:,} ready tasks has waited for {age:,.0f} s; either no worker "
+            f"serves the topic, or those that do can't keep up{limited}"
+        )
+    if len(old) > NAMED:
+        yield f"ready tasks of {len(old) - NAMED} more topics have waited as long: see `shardq topics`"
+
+
+def _schedules(stats: Stats) -> Iterator[str]:
+    overdue = stats.schedules.overdue if stats.schedules is not None else ()
+    if overdue:
+        names = ", ".join(map(repr, overdue[:NAMED]))
+        more = f" and {len(overdue) - NAMED} more" if len(overdue) > NAMED else ""
+        yield (
+            f"schedule{'' if len(overdue) == 1 else 's'} {names}{more}: occurrences are overdue, and nobody has "
+            "pushed them; either no dispatcher runs (`shardq run` starts one), or none of them can compute it"
+        )
+
+
+def _named_shards(some: Sequence[ShardStats]) -> str:
+    return _named([each.shard for each in some])
+
+
+def _named(some: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, some[:NAMED]))
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"shard{'' if len(some) == 1 else 's'} {numbers}{more}"
