@@ -14,7 +14,7 @@ CLAIM = 500
 
 
 def claim_and_ack(engine: Engine, count: int) -> None:
-    consumer = engine.consumer()
+    consumer = engine.consumer(prefetch=True)
     while count > 0:
         deliveries = consumer.claim(CLAIM)
         consumer.ack(deliveries)

@@ -20,6 +20,10 @@ from shardq.errors import EngineClosed, ShardqError
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.drivers.begun import BegunCall
+    from shardq.drivers.sync import Driver
+
+    Sent = tuple[Any, Command[Any], BegunCall[Any] | None]
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -107,6 +111,43 @@ def _many(driver: Carrier, timeout: float | None, many: Many[K, Any]) -> list[tu
         return [(key, driver.call(call, timeout))]
     except ShardqError as exc:
         return [(key, _told(exc))]
+
+
+class Begun(Generic[T]):
+    """An operation whose first requests are sent. ``finish`` reads their answers and carries out the rest."""
+
+    def __init__(self, driver: Driver, operation: Operation[T], step: Many[Any, Any], sent: Sequence[Sent]) -> None:
+        self._driver = driver
+        self._operation = operation
+        self._step = step
+        self._sent = sent
+
+    def finish(self) -> T:
+        """Called once, in any thread."""
+        return drive(self._operation, self._carry_out, self._step)
+
+    def _carry_out(self, step: Step) -> Any:
+        return (
+            [self._answer(*each) for each in self._sent] if step is self._step else _carry_out(self._driver, None, step)
+        )
+
+    def _answer(self, key: Any, call: Command[Any], begun: BegunCall[Any] | None) -> tuple[Any, Any]:
+        try:
+            return key, self._driver.call(call) if begun is None else self._driver.finish(begun)
+        except ShardqError as exc:
+            return key, _told(exc)
+
+
+def begin(driver: Driver, operation: Operation[T]) -> Begun[T] | None:
+    """Sends the first requests of an operation that begins with ``Many``. None: nothing was sent, and it is over."""
+    step = next(operation, None)
+    if isinstance(step, Many):
+        pairs = list(step.pairs)
+        if pairs and (first := driver.begin(pairs[0][1])) is not None:
+            sent = [(key, call, driver.begin(call)) for key, call in pairs[1:]]
+            return Begun(driver, operation, step, [(*pairs[0], first), *sent])
+    operation.close()
+    return None
 
 
 # The bound of each trip is handed on to the driver: cancelling from outside would not tell sent from unsent.

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from shardq.calls.consume import SettleStatus
+from shardq.consumer.ahead import STALE_S, Ahead, BegunClaim
 from shardq.consumer.background import BackgroundTasks
 from shardq.consumer.claim_notes import ClaimNotes
-from shardq.consumer.claiming import claim, give_back
+from shardq.consumer.claiming import claim, give_back, give_back_leases
 from shardq.consumer.claims import Claims
 from shardq.consumer.consuming_aio import AsyncConsuming
 from shardq.consumer.settling import SettlementsByShard, settle
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.drivers.aio import AsyncDriver
+from shardq.errors import ShardqError
 from shardq.model.task import Delivery
-from shardq.operation import arun
+from shardq.operation import Operation, arun
+
+Trip = asyncio.Task[list[Delivery]]
 
 
 class AsyncConsumer(AsyncConsuming):
@@ -32,11 +39,13 @@ class AsyncConsumer(AsyncConsuming):
         open: Callable[[], Awaitable[tuple[AsyncDriver, Claims, BackgroundTasks]]],
         wakeups: Callable[[], Awaitable[Wakeups]],
         topics: Sequence[str],
+        ahead: Ahead[Trip] | None = None,
     ) -> None:
-        super().__init__(wakeups)
+        super().__init__(wakeups, ahead)
         self._open = open
         self._topics = topics
         self._is_open = False
+        self._holder: AheadHolder | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncConsumer {self._claims.name if self._is_open else 'not used yet'} of {list(self._topics)}>"
@@ -48,13 +57,22 @@ class AsyncConsumer(AsyncConsuming):
             if not self._is_open:
                 self._driver, self._claims, self._background = driver, claims, background
                 self._is_open = True
+                self._loop = asyncio.get_running_loop()
+                if self._ahead is not None:
+                    self._holder = AheadHolder(driver, claims, background, self._ahead)
 
     def _new_event(self) -> LoopEvent:
         return LoopEvent()
 
     async def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]:
         notes = ClaimNotes()
-        trip = asyncio.create_task(arun(self._driver, claim(self._claims, notes, max, shards, wakeups)))
+        return await self._awaited(self._trip(notes, max, shards, wakeups), notes)
+
+    def _trip(self, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None) -> Trip:
+        filled = None if self._ahead is None else partial(self._filled, max)
+        return asyncio.create_task(arun(self._driver, claim(self._claims, notes, max, shards, wakeups, filled)))
+
+    async def _awaited(self, trip: Trip, notes: ClaimNotes) -> list[Delivery]:
         try:
             return await asyncio.shield(trip)
         except asyncio.CancelledError:
@@ -63,6 +81,27 @@ class AsyncConsumer(AsyncConsuming):
             self._background.add(trip)
             self._background.add(asyncio.create_task(arun(self._driver, give_back(self._claims, notes))))
             raise
+
+    # ---- claimed ahead
+
+    def _begun(self, size: int) -> BegunClaim[Trip]:
+        notes, since = ClaimNotes(), time.monotonic()
+        return BegunClaim(self._trip(notes, size, self._claims.cache.topology.span(), None), notes, since)
+
+    async def _finished(self, begun: BegunClaim[Trip]) -> list[Delivery]:
+        try:
+            return await self._awaited(begun.work, begun.notes)
+        except ShardqError:
+            return []
+
+    def _watch_ahead(self) -> None:
+        if self._holder is not None:
+            self._holder.watch()
+
+    def _release(self) -> None:
+        # A loop that has ended holds nothing: its engine was closed before, or the leases run out.
+        if self._holder is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._holder.release)
 
     async def _settled(
         self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
@@ -74,6 +113,52 @@ class AsyncConsumer(AsyncConsuming):
     async def _end(self, delivery: Delivery, done: bool) -> None:
         """Settles the delivery, even if the loop over its consumer is cancelled in it, or left as the engine closes."""
         await self._background.finish(self._settle_one(delivery, done))
+
+
+class AheadHolder:
+    """What one consumer holds ahead, given back when it is held for too long, and at the end. For the loop's thread."""
+
+    def __init__(self, driver: AsyncDriver, claims: Claims, background: BackgroundTasks, ahead: Ahead[Trip]) -> None:
+        self._driver = driver
+        self._claims = claims
+        self._background = background
+        self._ahead = ahead
+        self._timer: asyncio.TimerHandle | None = None
+        background.holders.add(self)
+
+    def watch(self) -> None:
+        """Gives back what is stale from now on, as long as anything is held."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(STALE_S / 2, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.release(time.monotonic())
+        if self._ahead.any:
+            self.watch()
+
+    def release(self, now_s: float = math.inf) -> None:
+        """Gives back what is stale at that time."""
+        ahead = self._ahead
+        if not ahead.stale(now_s):
+            return
+        with ahead.lock:
+            begun, rest = ahead.empty()
+        if begun is not None:
+            begun.work.add_done_callback(_heard)
+            self._background.add(begun.work)
+            self._give_back(give_back(self._claims, begun.notes))
+        if rest:
+            self._give_back(give_back_leases(self._claims, rest))
+
+    def _give_back(self, steps: Operation[None]) -> None:
+        self._background.add(asyncio.create_task(arun(self._driver, steps)))
+
+
+def _heard(trip: Trip) -> None:
+    """Takes the error of a claim that nobody has asked for: the next claim meets it."""
+    if not trip.cancelled():
+        trip.exception()
 
 
 class LoopEvent:

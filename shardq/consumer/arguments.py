@@ -49,12 +49,17 @@ def settlements_after(
         case Exception():
             given, reason = delay, reason_of(failure)
         case _:
-            return _others((d, SettleGiveBack(d.id, d.token)) for d in deliveries)
+            return back_unbegun(deliveries)
 
     def delay_ms(delivery: Delivery) -> int:
         return policy.delay_ms(policy.DEFAULT, delivery.attempt) if given is None else -due_spec(given, None)
 
     return retries(deliveries, delay_ms, reason, max_attempts)
+
+
+def back_unbegun(deliveries: Iterable[Delivery]) -> SettlementsByShard:
+    """Gives deliveries back, which counts no attempt."""
+    return _others((d, SettleGiveBack(d.id, d.token)) for d in deliveries)
 
 
 def _others(settlements: Iterable[tuple[Delivery, OtherSettlement]]) -> SettlementsByShard:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -14,11 +15,17 @@ of run out.
 """
 
 
+class Holder(Protocol):
+    def release(self) -> None: ...
+
+
 class BackgroundTasks:
     """Tasks that go on when their caller is cancelled. ``close`` waits for them, within bounds."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+        """Consumers that claim ahead. ``close`` has them give back what they hold."""
 
     def add(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
@@ -31,6 +38,8 @@ class BackgroundTasks:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
+        for holder in list(self.holders):
+            holder.release()
         # asyncio closes a loop over a consumer that was just left in a task of its own: two steps from here.
         for _ in range(2):
             await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from shardq.calls.request import Call, Command
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.claim_planner import ShardClaim
 from shardq.consumer.claims import Claims
-from shardq.consumer.settling import settle
+from shardq.consumer.settling import SettlementsByShard, settle
 from shardq.consumer.waiting.registry import ReadyList
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.errors import (
@@ -27,12 +27,17 @@ from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.model.record import decode_payload
 from shardq.model.task import Delivery
-from shardq.operation import Many, Operation
+from shardq.operation import Many, Operation, Pause
 from shardq.recovery import REFUSALS, Refusal, refresh
 
 log = logging.getLogger("shardq.consumer")
 
 T = TypeVar("T")
+
+Filled = Callable[[], bool]
+"""Called when a claim has all it wants, before records are decoded. Returns True if it has begun something that needs a
+turn of the event loop to be sent.
+"""
 
 RETRY_FOR_S = 0.05
 """The retry time for a shard that can't be reached, while others can: they have work meanwhile."""
@@ -47,7 +52,12 @@ GIVE_BACK_S = 1.0
 
 
 def claim(
-    claims: Claims, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None = None
+    claims: Claims,
+    notes: ClaimNotes,
+    max: int,
+    shards: Sequence[int],
+    wakeups: Wakeups | None = None,
+    filled: Filled | None = None,
 ) -> Operation[list[Delivery]]:
     """Claims up to ``max`` deliveries of what is ready now in these shards: one trip to each node, or a few where the
     planner was wrong. With ``wakeups`` the process is registered in the lists found empty.
@@ -61,9 +71,9 @@ def claim(
             yield from refresh(claims.cache)
         deliveries: list[Delivery] = []
         if not claims.cut_off():
-            deliveries = yield from _claim(claims, notes, max, claims.reachable(shards), wakeups, RETRY_FOR_S)
+            deliveries = yield from _claim(claims, notes, max, claims.reachable(shards), wakeups, filled, RETRY_FOR_S)
         if not deliveries and claims.cut_off():
-            deliveries = yield from _claim(claims, notes, max, shards, wakeups, None)
+            deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, None)
     except ShardqError:
         yield from give_back(claims, notes)
         raise
@@ -75,11 +85,18 @@ def claim(
 
 def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
     """Gives back all that a claim got, unbegun: no attempt is counted. Leases that can't be given back now run out."""
-    leases = notes.leases()
+    yield from give_back_leases(claims, notes.leases())
+    try:
+        yield from claims.limiter.unused(notes)
+    except ShardqError as exc:
+        log.warning("permits could not be given back; they run out: %s", exc)
+
+
+def give_back_leases(claims: Claims, leases: SettlementsByShard) -> Operation[None]:
+    """The same for leases that are known."""
     try:
         if leases:
             yield from settle(claims, leases)
-        yield from claims.limiter.unused(notes)
     except ShardqError as exc:
         count = sum(len(backs) for _, backs in leases.values())
         log.warning("%d tasks could not be given back; they come back when their leases run out: %s", count, exc)
@@ -91,6 +108,7 @@ def _claim(
     max: int,
     shards: Sequence[int],
     wakeups: Wakeups | None,
+    filled: Filled | None,
     retry_for_s: float | None,
 ) -> Operation[list[Delivery]]:
     deliveries: list[Delivery] = []
@@ -108,7 +126,9 @@ def _claim(
             few = round == 0 and wakeups is None
             shard_claims = claims.planner.split(wanted, among, topics, caps, time.monotonic(), few=few)
             unasked.difference_update(ask.shard for ask in shard_claims)
-            found, stale = yield from _ask(claims, notes, shard_claims, wakeups, retry_for_s=retry_for_s)
+            found, stale = yield from _ask(
+                claims, notes, shard_claims, wakeups, wanted=wanted, filled=filled, retry_for_s=retry_for_s
+            )
         except ShardqError as exc:
             if not deliveries:
                 raise
@@ -134,6 +154,8 @@ def _ask(
     shard_claims: Sequence[ShardClaim],
     wakeups: Wakeups | None,
     *,
+    wanted: int,
+    filled: Filled | None,
     retry_for_s: float | None,
 ) -> Operation[tuple[list[Delivery], bool]]:
     """Claims from these shards. Returns what they give, and True if one of them met only entries that nobody can
@@ -158,7 +180,7 @@ def _ask(
             retry_for_s=retry_for_s,
         )
         requests.append(((keys, token, ask), noting(call, partial(notes.leased, ask.shard, token))))
-    deliveries: list[Delivery] = []
+    given: list[tuple[ShardKeys, str, Sequence[Claimed]]] = []
     stale = False
     broken: list[tuple[ShardKeys, SettleBury]] = []
     refusals: list[tuple[ShardKeys, Refusal]] = []
@@ -184,9 +206,15 @@ def _ask(
             if size and not left:
                 named.append((keys.shard, topic))
                 crowd = max(crowd, size)
-        deliveries += _deliveries(claims, keys, token, result.tasks, broken)
+        if result.tasks:
+            given.append((keys, token, result.tasks))
     if wakeups:
         wakeups.waiters.registered(before, named, crowd)
+    if filled is not None and not notes.caller_left and sum(len(tasks) for _, _, tasks in given) >= wanted and filled():
+        yield Pause(0)
+    deliveries: list[Delivery] = []
+    for keys, token, tasks in given:
+        deliveries += _deliveries(claims, keys, token, tasks, broken)
     if refusals:
         errors += (yield from claims.recovery.recover_all(refusals)).values()
     else:

@@ -8,9 +8,10 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardq.calls.consume import SettleStatus
+from shardq.consumer.ahead import Ahead, BegunClaim
 from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries, settlements_after
 from shardq.consumer.claiming import GIVE_BACK_S, ask_lengths
 from shardq.consumer.claims import Claims
@@ -59,8 +60,9 @@ class AsyncConsuming(ABC):
     _driver: AsyncDriver
     _claims: Claims
 
-    def __init__(self, wakeups: Callable[[], Awaitable[Wakeups]]) -> None:
+    def __init__(self, wakeups: Callable[[], Awaitable[Wakeups]], ahead: Ahead[Any] | None = None) -> None:
         self._wakeups = wakeups
+        self._ahead = ahead
         self._closed = False
         self._event: AsyncEvent | None = None
 
@@ -73,6 +75,24 @@ class AsyncConsuming(ABC):
 
     @abstractmethod
     async def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]: ...
+
+    @abstractmethod
+    def _begun(self, size: int) -> BegunClaim[Any] | None:
+        """Begins a claim that nobody has asked for yet, if that can be done now."""
+
+    @abstractmethod
+    async def _finished(self, begun: BegunClaim[Any]) -> list[Delivery]:
+        """Returns what it gave; nothing if it has failed: the next claim meets the reason again."""
+
+    @abstractmethod
+    def _watch_ahead(self) -> None:
+        """Has what is claimed ahead given back when it is stale."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Has what is claimed ahead given back, as it is closed. May be called from any thread, and by the handler of a
+        signal.
+        """
 
     @abstractmethod
     async def _settled(
@@ -90,6 +110,42 @@ class AsyncConsuming(ABC):
         """
         check_claim(max, wait)
         await self._opened()
+        ahead = self._ahead
+        if ahead is None:
+            return await self._claim(max, wait)
+        ahead.pace.back(now := time.monotonic())
+        ahead.wanted = max
+        deliveries = await self._held(ahead, max, now) or await self._claim(max, wait)
+        ahead.pace.handed(len(deliveries), time.monotonic())
+        return deliveries
+
+    async def _held(self, ahead: Ahead[Any], max: int, now: float) -> list[Delivery]:
+        """Up to ``max`` deliveries of what was claimed ahead."""
+        deliveries = ahead.take(max, now)
+        if not deliveries and (begun := ahead.take_begun(now)) is not None:
+            claimed = await self._finished(begun)
+            deliveries = claimed[:max]
+            if len(claimed) > max:
+                ahead.hold(claimed[max:], begun.since)
+                self._watch_ahead()
+        if deliveries and self._may_claim_ahead() and ahead.begin(self._begun):
+            self._watch_ahead()
+        return deliveries
+
+    def _filled(self, size: int) -> bool:
+        """Begins the next claim when one of this size has all it wants. Returns True if it was begun."""
+        ahead = self._ahead
+        if ahead is None or not self._may_claim_ahead() or not ahead.filled(size, self._begun):
+            return False
+        self._watch_ahead()
+        return True
+
+    def _may_claim_ahead(self) -> bool:
+        """Permits of a limited topic are for those who work; and what all shards refuse, no claim ahead gets."""
+        claims = self._claims
+        return not claims.limiter.limited(claims.topics) and not claims.unreachable and bool(claims.open_topics())
+
+    async def _claim(self, max: int, wait: float) -> list[Delivery]:
         if not wait:
             return await self._claimed(max, self._claims.cache.topology.span())
         self._driver.check_open()
@@ -114,11 +170,15 @@ class AsyncConsuming(ABC):
             wakeups.waiter_left(waiter, self._claims.planner.left(self._claims.cache.topology.span()))
 
     def close(self) -> None:
-        """Ends a claim that waits. May be called from any thread. Later claims do not wait.
+        """Ends a claim that waits, and gives back what is claimed ahead. May be called from any thread. Later claims do
+        not wait.
 
         >>> consumer.close()
         """
         self._closed = True
+        if self._ahead is not None:
+            self._ahead.close()
+            self._release()
         event = self._event
         if event is not None:
             event.set()

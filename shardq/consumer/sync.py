@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from shardq.calls.consume import SettleStatus
+from shardq.consumer.ahead import Ahead, BegunClaim
+from shardq.consumer.ahead_watch import AheadWatch
 from shardq.consumer.claim_notes import ClaimNotes
-from shardq.consumer.claiming import GIVE_BACK_S, claim, give_back
+from shardq.consumer.claiming import GIVE_BACK_S, Filled, claim, give_back, give_back_leases
 from shardq.consumer.claims import Claims
 from shardq.consumer.consuming_sync import Consuming
 from shardq.consumer.settling import SettlementsByShard, settle
@@ -15,7 +19,9 @@ from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.model.task import Delivery
-from shardq.operation import run
+from shardq.operation import Begun, begin, run
+
+Work = Begun[list[Delivery]]
 
 
 class Consumer(Consuming):
@@ -26,10 +32,16 @@ class Consumer(Consuming):
     ...     consumer.ack(delivery)
     """
 
-    def __init__(self, driver: Driver, claims: Claims, wakeups: Callable[[], Wakeups]) -> None:
-        super().__init__(wakeups)
+    def __init__(
+        self, driver: Driver, claims: Claims, wakeups: Callable[[], Wakeups], watch: AheadWatch | None = None
+    ) -> None:
+        """``watch``: claims ahead, and has what is held for too long given back."""
+        ahead = None if watch is None else Ahead[Work](claims.lease_ms / 1000)
+        super().__init__(wakeups, ahead)
         self._driver = driver
         self._claims = claims
+        self._watch = watch
+        self._holder = None if ahead is None else AheadHolder(driver, claims, ahead)
 
     def __repr__(self) -> str:
         return f"<Consumer {self._claims.name} of {self._claims.topics}>"
@@ -43,13 +55,33 @@ class Consumer(Consuming):
     def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]:
         notes = ClaimNotes()
         try:
-            return run(self._driver, claim(self._claims, notes, max, shards, wakeups))
+            return run(self._driver, claim(self._claims, notes, max, shards, wakeups, self._on_filled(max)))
         except ShardqError:
             raise
         except BaseException:
             # Ctrl-C: nobody will handle what was claimed meanwhile.
             run(self._driver, give_back(self._claims, notes), GIVE_BACK_S)
             raise
+
+    def _on_filled(self, size: int) -> Filled | None:
+        return None if self._ahead is None else partial(self._filled, size)
+
+    def _begun(self, size: int) -> BegunClaim[Work] | None:
+        claims, notes, since = self._claims, ClaimNotes(), time.monotonic()
+        steps = claim(claims, notes, size, claims.cache.topology.span(), filled=self._on_filled(size))
+        work = begin(self._driver, steps)
+        return None if work is None else BegunClaim(work, notes, since)
+
+    def _finished(self, begun: BegunClaim[Work]) -> list[Delivery]:
+        return _finished(self._driver, self._claims, begun)
+
+    def _watch_ahead(self) -> None:
+        if self._watch is not None and self._holder is not None:
+            self._watch.note(self._holder)
+
+    def _release(self) -> None:
+        if self._watch is not None and self._holder is not None:
+            self._watch.look_at(self._holder)
 
     def _settled(
         self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
@@ -58,3 +90,34 @@ class Consumer(Consuming):
 
     def _end(self, delivery: Delivery, done: bool) -> None:
         self._settle_one(delivery, done)
+
+
+class AheadHolder:
+    """What one consumer holds ahead, for the watch."""
+
+    def __init__(self, driver: Driver, claims: Claims, ahead: Ahead[Work]) -> None:
+        self._driver = driver
+        self._claims = claims
+        self._ahead = ahead
+        self.watched = False
+
+    def release_stale(self, now_s: float) -> bool:
+        ahead = self._ahead
+        with ahead.lock:
+            if ahead.stale(now_s):
+                begun, rest = ahead.empty()
+                if begun is not None:
+                    _finished(self._driver, self._claims, begun)
+                run(self._driver, give_back_leases(self._claims, rest), GIVE_BACK_S)
+            return ahead.any
+
+
+def _finished(driver: Driver, claims: Claims, begun: BegunClaim[Work]) -> list[Delivery]:
+    try:
+        return begun.work.finish()
+    except ShardqError:
+        return []
+    except BaseException:
+        # Ctrl-C, as above.
+        run(driver, give_back(claims, begun.notes), GIVE_BACK_S)
+        raise

@@ -61,6 +61,15 @@ class Connection:
             return self._last_word() or of_exception(exc, sent=False)
         return self._received(wait, answers)
 
+    def send(self, data: bytes, *, deadline: float) -> Fault | None:
+        """Sends what ``receive`` reads the answer to."""
+        try:
+            self.sock.settimeout(max(0.001, min(READ_TIMEOUT_S, deadline - time.monotonic())))
+            self.sock.sendall(data)
+        except (OSError, ValueError) as exc:
+            return self._last_word() or of_exception(exc, sent=False)
+        return None
+
     def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
         """Holds a conversation. Returns its result."""
         return drive(conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers))

@@ -16,10 +16,11 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def drive(steps: Generator[S, Any, T], carry_out: Callable[[S], Any]) -> T:
-    """Carries out one step after the other. Returns the result."""
+def drive(steps: Generator[S, Any, T], carry_out: Callable[[S], Any], step: S | None = None) -> T:
+    """Carries out one step after the other. Returns the result. ``step``: the first one, if it was taken already."""
     try:
-        step = next(steps)
+        if step is None:
+            step = next(steps)
         while True:
             try:
                 outcome = carry_out(step)

@@ -44,12 +44,8 @@ class ConnectionPool:
             failures, _ = self._refused
             while True:
                 now = time.monotonic()
-                while self._idle:
-                    connection = self._idle.pop()
-                    if not connection.dead(now):
-                        return connection
-                    connection.close()
-                    self.open -= 1
+                if (connection := self._live_idle(now)) is not None:
+                    return connection
                 if self._closed:
                     return dropped(self.address)
                 failed, fault = self._refused
@@ -63,6 +59,20 @@ class ConnectionPool:
                 if not (wait and self._free.wait(max(0.0, deadline - now))):
                     return unconnected(now - began) if room else exhausted(self.address, self.bound)
         return self._connect(deadline)
+
+    def take_idle(self) -> Connection | None:
+        """Returns an idle connection, if there is one."""
+        with self._free:
+            return self._live_idle(time.monotonic())
+
+    def _live_idle(self, now: float) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.dead(now):
+                return connection
+            connection.close()
+            self.open -= 1
+        return None
 
     def _connect(self, deadline: float) -> Connection | Fault:
         """Makes a new connection, for which there is room, and tells those who wait."""

@@ -48,6 +48,8 @@ class NodeRouter(Routing):
         super()._set_up()
         self._nodes: dict[str, ConnectionPool] = {}
         self.borrowers = threading.BoundedSemaphore(self.settings.borrowers)
+        self.begun = threading.BoundedSemaphore(max(1, self.settings.connections // 4))
+        """Calls that are sent, and whose answers nobody reads yet."""
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._changing = threading.Lock()
         self._learner = threading.Lock()

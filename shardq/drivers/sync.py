@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
 from shardq.drivers.base import DriverBase
+from shardq.drivers.begun import BegunCall
 from shardq.drivers.connection import FINISH_S, Connection
 from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unconnected, unserved
 from shardq.drivers.generators import drive
@@ -77,6 +78,32 @@ class Driver(DriverBase):
         self._router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
         return Pipelines(calls, self._router, timeout=timeout_s).run()
+
+    def begin(self, call: Command[T]) -> BegunCall[T] | None:
+        """Sends a call now, for ``finish`` to read its answer. None: no connection is idle, nothing was sent.
+
+        The calls begun of all callers have a quarter of a node's connections.
+        """
+        self._router.check_open()
+        begun = self._router.begun
+        if not begun.acquire(blocking=False):
+            return None
+        try:
+            retrying = RetryingCall(call, now=time.monotonic(), timeout=self.settings.timeout)
+            sent = self._sent(retrying)
+        except BaseException:
+            begun.release()
+            raise
+        if sent is None:
+            begun.release()
+            return None
+        return BegunCall(retrying, *sent, begun.release)
+
+    def finish(self, begun: BegunCall[T]) -> T:
+        """Reads the answer of a call that was begun, and decodes it; carries the call out like any other if it met a
+        fault.
+        """
+        return _carried(begun.retrying, self._router, self._trip, time.sleep, begun)
 
     def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
@@ -162,6 +189,25 @@ class Driver(DriverBase):
         else:
             node.give(connection)
         return answer
+
+    def _sent(self, retrying: RetryingCall[Any]) -> tuple[str, ConnectionPool, Connection] | None:
+        """Sends a call over an idle connection. None: there is none, and nothing was executed."""
+        address = self._router.target(retrying)
+        if address is None:
+            return None
+        pool = self._router.node(address)
+        connection = pool.take_idle()
+        if connection is None:
+            return None
+        try:
+            fault = connection.send(retrying.packed(), deadline=retrying.deadline)
+        except BaseException:
+            pool.drop(connection)
+            raise
+        if fault is None:
+            return address, pool, connection
+        pool.drop(connection)
+        return None
 
     def ask(self, address: str, command: Command[T], timeout: float) -> T | Fault:
         """Sends one plain command to a node, whatever it serves, and only once."""
@@ -333,10 +379,23 @@ def carry(
 ) -> T:
     """Sends a call until it is answered or its time is over. ``trip`` makes one try at a node."""
     timeout_s = router.settings.timeout if timeout is None else timeout
-    retrying = RetryingCall(call, now=time.monotonic(), timeout=timeout_s)
+    return _carried(RetryingCall(call, now=time.monotonic(), timeout=timeout_s), router, trip, sleep)
+
+
+def _carried(
+    retrying: RetryingCall[T],
+    router: NodeRouter,
+    trip: Callable[[RetryingCall[Any], str], Any],
+    sleep: Callable[[float], object],
+    begun: BegunCall[T] | None = None,
+) -> T:
     while True:
-        address = router.target(retrying)
-        answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)
+        address: str | None
+        if begun is not None:
+            address, answer, begun = begun.address, begun.receive(), None
+        else:
+            address = router.target(retrying)
+            answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)
         if not isinstance(answer, (ErrorReply, Fault)):
             return router.result(retrying, answer, address or "")
         step = router.failed_with(answer, retrying, address)

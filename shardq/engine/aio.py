@@ -13,6 +13,8 @@ from typing import Self
 
 from shardq import operation, recovery
 from shardq.consumer import AsyncConsumer, Consumer
+from shardq.consumer.ahead import Ahead
+from shardq.consumer.aio import Trip
 from shardq.consumer.background import BackgroundTasks
 from shardq.consumer.claims import Claims
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -255,12 +257,17 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
         topics: Mapping[str, int] | None = None,
         lease: float = DEFAULT_LEASE_S,
         name: str | None = None,
+        prefetch: bool = False,
     ) -> AsyncConsumer:
         """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
         paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
         The first use of the consumer opens the engine, if it is not open.
+
+        ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
+        way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
+        back, and ``close()`` gives it back.
 
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
@@ -271,7 +278,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
             driver = await self._open_driver()
             return driver, make_claims(), self._background
 
-        return AsyncConsumer(opened, self._open_wakeups, tuple(topics or names or ("",)))
+        ahead = Ahead[Trip](lease) if prefetch else None
+        return AsyncConsumer(opened, self._open_wakeups, tuple(topics or names or ("",)), ahead)
 
     def worker(
         self,

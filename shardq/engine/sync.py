@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from shardq import operation, recovery
 from shardq.consumer import Consumer
+from shardq.consumer.ahead_watch import AheadWatch
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.drivers.sync import Driver
 from shardq.engine import advice
@@ -47,6 +48,7 @@ class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
         self._driver: Driver | None = None
         self._subscriber: Subscriber | None = None
         self._wakeups: Wakeups | None = None
+        self._ahead_watch: AheadWatch | None = None
         self._lock = threading.RLock()
         """Held while opening, starting, stopping and closing."""
 
@@ -97,10 +99,13 @@ class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
             self._closed = True
             driver, self._driver = self._driver, None
             wakeups, self._wakeups = self._wakeups, None
+            ahead_watch, self._ahead_watch = self._ahead_watch, None
             subscriber, self._subscriber = self._subscriber, None
             replayer, self._replayer = self._replayer, None
             if replayer is not None:
                 replayer.stop()
+            if ahead_watch is not None:
+                ahead_watch.close()
             if wakeups is not None:
                 wakeups.close()
             if subscriber is not None:
@@ -195,17 +200,22 @@ class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
         topics: Mapping[str, int] | None = None,
         lease: float = DEFAULT_LEASE_S,
         name: str | None = None,
+        prefetch: bool = False,
     ) -> Consumer:
         """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
         paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
 
+        ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
+        way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
+        back, and ``close()`` gives it back.
+
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
         make_claims = self._claims(names, topics, lease, name)
         driver = self._open_driver()
-        return Consumer(driver, make_claims(), self._open_wakeups)
+        return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
 
     def worker(
         self,
@@ -263,6 +273,12 @@ class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
             if self._subscriber is None:
                 self._subscriber = Subscriber(self._open_driver())
             return self._subscriber
+
+    def _open_ahead_watch(self) -> AheadWatch:
+        with self._lock:
+            if self._ahead_watch is None:
+                self._ahead_watch = AheadWatch()
+            return self._ahead_watch
 
     def _open_wakeups(self) -> Wakeups:
         with self._lock:

@@ -24,6 +24,7 @@ from shardq.dispatcher.relay import is_relayed
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.base import DriverBase
+from shardq.drivers.begun import BegunCall
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import NodeRouter
 from shardq.drivers.settings import Settings
@@ -289,6 +290,10 @@ class VirtualDriver(Driver):
         yield from super().call_all(watched(), timeout=timeout)
         if names & PUSHES:
             self._pushed()
+
+    def begin(self, call: Command[T]) -> BegunCall[T] | None:
+        """Nothing is sent ahead: what falls due when time moves is what the next claim finds."""
+        return None
 
     @contextmanager
     def borrow(self) -> Iterator[BorrowedConnections]:

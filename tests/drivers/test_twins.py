@@ -7,7 +7,8 @@ import inspect
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 
-THREADS_ONLY = {"dedicated", "borrow", "pubsub", "outages", "on_new_map", "ask"}
+THREADS_ONLY = {"dedicated", "borrow", "pubsub", "outages", "on_new_map", "ask", "begin", "finish"}
+"""In a loop a task begins a call."""
 ASYNCIO_ONLY = {"abandon"}
 """A loop can end under its connections; threads close their own."""
 
