@@ -33,6 +33,7 @@ from shardq.errors import EngineClosed, ServerFault
 from shardq.model.task import Receipt
 from shardq.producer import pushing
 from shardq.producer.durable import Durability, check_durability, push_durably
+from shardq.producer.gathering import Gatherer
 from shardq.producer.packing import BATCH, Entries
 from shardq.subscriber import Subscriber
 from shardq.worker import AsyncWorker, Backoff
@@ -44,8 +45,9 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. An engine
-    belongs to the event loop that opens it, and all coroutines of that loop may share it. When the loop ends without
-    ``close()``, another loop takes the engine over with ``open()``; pollers run on meanwhile.
+    belongs to the event loop that opens it, and all coroutines of that loop may share it: what they push at the same
+    time shares calls, and each is told what became of its own task. When the loop ends without ``close()``, another
+    loop takes the engine over with ``open()``; pollers run on meanwhile.
 
     >>> async with shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     await engine.start()
@@ -56,6 +58,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
         super()._forked()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._driver: AsyncDriver | None = None
+        self._gatherer: Gatherer
+        """The pushes that go by the driver."""
         self._threads: Threads | None = None
         self._wakeups: Wakeups | None = None
         self._background = BackgroundTasks()
@@ -122,7 +126,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
                     if self._threads is None:
                         await thread_work.start(self._leave)
                 raise
-            self._driver = driver
+            self._driver, self._gatherer = driver, Gatherer(driver, self._map(), self._packer)
         return self._driver
 
     def _not_entered(self, entered: tuple[Settings, Embedded | None]) -> None:
@@ -144,15 +148,16 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
             # Begun first, so that a cancellation leaves nothing that is not begun.
             ended = thread_work.start(self._rest())
             if driver is not None:
-                await asyncio.shield(asyncio.create_task(self._close_driver(driver)))
+                await asyncio.shield(asyncio.create_task(self._close_driver(driver, self._gatherer)))
             await ended
 
-    async def _close_driver(self, driver: AsyncDriver) -> None:
+    async def _close_driver(self, driver: AsyncDriver, gatherer: Gatherer) -> None:
         """Closes the driver after the requests that cancelled callers left behind: those need it."""
         try:
             await self._background.close()
         finally:
             await driver.close()
+            await gatherer.close()
 
     def _rest(self) -> Callable[[], None]:
         """Detaches everything but the driver from this engine. Returns the function that ends it, for a thread."""
@@ -236,6 +241,10 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommand
                     self._spool.check_since(began)
                 driver = await self._open()
         return driver
+
+    async def _push_one(self, entries: Entries) -> Receipt:
+        await self._open_driver()
+        return await self._gatherer.push(entries)
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         """Pushes in a thread: a WAIT on the loop's shared connections would delay every other caller."""

@@ -163,6 +163,10 @@ class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
             driver = self._connect()
         return driver
 
+    def _push_one(self, entries: Entries) -> Receipt:
+        driver = self._open_driver()
+        return operation.run(driver, pushing.push_one(self._map(), self._packer, entries))
+
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
         driver, cache = self._open_driver(), self._map()

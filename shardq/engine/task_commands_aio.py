@@ -33,6 +33,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def _open_driver(self) -> AsyncDriver: ...
 
     @abstractmethod
+    async def _push_one(self, entries: Entries) -> Receipt: ...
+
+    @abstractmethod
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
 
     @cached_property
@@ -105,8 +108,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return receipt
         if self._spooler is not None:
             return await self._spooler.push_one(entries)
-        driver = await self._open_driver()
-        return await arun(driver, pushing.push_one(self._map(), self._packer, entries))
+        return await self._push_one(entries)
 
     async def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None

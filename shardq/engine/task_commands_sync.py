@@ -33,6 +33,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     def _open_driver(self) -> Driver: ...
 
     @abstractmethod
+    def _push_one(self, entries: Entries) -> Receipt: ...
+
+    @abstractmethod
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
 
     @cached_property
@@ -105,8 +108,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return receipt
         if self._spooler is not None:
             return self._spooler.push_one(entries)
-        driver = self._open_driver()
-        return run(driver, pushing.push_one(self._map(), self._packer, entries))
+        return self._push_one(entries)
 
     def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None

@@ -211,24 +211,25 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
     return walk_shards(cache, walk, in_doubt=in_doubt)
 
 
-def push_one(cache: TopologyCache, packer: Packer, entries: Entries) -> Operation[Receipt]:
-    """Stores one packed task, and raises its own error as it is."""
+def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt: bool = False) -> Operation[Receipt]:
+    """Stores one packed task, and raises its own error as it is.
+
+    ``in_doubt``: an earlier push of it may have been executed.
+    """
     id, words = entries.ids[0], entries.fresh
     if not words:
-        answer = yield from push_unique(cache, entries.unique)
-        if answer.startswith("refused:"):
-            raise Conflict(id, answer.removeprefix("refused:"))
-        return Receipt.of(id, answer)
+        return receipt_of(id, (yield from push_unique(cache, entries.unique, in_doubt=in_doubt)))
     # The epoch first, as above.
     epoch = cache.topology.epoch
     call = produce.push(cache.home(id), epoch, words)
     try:
-        if not (yield call):
+        if not in_doubt and not (yield call):
             return Receipt(id)
     except REFUSALS:
-        if call.in_doubt:
-            yield from push_unique(cache, unique(words), in_doubt=True)
-            return Receipt(id)
+        in_doubt = call.in_doubt
+    if in_doubt:
+        yield from push_unique(cache, unique(words), in_doubt=True)
+        return Receipt(id)
     # Refused, or the id is taken: begun anew like many.
     results = PushResults(entries.ids)
     try:
@@ -237,3 +238,10 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries) -> Operatio
         (error,) = results.errors.values()
         raise error from error.__cause__
     return receipt
+
+
+def receipt_of(id: str, answer: str) -> Receipt:
+    """The receipt that an answer of push_unique means. Raises Conflict."""
+    if answer.startswith("refused:"):
+        raise Conflict(id, answer.removeprefix("refused:"))
+    return Receipt.of(id, answer)

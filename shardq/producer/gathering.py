@@ -1,0 +1,220 @@
+"""Gathers the pushes of an event loop that are under way at the same time: those for one shard share a script call.
+
+While few are under way each goes alone, at once. With more, what is pushed in one turn of the loop, as by callers whom
+one read of answers woke up, leaves at the end of that turn in one call for each shard. No push waits for the answer to
+another one.
+
+A shared call only stores. Where anything else is answered (the topology is old, an id is taken, the server refuses a
+record), each caller goes on alone and learns what became of its own task, as if it had never been gathered. An error
+that is about the server, and not about what was sent, is told to all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shardq.calls import produce
+from shardq.calls.request import Call, Word
+from shardq.drivers.routing import CLOSED
+from shardq.errors import EngineClosed, ReadOnly, ShardqError, Unanswered, Unavailable
+from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import Topology
+from shardq.model.task import Receipt
+from shardq.operation import arun
+from shardq.producer import pushing
+from shardq.producer.packing import BATCH, CALL_BYTES, FRESH, UNIQUE, Entries, Packer
+from shardq.recovery import REFUSALS
+from shardq.topology_cache import TopologyCache
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+
+FEW = 8
+"""The pushes under way that each have a call of their own; half as many as there are shards, where that is more. So few
+hardly ever meet in one shard, and a call for one task costs less than one that is shared by one.
+"""
+
+OF_THE_SERVER = (Unavailable, Unanswered, ReadOnly, EngineClosed)
+"""Errors about the server. After any other each caller tries alone, as one task may be to blame for all."""
+
+
+class Gatherer:
+    """The pushes of one engine in one event loop."""
+
+    def __init__(self, driver: AsyncDriver, cache: TopologyCache, packer: Packer) -> None:
+        self._driver = driver
+        self._cache = cache
+        self._packer = packer
+        self._under_way = 0
+        """The number of pushes that have not returned."""
+        self._gathered: dict[tuple[int, int], SharedCall] = {}
+        """Shard and words of a task → the call that is filled in this turn of the loop."""
+        self._sent: set[SharedCall] = set()
+
+    def __repr__(self) -> str:
+        return f"<Gatherer: {self._under_way} pushes under way, {len(self._sent)} shared calls>"
+
+    async def push(self, entries: Entries) -> Receipt:
+        """Stores one packed task. Raises its own error as it is."""
+        self._driver.check_open()
+        topology = self._cache.topology
+        self._under_way += 1
+        try:
+            # What is pushed first leaves first: in one turn nobody goes alone once somebody was gathered.
+            few = not self._gathered and self._under_way <= max(FEW, topology.shards // 2)
+            # While tasks move, one with an id of the caller's own is looked for where it may be.
+            if few or (entries.unique and topology.priors):
+                return await self._push_alone(entries)
+            waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+            shared = self._gather(entries, topology, waiting)
+            try:
+                answer = await waiting
+            except asyncio.CancelledError:
+                shared.leave()
+                raise
+            if answer is not None:
+                return pushing.receipt_of(entries.ids[0], answer)
+            if shared.error is not None:
+                raise _copied(shared.error) from shared.error.__cause__
+            return await self._push_alone(entries, in_doubt=shared.in_doubt)
+        finally:
+            self._under_way -= 1
+
+    async def _push_alone(self, entries: Entries, *, in_doubt: bool = False) -> Receipt:
+        return await arun(self._driver, pushing.push_one(self._cache, self._packer, entries, in_doubt=in_doubt))
+
+    def _gather(self, entries: Entries, topology: Topology, waiting: asyncio.Future[str | None]) -> SharedCall:
+        """Adds a task to the call of this turn to its shard."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._send_all)
+        words = entries.fresh or entries.unique
+        shard, width = topology.shard_of(entries.ids[0]), len(words)
+        shared = self._gathered.get((shard, width))
+        if shared is None or not shared.takes(words, topology):
+            if shared is not None:
+                self._send(shared)
+            shared = self._gathered[shard, width] = SharedCall(self._cache.keys(shard), width, topology)
+        shared.add(words, waiting)
+        return shared
+
+    def _send_all(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for shared in gathered.values():
+            self._send(shared)
+
+    def _send(self, shared: SharedCall) -> None:
+        if shared.drop_cancelled():
+            self._sent.add(shared)
+            shared.task = asyncio.get_running_loop().create_task(self._carry_out(shared))
+            shared.task.add_done_callback(partial(self._carried_out, shared))
+
+    async def _carry_out(self, shared: SharedCall) -> None:
+        call = shared.call()
+        error: Exception | None = None
+        try:
+            shared.answered(await self._driver.call(call))
+        except REFUSALS:
+            shared.in_doubt = call.in_doubt
+        except OF_THE_SERVER as exc:
+            error = exc
+        except ShardqError:
+            # some of the tasks with ids of their callers' own may be stored
+            shared.in_doubt = call.in_doubt or shared.width == UNIQUE
+        except Exception as exc:  # noqa: BLE001  the callers raise it
+            error = exc
+        shared.end(error)
+
+    def _carried_out(self, shared: SharedCall, task: asyncio.Task[None]) -> None:
+        """Tells those who still wait after a cancellation, which may have come before the first step."""
+        self._sent.discard(shared)
+        shared.end(Unanswered("the push was cancelled with all tasks of its event loop: look with get()"))
+
+    async def close(self) -> None:
+        """Ends what is under way, after the driver was closed: all callers are told so."""
+        gathered, self._gathered = self._gathered, {}
+        sent = list(self._sent)
+        for shared in (*gathered.values(), *sent):
+            shared.end(EngineClosed(CLOSED))
+        tasks = [shared.task for shared in sent if shared.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class SharedCall:
+    """One call that carries the tasks of several callers to a shard."""
+
+    def __init__(self, keys: ShardKeys, width: int, topology: Topology) -> None:
+        self._keys = keys
+        self.width = width
+        """FRESH or UNIQUE: the script, and the words of a task."""
+        self._topology = topology
+        """The topology by which the tasks belong to this shard."""
+        self._words: list[Word] = []
+        self._bytes = 0
+        """The bytes of the records."""
+        self._waiting: list[asyncio.Future[str | None]] = []
+        """The callers, in the order of their tasks. Each gets push_unique's answer for its task, or None."""
+        self._is_given_up = self._is_ended = False
+        self.error: Exception | None = None
+        """Why a caller got None; without it the caller goes on alone."""
+        self.in_doubt = False
+        """True if those who go on alone must count with this call having been executed."""
+        self.task: asyncio.Task[None] | None = None
+        """Carries it out, from the end of the turn on."""
+
+    def takes(self, words: list[Word], topology: Topology) -> bool:
+        """True if there is room for another task."""
+        size = self._bytes + len(words[2])  # type: ignore[arg-type]  # the record
+        return topology is self._topology and len(self._waiting) < BATCH and size <= CALL_BYTES
+
+    def add(self, words: list[Word], waiting: asyncio.Future[str | None]) -> None:
+        self._words += words
+        self._bytes += len(words[2])  # type: ignore[arg-type]  # the record
+        self._waiting.append(waiting)
+
+    def leave(self) -> None:
+        """Notes that a caller was cancelled. Its task goes with the others; without any caller nothing more is sent."""
+        if self.task is not None and not self._is_given_up and all(each.done() for each in reversed(self._waiting)):
+            self._is_given_up = True
+            self.task.cancel()
+
+    def drop_cancelled(self) -> int:
+        """Drops the tasks of callers that were cancelled before anything was sent. Returns how many are left."""
+        kept = [place for place, waiting in enumerate(self._waiting) if not waiting.done()]
+        if len(kept) < len(self._waiting):
+            width = self.width
+            self._words = [word for place in kept for word in self._words[place * width : (place + 1) * width]]
+            self._waiting = [self._waiting[place] for place in kept]
+        return len(kept)
+
+    def call(self) -> Call[list[str]]:
+        make = produce.push if self.width == FRESH else produce.push_unique
+        return make(self._keys, self._topology.epoch, self._words)
+
+    def answered(self, answer: list[str]) -> None:
+        """Tells each caller the outcome of its task. Those who have none go on alone: their ids collided, or are on
+        their way to another shard.
+        """
+        if self.width == FRESH:
+            answer = [] if answer else ["pushed"] * len(self._waiting)
+        for waiting, outcome in zip(self._waiting, answer, strict=False):
+            if outcome != "moving" and not waiting.done():
+                waiting.set_result(outcome)
+
+    def end(self, error: Exception | None) -> None:
+        """Wakes up those who have no outcome. What is told first, counts."""
+        if self._is_ended:
+            return
+        self._is_ended, self.error = True, error
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+def _copied(error: Exception) -> Exception:
+    """A copy for one of several callers: each that raises an error adds to it."""
+    return copy.copy(error) if isinstance(error, ShardqError) else error
