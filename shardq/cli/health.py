@@ -67,9 +67,9 @@ def health(given: Given, max_late: float | None, max_ready_age: float | None, ti
     """Say if all is well: somebody serves every shard, no task is late, ready tasks are taken, servers, replicas and
     clocks are as they should be.
 
-    A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long tasks have been ready is known from
-    the second look on, by anybody: `shardq run` looks every ten seconds, unless it is --quiet, and so does each
-    `shardq health`.
+    A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long
+    tasks have been ready is known from the second look on, by anybody: `shardq run` looks every ten seconds, unless it
+    is --quiet, and so does each `shardq health`.
     """
 
     def look() -> int:

@@ -105,7 +105,7 @@ class Looker:
         self._every_s = every_s
         self._told = told
         self._due = threading.Event()
-        self._ending = False
+        self._ending = threading.Event()
         self._forecast: tuple[float, Forecast] | None = None
         self._thread = threading.Thread(target=self._run, name="shardq-looker", daemon=True)
 
@@ -118,20 +118,20 @@ class Looker:
 
     def stop(self) -> None:
         """Ends the thread. Closes the engine first, which ends a look that waits for a silent server."""
-        self._ending = True
+        self._ending.set()
         self._due.set()
         self._engine.close()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ending:
+        while not self._ending.is_set():
             self._due.clear()
             found: Look | str
             try:
                 found = self._look()
             except ShardqError as exc:
                 found = str(exc)
-            if self._ending:
+            if self._ending.is_set():
                 return
             self._told(found)
             self._due.wait(self._every_s)
