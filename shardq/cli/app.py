@@ -14,6 +14,7 @@ from shardq.cli.config import config
 from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.every import every
+from shardq.cli.fleet import fleet
 from shardq.cli.forward import forward
 from shardq.cli.health import health
 from shardq.cli.options import Given, shared
@@ -85,6 +86,7 @@ for command in (
     forward,
     stats,
     health,
+    fleet,
     topics,
     shards,
     resize,

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-_EXACT = 16
-_PER_DOUBLING = 8
+EXACT = 16
+PER_DOUBLING = 8
 _LONGEST_MS = (1 << 36) - 1
 """Two years; a longer lateness counts as this."""
 
@@ -136,19 +136,19 @@ class LatenessRecorder:
 
 
 def _bin(ms: int) -> int:
-    if ms < _EXACT:
+    if ms < EXACT:
         return ms
     # of its four highest bits, the first says which doubling, the others which eighth of it
     shift = ms.bit_length() - 4
-    return _EXACT + (shift - 1) * _PER_DOUBLING + ((ms >> shift) & (_PER_DOUBLING - 1))
+    return EXACT + (shift - 1) * PER_DOUBLING + ((ms >> shift) & (PER_DOUBLING - 1))
 
 
 def _last_of(at: int) -> int:
     """The highest value of a bin."""
-    if at < _EXACT:
+    if at < EXACT:
         return at
-    doubling, part = divmod(at - _EXACT, _PER_DOUBLING)
-    return ((_PER_DOUBLING + part + 1) << (doubling + 1)) - 1
+    doubling, part = divmod(at - EXACT, PER_DOUBLING)
+    return ((PER_DOUBLING + part + 1) << (doubling + 1)) - 1
 
 
 BINS = _bin(_LONGEST_MS) + 1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from shardq.fleet.lateness import BINS, MOST_TOPICS, OTHERS, Lateness
+from shardq.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
 
 MOST_BYTES = 8192
 
@@ -57,7 +57,7 @@ _decoder = msgspec.msgpack.Decoder(Report)
 
 
 def encode(report: Report) -> bytes:
-    """The stored form. Topics with few tasks are put together when all would take too many bytes."""
+    """The stored form. When all would take too many bytes, topics with few tasks are put together, and in the end bins."""
     most = MOST_TOPICS
     while True:
         fitting = msgspec.structs.replace(
@@ -69,8 +69,11 @@ def encode(report: Report) -> bytes:
             pickup=_fewer(report.pickup, most),
         )
         text = _encoder.encode(fitting)
-        if len(text) <= MOST_BYTES or not most:
+        if len(text) <= MOST_BYTES:
             return text
+        if not most:
+            coarse = {name: _coarse(getattr(fitting, name)) for name in ("dispatch", "pickup")}
+            return _encoder.encode(msgspec.structs.replace(fitting, **coarse))
         most //= 2
 
 
@@ -95,6 +98,18 @@ def _fewer(histograms: dict[str, list[int]], most: int) -> dict[str, list[int]]:
     kept, rest = by_count[:most], by_count[most:]
     others = Lateness.total(dense(histograms[topic]) for topic in rest)
     return {topic: histograms[topic] for topic in kept} | {OTHERS: sparse(others)}
+
+
+def _coarse(histograms: dict[str, list[int]]) -> dict[str, list[int]]:
+    """All tasks of a doubling in its last bin: none reads lower than it was."""
+    found: dict[str, list[int]] = {}
+    for topic, flat in histograms.items():
+        lateness = dense(flat)
+        counts = [0] * BINS
+        for at, count in enumerate(lateness.counts):
+            counts[at if at < EXACT else min(at | (PER_DOUBLING - 1), BINS - 1)] += count
+        found[topic] = sparse(Lateness(tuple(counts), lateness.early))
+    return found
 
 
 def sparse(lateness: Lateness) -> list[int]:
