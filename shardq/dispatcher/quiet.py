@@ -46,7 +46,9 @@ class QuietShard:
         self._keys = keys
         self._clock = clock
         self._left: Dispatched | None = None
-        """The answer of the last dispatch, if that found nothing to do."""
+        """The answer of the last dispatch, if that found nothing to do, and no instant to which the poller sleeps: no look
+        may make it late for that.
+        """
         self._epoch = 0
         self._looks = 0
         """Looks that may be made before the next dispatch."""
@@ -56,7 +58,7 @@ class QuietShard:
     def dispatched(self, result: Dispatched, epoch: int) -> None:
         """Notes the answer of a dispatch."""
         done = result.moved or result.reaped or result.buried or result.lacking or result.routed
-        self._left, self._epoch = None if done else result, epoch
+        self._left, self._epoch = None if done or _is_near(result.next_us, result.now_us) else result, epoch
         self._looks = LOOKS
         self._dispatches = max(0, self._dispatches - 1)
 
@@ -71,7 +73,7 @@ class QuietShard:
             return None
         self._looks -= 1
         now_us = left.now_us if left.next_us is None else self._clock().now_us(lambda: self._read_clock(timeout))
-        if left.next_us is not None and left.next_us - now_us < LONGEST_SLEEP_S * 1e6:
+        if _is_near(left.next_us, now_us):
             return None
         if self._connection.call(dispatch.next_step(self._keys), timeout=timeout) != (epoch, left.next_us):
             return None
@@ -82,3 +84,8 @@ class QuietShard:
 
     def _read_clock(self, timeout: float) -> int:
         return self._connection.call(dispatch.clock_us(self._keys), timeout=timeout)
+
+
+def _is_near(next_us: int | None, now_us: int) -> bool:
+    """True if a sleep may end at that instant."""
+    return next_us is not None and next_us - now_us < LONGEST_SLEEP_S * 1e6

@@ -57,7 +57,7 @@ _decoder = msgspec.msgpack.Decoder(Report)
 
 
 def encode(report: Report) -> bytes:
-    """The stored form. When all would take too many bytes, topics with few tasks are put together, and in the end bins."""
+    """The stored form. If it took too many bytes, topics with few tasks are put together, and in the end bins."""
     most = MOST_TOPICS
     while True:
         fitting = msgspec.structs.replace(
