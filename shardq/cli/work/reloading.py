@@ -14,13 +14,16 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardq.cli.output import complain
 from shardq.cli.work.serving import serve
 from shardq.cli.work.target import LoadFailed
 from shardq.errors import BadInput
-from shardq.worker import AsyncWorker, Worker
 from shardq.worker.signal_event import SignalSafeEvent
+
+if TYPE_CHECKING:
+    from shardq.worker import AsyncWorker, Worker
 
 CHANGED = 3
 """The exit code of a child that is to be started again."""

@@ -6,14 +6,17 @@ this one. Both kinds of worker are told by ``stop()``, once to end and once more
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from shardq.cli.work.target import engine_behind
-from shardq.worker import AsyncWorker, Worker
+from shardq.worker import Worker
 from shardq.worker.signal_event import LOOK_S, SignalSafeEvent
+
+if TYPE_CHECKING:
+    from shardq.worker import AsyncWorker
 
 
 def serve(worker: Worker | AsyncWorker, stop: SignalSafeEvent, hurry: SignalSafeEvent) -> None:
@@ -51,6 +54,8 @@ def _of_threads(worker: Worker) -> tuple[Callable[[], None], Callable[[], None]]
 
 
 def _of_asyncio(worker: AsyncWorker) -> tuple[Callable[[], None], Callable[[], None]]:
+    import asyncio  # here: no other command needs it
+
     # Made here: it takes calls before it runs.
     loop = asyncio.new_event_loop()
 

@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shardq.cli.output import complain
-from shardq.engine import AsyncEngine, Engine
+from shardq.engine import Engine
+from shardq.engine.base import EngineBase
 from shardq.errors import BadInput, ShardqError
-from shardq.worker import AsyncWorker, NamedTask, Worker
-from shardq.worker.base import choose_topics, engine_of, plan_of
+from shardq.worker import NamedTask, Worker
+from shardq.worker.base import WorkerBase, choose_topics, engine_of, plan_of
 
-ANY = (Worker, AsyncWorker, Engine, AsyncEngine)
+if TYPE_CHECKING:  # they bring asyncio, and every command loads this
+    from shardq.engine import AsyncEngine
+    from shardq.worker import AsyncWorker
+
+ANY = (WorkerBase, EngineBase)
 
 LIKE = "write MODULE:WORKER, such as shopapp:worker"
 
@@ -101,12 +106,12 @@ class Target:
     def _worker(self, value: Any) -> Worker | AsyncWorker:
         if not isinstance(value, ANY) and callable(value) and not isinstance(value, NamedTask):
             value = self._made(value)
-        if isinstance(value, (Engine, AsyncEngine)):
+        if isinstance(value, EngineBase):
             if not value._tasks.handlers:
                 raise BadInput(f"the engine {self} has no tasks: declare functions with @{self.path}.task")
-            return value.worker()
-        if isinstance(value, (Worker, AsyncWorker)):
-            return value
+            return cast("Engine | AsyncEngine", value).worker()
+        if isinstance(value, WorkerBase):
+            return cast("Worker | AsyncWorker", value)
         what = "a task, which a worker runs" if isinstance(value, NamedTask) else f"of type {type(value).__name__}"
         raise BadInput(
             f"{self} is {what}; give a worker, an engine with tasks, or a function without arguments that returns one; "
@@ -133,8 +138,8 @@ class Target:
 def engine_behind(worker: Worker | AsyncWorker) -> Engine | AsyncEngine:
     """The engine of a worker."""
     engine = engine_of(worker)
-    assert isinstance(engine, (Engine, AsyncEngine)), "engine.worker() made it"
-    return engine
+    assert isinstance(engine, EngineBase), "engine.worker() made it"
+    return cast("Engine | AsyncEngine", engine)
 
 
 def _look_here() -> None:
