@@ -308,7 +308,8 @@ class _Listener:
         passing = isinstance(exc, Unavailable) and now - self._unsubscribed_since < UNSUBSCRIBED_S
         if self._logged or passing or self._stopping or self._driver.outages.covers(self.node, exc):
             return
-        log.warning("no subscription on %s for the moment, polling meanwhile: %s", self.node or "the cluster", exc)
+        node, fields = self.node or "the cluster", {"node": self.node, "error": type(exc).__name__}
+        log.warning("no subscription on %s for the moment, polling meanwhile: %s", node, exc, extra=fields)
         self._logged = True
 
     def _serve_connection(self) -> None:
@@ -350,9 +351,9 @@ class _Listener:
             self._subscriber.received(_text(message[1]), _text(message[2]))
         elif kind == b"ssubscribe":
             if self._logged and self._unsubscribed_since is not None:
-                log.warning(
-                    "subscribed on %s again after %.1f s", self.node, time.monotonic() - self._unsubscribed_since
-                )
+                lasted = time.monotonic() - self._unsubscribed_since
+                fields = {"node": self.node, "seconds": lasted}
+                log.warning("subscribed on %s again after %.1f s", self.node, lasted, extra=fields)
             self._logged, self._unsubscribed_since, self._backoff_s, self.refused = False, None, FIRST_BACKOFF_S, ""
             self._subscriber.confirmed(_text(message[1]), self.node)
         elif kind == b"sunsubscribe" and message[1] is not None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from shardq.cli.logs import set_up_logging
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
-from shardq.cli.output import complain, say, set_up_logging, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.errors import ShardqError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import logging
 import os
 import sys
 from typing import Any
@@ -117,19 +116,3 @@ def per_second(rate: float | None) -> str:
         return "-"
     return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:,.0f}"
 
-
-def set_up_logging(*, verbose: bool) -> None:
-    """Sends the engine's log to stderr: warnings and errors, with ``verbose`` also what it does."""
-    log = logging.getLogger("shardq")
-    log.setLevel(logging.INFO if verbose else logging.WARNING)
-    # `shardq stats` prints advice; a script that pushes every minute would print it every minute
-    logging.getLogger("shardq.advice").setLevel(logging.INFO if verbose else logging.ERROR)
-    log.addHandler(_Stderr())
-    log.propagate = False
-
-
-class _Stderr(logging.Handler):
-    """Writes to the present ``sys.stderr``: a live table replaces it, to print above itself."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        complain(f"{record.levelname.lower()}: {self.format(record)}")

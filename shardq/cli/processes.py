@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable
 
@@ -20,8 +19,6 @@ def child(given: Given, work: Callable[[], int | None]) -> Work:
     """Returns the life of a child that does this work; what goes wrong is said in a line."""
 
     def life() -> int | None:
-        # A live table of the parent has put its own in their place.
-        sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
         try:
             return work()
         except ShardqError as exc:

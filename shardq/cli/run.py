@@ -11,6 +11,7 @@ from functools import partial
 import click
 import msgspec
 
+from shardq.cli.logs import log_option
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, lateness_shown, say, tell
@@ -51,48 +52,57 @@ example:
     help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
 )
 @click.option("--quiet", cls=Setting, is_flag=True, help="Print nothing but warnings.")
+@log_option
 @shared
 @pass_given
-def run(given: Given, shards: int | None, processes: int, quiet: bool) -> int:
+def run(given: Given, shards: int | None, processes: int, quiet: bool, log: str) -> int:
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 
     Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
     """
     descriptors.more()
     with ExitStack() as stack:
-        engine = stack.enter_context(opened(given, create=True, shards=shards))
+        engine = stack.enter_context(opened(given, create=True, shards=shards, log=log))
         look = engine.health if processes == 1 else partial(_look_at_all, engine)
-        looker = None if quiet else _Looker(engine, look, *_reporter(given, engine, stack, processes))
+
+        def looking() -> _Looker | None:
+            """Says that it serves, and shows from now on what it does."""
+            if quiet:
+                return None
+            looker = _Looker(engine, look, *_reporter(given, engine, stack, processes))
+            looker.start()
+            return looker
+
         run_pollers = _poll if processes == 1 else partial(_supervise, given, processes)
-        code = run_pollers(engine, looker)
+        code = run_pollers(engine, looking)
     if not given.json and not quiet:
         complain("stopped")
     return code
 
 
-def _poll(engine: Engine, looker: _Looker | None) -> int:
+def _poll(engine: Engine, looking: Callable[[], _Looker | None]) -> int:
     with Ending() as ending:
         engine.start()
-        if looker is not None:
-            looker.start()
+        looker = looking()
         ending.wait()
         if looker is not None:
             looker.stop()
     return 0
 
 
-def _supervise(given: Given, processes: int, engine: Engine, looker: _Looker | None) -> int:
+def _supervise(given: Given, processes: int, engine: Engine, looking: Callable[[], _Looker | None]) -> int:
     """Runs the pollers in children, and none here; their heartbeats share the shards among them."""
     with Shutdown() as shutdown:
 
         def life() -> None:
+            # The live table of the parent has put its own in their place.
+            sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
             engine.start()  # it is like one that was never opened: this is the child of a fork
             shutdown.stop.wait()
             engine.close()
 
         supervisor = ProcessSupervisor(processes, what="dispatcher")
-        if looker is not None:
-            looker.start()
+        looker = looking()
         supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=0)
         if looker is not None:
             looker.stop()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from urllib.parse import quote
 
 from shardq.calls.control import read_topology
+from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given
-from shardq.cli.output import set_up_logging
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
@@ -19,12 +19,15 @@ from shardq.layout.topology import Topology
 
 
 @contextmanager
-def opened(given: Given, *, create: bool = False, shards: int | None = None, codec: str = "json") -> Iterator[Engine]:
+def opened(
+    given: Given, *, create: bool = False, shards: int | None = None, codec: str = "json", log: str | None = None
+) -> Iterator[Engine]:
     """Opens the engine, and closes it at the end.
 
     Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server.
+    ``log``: the form of the log.
     """
-    set_up_logging(verbose=given.verbose)
+    set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
     asked = Engine(given.engine_url, name=name, codec=codec)
     settings, server = asked.options.enter()

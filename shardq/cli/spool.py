@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given, pass_given, sharing
-from shardq.cli.output import complain, counted, say, set_up_logging, tell
+from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.signals import Ending
 from shardq.embedded import locks
 from shardq.engine.options import DEFAULT_SHARDS

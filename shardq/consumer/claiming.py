@@ -255,7 +255,8 @@ def _deliveries(
         try:
             payload, headers, tags = decode_payload(task.record, codec, types.get(topic))
         except PayloadNotDecodable as exc:
-            log.error("task %s can't be decoded and is buried: %s", id, exc)
+            fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
+            log.error("task %s can't be decoded and is buried: %s", id, exc, extra=fields)
             broken.append((keys, SettleBury(id, token, f"can't be decoded: {exc}")))
             continue
         yield Delivery(

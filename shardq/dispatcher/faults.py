@@ -60,7 +60,8 @@ class RouteFaults:
             if said or cause in trouble.said:
                 return
             trouble.said.add(cause)
-        log.error("topic %r can't be forwarded to the list %r, trying again: %s", topic, route.to, exc)
+        fields = {"topic": topic, "shard": shard, "error": type(exc).__name__}
+        log.error("topic %r can't be forwarded to the list %r, trying again: %s", topic, route.to, exc, extra=fields)
 
     def works(self, topic: str, route: Route, shard: int) -> None:
         """Notes that they can, or that none are left."""
@@ -72,7 +73,7 @@ class RouteFaults:
                 return
             del self._troubles[topic, route.to]
         if trouble.said:
-            log.warning("topic %r is forwarded to the list %r again", topic, route.to)
+            log.warning("topic %r is forwarded to the list %r again", topic, route.to, extra={"topic": topic})
 
     def keep(self, topology: Topology, shards: Iterable[int]) -> None:
         """Forgets routes that were removed, and shards that other processes serve now."""

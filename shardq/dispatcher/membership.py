@@ -127,7 +127,8 @@ class Membership:
                 timeout=LEAVE_TIMEOUT_S,
             )
         except ShardqError as exc:
-            log.warning("could not sign off, the other dispatchers notice within %g s: %s", PERIOD_S, exc)
+            fields = {"error": type(exc).__name__}
+            log.warning("could not sign off, the other dispatchers notice within %g s: %s", PERIOD_S, exc, extra=fields)
 
     def _run(self) -> None:
         try:
@@ -153,6 +154,7 @@ class Membership:
                     "the heartbeat fails, keeping the present shards: %s",
                     exc,
                     exc_info=not isinstance(exc, ShardqError),
+                    extra={"error": type(exc).__name__},
                 )
             self._outage, self._alone = True, False
             return BEAT_S

@@ -181,7 +181,7 @@ class Poller:
         if self._state == "failing":
             self._driver.outages.over(self.keys.shard)
             if self._said:
-                log.warning("shard %d is dispatched again", self.keys.shard)
+                log.warning("shard %d is dispatched again", self.keys.shard, extra={"shard": self.keys.shard})
                 self._said = False
         self._state, self._error = "running", None
         self._recovery.over()
@@ -201,6 +201,7 @@ class Poller:
                 self.keys.shard,
                 exc,
                 exc_info=None if known else exc,
+                extra={"shard": self.keys.shard, "error": type(exc).__name__},
             )
         self._state, self._error = "failing", f"{type(exc).__name__}: {exc}"
         return self._pace.failed()

@@ -64,7 +64,8 @@ class Outages:
             outage.waiting.add(who)
         if begins:
             its = "some of its shards" if node == OURS else "its shards"
-            log.error("%s fails, %s are not dispatched meanwhile, trying again: %s", node, its, exc)
+            fields = {"node": node, "error": type(exc).__name__}
+            log.error("%s fails, %s are not dispatched meanwhile, trying again: %s", node, its, exc, extra=fields)
         return True
 
     def over(self, who: int | str) -> None:
@@ -96,7 +97,8 @@ class Outages:
             shards = {0: "", 1: ", 1 shard is dispatched again"}.get(
                 outage.shards, f", {outage.shards} shards are dispatched again"
             )
-            log.warning("%s: the outage is over after %.1f s%s", node, lasted, shards)
+            fields = {"node": node, "seconds": lasted}
+            log.warning("%s: the outage is over after %.1f s%s", node, lasted, shards, extra=fields)
 
     def __repr__(self) -> str:
         return f"Outages({', '.join(sorted(self._outages)) or 'none'})"

@@ -38,7 +38,7 @@ _LOCATE_S = 1.0  # a server listens sooner, even before it reads its data; drive
 # The least time between two restarts of a server that ends at each start, as for want of memory or disk.
 _RESTART_S = 3.0
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("shardq.embedded")
 
 
 class Embedded:

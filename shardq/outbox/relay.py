@@ -142,7 +142,7 @@ class OutboxRelay:
             for id, error in exc.failed.items():
                 if isinstance(error, Conflict):
                     self.refused += 1
-                    log.warning("the task %s of the outbox was refused: %s", id, error)
+                    log.warning("the task %s of the outbox was refused: %s", id, error, extra={"task_id": id})
                 else:
                     kept[id] = error
             kept |= dict.fromkeys(exc.unknown, exc)
@@ -200,7 +200,8 @@ class OutboxRelay:
     def _failed(self, exc: Exception) -> None:
         problem = str(exc)
         if problem != self.problem:
-            log.warning("rows of the outbox can't be moved, and are tried again: %s", problem)
+            fields = {"error": type(exc).__name__}
+            log.warning("rows of the outbox can't be moved, and are tried again: %s", problem, extra=fields)
         self.problem = problem
 
     def _worked(self) -> None:

@@ -143,7 +143,8 @@ class Replayer:
             return
         self._failing = str(exc)
         known = isinstance(exc, ShardqError)
-        log.error("a replay failed, trying again: %s", exc, exc_info=None if known else exc)
+        fields = {"error": type(exc).__name__}
+        log.error("a replay failed, trying again: %s", exc, exc_info=None if known else exc, extra=fields)
 
     # ---- looking
 

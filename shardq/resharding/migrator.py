@@ -99,7 +99,8 @@ class Migrator:
                 if self._stopping.is_set():
                     return
                 if not self._said and not self._covered(exc):
-                    log.error("moving is held up, trying again: %s", exc, exc_info=not isinstance(exc, ShardqError))
+                    fields, trace = {"error": type(exc).__name__}, not isinstance(exc, ShardqError)
+                    log.error("moving is held up, trying again: %s", exc, exc_info=trace, extra=fields)
                     self._said = True
                 self._moving = False
                 self._guarded_refresh()

@@ -189,7 +189,8 @@ class Scheduler:
             said = self._driver.outages.failed(WHO, exc)
             self._outage |= said
             if not said and not self._failing:
-                log.error("schedules are not served, trying again: %s", exc, exc_info=not isinstance(exc, ShardqError))
+                fields, trace = {"error": type(exc).__name__}, not isinstance(exc, ShardqError)
+                log.error("schedules are not served, trying again: %s", exc, exc_info=trace, extra=fields)
             self._failing = str(exc) or type(exc).__name__
             return RETRY_S
         self._failing = ""
@@ -272,7 +273,8 @@ class Scheduler:
                     problems[name] = str(exc)
             known[name] = _Known(entry, timetable, read_s)
         for name in problems.keys() - self._problems.keys():
-            log.error("schedule %r can't be computed here, and is left to other dispatchers: %s", name, problems[name])
+            what = "schedule %r can't be computed here, and is left to other dispatchers: %s"
+            log.error(what, name, problems[name], extra={"schedule": name})
         self._known, self._problems, self._places = known, problems, {}
         self._refused = {name: refused for name, refused in self._refused.items() if name in known}
 
@@ -314,7 +316,7 @@ class Scheduler:
             if name in done.errors:
                 self._refuse(name, done.errors[name])
             elif self._refused.pop(name, None):
-                log.warning("schedule %r is pushed again", name)
+                log.warning("schedule %r is pushed again", name, extra={"schedule": name})
 
     def _clear(self, entry: Entry) -> None:
         """Takes back what was pushed of a schedule that was changed, by somebody who died then; or removes what is left
@@ -336,5 +338,6 @@ class Scheduler:
         said = self._driver.outages.failed(WHO, error)
         self._outage |= said
         if name not in self._refused and not said:
-            log.error("schedule %r can't be pushed, trying again: %s", name, error)
+            fields = {"schedule": name, "error": type(error).__name__}
+            log.error("schedule %r can't be pushed, trying again: %s", name, error, extra=fields)
         self._refused[name] = time.monotonic() + RETRY_S, str(error)

@@ -223,7 +223,10 @@ class Spool:
                 self._met = time.monotonic(), lost
                 if not self.away:
                     self.away, self._since = True, time.monotonic()
-                    log.warning("Redis can't be reached, commands go to the spool %s: %s", self.path, lost)
+                    fields = {"error": type(lost).__name__}
+                    log.warning(
+                        "Redis can't be reached, commands go to the spool %s: %s", self.path, lost, extra=fields
+                    )
             self._tickets.append(ticket)
             if in_thread:
                 if self._threads is None:

@@ -29,7 +29,8 @@ def settlement_of(job: Job, exc: BaseException) -> Settlement:
     try:
         return _settlement(job, exc)
     except BaseException as fault:  # noqa: BLE001  attributes of the user's own exception, SystemExit too
-        tell(logging.ERROR, "task %s failed with an exception that can't be read", job.delivery.id, exc=fault)
+        what = "task %s failed with an exception that can't be read"
+        tell(logging.ERROR, what, job.delivery.id, exc=fault, extra=_fields(job, exc))
         return job.retry(None, reason_of(exc))
 
 
@@ -37,11 +38,18 @@ def _settlement(job: Job, exc: BaseException) -> Settlement:
     match alone(exc):
         case Retry() as decided:
             settlement: Settlement = job.retry(decided.delay, decided.reason)
-            tell(logging.INFO, "task %s is tried again: %s", job.delivery.id, decided.reason)
+            tell(logging.INFO, "task %s is tried again: %s", job.delivery.id, decided.reason, extra=_fields(job, exc))
         case Bury() as decided:
             settlement = job.bury(decided.reason)
-            tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, decided.reason)
+            tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, decided.reason, extra=_fields(job, exc))
         case _:
             settlement = job.retry(None, reason_of(exc))
-            tell(logging.ERROR, "task %s failed in attempt %d", job.delivery.id, job.delivery.attempt, exc=exc)
+            id, attempt = job.delivery.id, job.delivery.attempt
+            tell(logging.ERROR, "task %s failed in attempt %d", id, attempt, exc=exc, extra=_fields(job, exc))
     return settlement
+
+
+def _fields(job: Job, exc: BaseException) -> dict[str, object]:
+    """The fields of the log for a task that failed. The payload is in none, nor is the text of the exception."""
+    task = job.delivery
+    return {"task_id": task.id, "topic": task.topic, "attempt": task.attempt, "error": type(exc).__name__}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 
 log = logging.getLogger("shardq.worker")
 
@@ -15,12 +16,14 @@ MOST_REMEMBERED = 1000
 """Causes that are remembered: some are made of payloads, of which there is no end."""
 
 
-def tell(level: int, text: str, *words: object, exc: BaseException | None = None) -> None:
-    """Logs, with the traceback of ``exc``. Never raises."""
+def tell(
+    level: int, text: str, *words: object, exc: BaseException | None = None, extra: Mapping[str, object] | None = None
+) -> None:
+    """Logs, with the traceback of ``exc``, and with the fields of ``extra``. Never raises."""
     with contextlib.suppress(BaseException):
         # A tuple: of the exception alone, logging would ask if it is true.
         trace = None if exc is None else (type(exc), exc, exc.__traceback__)
-        log.log(level, text, *words, exc_info=trace, stacklevel=2)
+        log.log(level, text, *words, exc_info=trace, extra=extra, stacklevel=2)
 
 
 class Once:

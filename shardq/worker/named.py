@@ -209,10 +209,12 @@ class NamedTasks:
         return function(*delivery.payload.get("args", ()), **delivery.payload.get("kwargs", {}))
 
     def _unknown(self, name: str, delivery: Delivery) -> Retry:
-        what = f"no function named {name[:200]!r} is" if name else "the payload names no function that is"
-        reason = f"{what} known to this worker, which has: {self!r}; start one that has it, or push one of these"
+        missing = f"no function named {name[:200]!r} is" if name else "the payload names no function that is"
+        reason = f"{missing} known to this worker, which has: {self!r}; start one that has it, or push one of these"
         if self._once.new(name):
-            tell(logging.ERROR, "task %s has to wait: %s (said once for a name)", delivery.id, reason)
+            what = "task %s has to wait: %s (said once for a name)"
+            fields = {"task_id": delivery.id, "topic": delivery.topic, "attempt": delivery.attempt}
+            tell(logging.ERROR, what, delivery.id, reason, extra=fields)
         return Retry(delay=min(MOST_UNKNOWN_S, UNKNOWN_S * 2.0 ** min(delivery.attempt - 1, 10)), reason=reason)
 
 

@@ -205,7 +205,15 @@ class Processor:
                 if name not in self._failing:
                     self._failing.add(name)
                     known = isinstance(exc, ShardqError)
-                    tell(logging.ERROR, "%s fails, trying again: %s", name, exc, exc=None if known else exc)
+                    trace = None if known else exc
+                    tell(
+                        logging.ERROR,
+                        "%s fails, trying again: %s",
+                        name,
+                        exc,
+                        exc=trace,
+                        extra={"error": type(exc).__name__},
+                    )
                 self._stopping.wait(BACKOFF_S)
             else:
                 self._works(name)
@@ -269,10 +277,12 @@ class Processor:
                     break
                 except ShardqError as exc:
                     if time.monotonic() >= self._until:
-                        tell(logging.ERROR, "%d settlements could not be sent; their tasks come back: %s", count, exc)
+                        what = "%d settlements could not be sent; their tasks come back: %s"
+                        tell(logging.ERROR, what, count, exc, extra={"error": type(exc).__name__})
                         break
                     # Until then the leases are extended. What this try has settled is "lost" in the next.
-                    tell(logging.ERROR, "%d settlements could not be sent, trying again: %s", count, exc)
+                    what = "%d settlements could not be sent, trying again: %s"
+                    tell(logging.ERROR, what, count, exc, extra={"error": type(exc).__name__})
                     again = True
                     self._failing.add("settle")
                     if self._stopping.wait(BACKOFF_S):
@@ -283,11 +293,11 @@ class Processor:
         lost = [id for id, answer in answers.items() if answer == "lost"] if not again else []
         if lost:
             what = "the lease of %d tasks was lost before they were settled: %s"
-            tell(logging.WARNING, what, len(lost), ", ".join(lost[:5]))
+            tell(logging.WARNING, what, len(lost), ", ".join(lost[:5]), extra={"task_ids": lost})
         dead = [id for id, answer in answers.items() if answer == "dead"]
         if dead:
             what = "%d tasks failed in their last attempt and are dead: %s"
-            tell(logging.ERROR, what, len(dead), ", ".join(dead[:5]))
+            tell(logging.ERROR, what, len(dead), ", ".join(dead[:5]), extra={"task_ids": dead})
 
     def _left(self) -> float | None:
         """The time left for one trip in step 4 of stopping. None: as the driver says."""
@@ -319,7 +329,9 @@ class Processor:
             if limit is None or job.stage != "running" or now - job.began_at < limit:
                 continue
             if self._overrule(job, job.retry(None, f"timed out after {limit:g} s")):
-                tell(logging.ERROR, "task %s has timed out after %g s", job.delivery.id, limit)
+                task, what = job.delivery, "task %s has timed out after %g s"
+                fields: dict[str, object] = {"task_id": task.id, "topic": task.topic, "attempt": task.attempt}
+                tell(logging.ERROR, what, task.id, limit, extra=fields | {"seconds": now - job.began_at})
 
     def _overrule(self, job: Job, settlement: Settlement | None) -> bool:
         """Finishes a job over the head of its running handler. Returns False if that was quicker."""
@@ -352,7 +364,7 @@ class Processor:
         for topic in full:
             if self._once.new(f"full {topic}"):
                 what = "topic %r is claimed no more until some of its handlers end that run on after their tasks: %s"
-                tell(logging.ERROR, f"{what} (said once)", topic, self._strays)
+                tell(logging.ERROR, f"{what} (said once)", topic, self._strays, extra={"topic": topic})
         if blocked and not was_blocked:
             at = self._coroutine_runner.at
             self._said_blocked = self._once.new(f"blocked {at}")
@@ -375,4 +387,5 @@ class Processor:
         answers = run(self._driver, extend(self._claims, by_shard, self._claims.lease_ms), timeout)
         lost = [job for job in jobs if job.delivery.id in answers and self._overrule(job, None)]
         if lost:
-            tell(logging.WARNING, "the lease of %d tasks was lost while they ran; they run elsewhere too", len(lost))
+            what = "the lease of %d tasks was lost while they ran; they run elsewhere too"
+            tell(logging.WARNING, what, len(lost), extra={"task_ids": [job.delivery.id for job in lost]})

@@ -102,8 +102,9 @@ class ProcessSupervisor:
         self._set_up()
         try:
             while not stop.is_set():
-                for ending in self._ended():
-                    tell(logging.ERROR, "%s process %d has ended %s; %s", self._what, *ending, self._next())
+                for pid, how in self._ended():
+                    what = "%s process %d has ended %s; %s"
+                    tell(logging.ERROR, what, self._what, pid, how, self._next(), extra={"pid": pid})
                 self._fill(work, stop, hurry, heard)
                 stop.wait(POLL_S)
         finally:

@@ -27,7 +27,8 @@ ON_BOTH = pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
 """On a server and on a cluster."""
 
 _NEWS = re.compile(
-    r"^(warning|error): (shard \d+ can't be dispatched|shard \d+ is dispatched again|the heartbeat|could not sign off|"
+    r"^(?:\S+Z shardq\S* )?"
+    r"(warning|error): (shard \d+ can't be dispatched|shard \d+ is dispatched again|the heartbeat|could not sign off|"
     r"no subscription on|subscribed on) .*\n",
     re.MULTILINE,
 )

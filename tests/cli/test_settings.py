@@ -120,9 +120,6 @@ def test_config_shows_values_and_where_they_come_from(shell: Shell, project: Pat
     done = shell.run("config")
     assert (done.code, done.out) == (2, "")
     assert "did you mean 'name'?" in done.err
-    done = shell.run("config", "--help")
-    assert (done.code, done.err) == (0, "")
-    assert "    shardq config\n" in done.out
 
 
 def test_commands_use_them(shell: Shell, project: Path, url: str, name: str) -> None:

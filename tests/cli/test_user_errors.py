@@ -15,7 +15,7 @@ from cluster.ports import HOST
 from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
-    *("demo", "run", "push", "get", "cancel", "reschedule", "every", "forward", "stats", "health"),
+    *("demo", "run", "push", "get", "cancel", "reschedule", "every", "forward", "stats", "health", "config"),
     *("topics", "shards", "resize", "expand", "shrink", "dead", "requeue", "purge", "pause", "resume", "limit", "acl"),
 )
 
@@ -38,8 +38,8 @@ def test_help_names_every_command_and_version_says_which(shell: Shell) -> None:
     assert shell.run("--version").out.startswith("shardq 0.")
 
 
-def test_help_needs_no_rich(shell: Shell) -> None:
-    code = "import sys; import shardq.cli.app; sys.exit('rich' in sys.modules)"
+def test_help_needs_neither_rich_nor_asyncio() -> None:
+    code = "import sys; import shardq.cli.app; sys.exit('rich' in sys.modules or 'asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +18,11 @@ import pytest
 
 from shardq import Engine, Task
 from tests.cli.shell import LONGEST_S, Shell
+from tests.support.pages import programs
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, gone
-from tests.support.working import Note, notes, sated
+from tests.support.working import Note, logged, notes, sated
 
 SHOPAPP = """
 import os
@@ -110,7 +112,7 @@ def test_a_signal_ends_it_when_what_runs_is_finished(
     _, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0
     assert err.endswith("stopped\n")
-    assert "has ended" not in err
+    assert "has ended" not in logged(tmp_path)
     done = {note.id for note in noted(tmp_path, "done")}
     assert len(done) == count
     rest = claim(engine.consumer(), 3)
@@ -155,8 +157,8 @@ def test_a_killed_child_is_replaced_and_a_killed_parent_takes_all_along(
     (tmp_path / "open").touch()
     wait_until(lambda: all(gone(child) for child in left), "they have ended", timeout=SOON_S)
     wait_until(lambda: {state_of(engine, id) for id in ids} == {"gone"}, "all are acknowledged", timeout=SOON_S)
-    _, err = process.communicate(timeout=LONGEST_S)
-    assert f"worker process {victim} has ended by SIGKILL" in err
+    process.communicate(timeout=LONGEST_S)
+    assert f"worker process {victim} has ended by SIGKILL" in logged(tmp_path)
 
 
 TASKS = 3000
@@ -237,6 +239,24 @@ def test_it_starts_again_when_a_file_is_saved(shardq: Shell, engine: Engine, tmp
     (child,) = children(process)
     process.kill()
     wait_until(lambda: gone(child), "it has ended", timeout=SOON_S)
+
+
+def tasks(engine: Engine) -> int:
+    stats = counted(engine)
+    return stats.scheduled + stats.ready + stats.leased
+
+
+def test_the_program_of_the_page(shardq: Shell, engine: Engine, name: str, tmp_path: Path) -> None:
+    [program] = programs("cli")
+    (tmp_path / "shopapp.py").write_text(program.replace('"shop"', repr(name)))
+    subprocess.run([sys.executable, "shopapp.py"], cwd=tmp_path, env=shardq.environment, timeout=LONGEST_S, check=True)
+    assert tasks(engine) == 1
+    process = shardq.start("work", "shopapp:engine")
+    assert "serving mail of" in served(process)
+    wait_until(lambda: tasks(engine) == 0, "it is handled", timeout=SOON_S)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, out) == (0, "mail to ann@example.org\n")
 
 
 FAILING = """

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from shardq.cli.app import app
+from shardq.cli.options import Given
 from shardq.cli.work.target import LoadFailed, Target
 from shardq.errors import BadInput
 from shardq.worker import AsyncWorker, Worker
@@ -133,6 +136,13 @@ def test_an_import_that_fails(
         Target.parsed(f"{module}:worker").load()
     assert shown in capsys.readouterr().err
     assert str(tmp_path / f"{module}.py") in caught.value.files
+
+
+def test_the_help_has_examples_and_variables() -> None:
+    done = CliRunner().invoke(app, ["work", "--help"], obj=Given())
+    assert done.exit_code == 0
+    assert "example:\n    shardq work shopapp:worker" in done.output
+    assert "[$SHARDQ_WORK_PROCESSES]" in done.output
 
 
 def test_a_look_imports_nothing(module: str) -> None:

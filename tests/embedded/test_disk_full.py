@@ -67,7 +67,7 @@ def test_a_close_says_so_and_leaves_the_server_up(
     fill(folder)
     id = engine.push("the last", delay=3600)
     engine.close()
-    [warning] = [each.getMessage() for each in caplog.records if each.name == "shardq.embedded.share"]
+    [warning] = [each.getMessage() for each in caplog.records if each.name == "shardq.embedded"]
     assert str(folder) in warning
     assert WORDS in warning
     assert "stays up" in warning

@@ -14,9 +14,10 @@ import shardq
 from shardq.calls.request import Command
 from shardq.cli.demo.server import own_server
 from shardq.cli.demo.trial import Clock, Trial, TrialResult
+from shardq.cli.logs import set_up_logging
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
-from shardq.cli.output import complain, lateness_shown, milliseconds, say, set_up_logging, tell
+from shardq.cli.output import complain, lateness_shown, milliseconds, say, tell
 from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, ShardView
 from shardq.cli.signals import Ending
 from shardq.drivers import descriptors

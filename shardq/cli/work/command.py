@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from shardq.cli.logs import log_option, set_up_logging, set_up_root
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, reporting
-from shardq.cli.output import complain, counted, say, set_up_logging, tell
+from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.settings import Setting
 from shardq.cli.signals import Shutdown
@@ -19,9 +21,12 @@ from shardq.cli.work.reloading import CHANGED, serve_until_changed
 from shardq.cli.work.serving import serve
 from shardq.cli.work.target import Target, engine_behind
 from shardq.errors import BadInput
-from shardq.worker import AsyncWorker, Worker
+from shardq.worker import Worker
 from shardq.worker.base import plan_of
 from shardq.worker.supervisor import ProcessSupervisor
+
+if TYPE_CHECKING:
+    from shardq.worker import AsyncWorker
 
 MAX_CONCURRENCY = 100_000
 
@@ -64,10 +69,17 @@ exit codes:
     help="Serve only these topics of the worker, the first ones first; '' is the default topic. Default: all.",
 )
 @click.option("--reload", is_flag=True, help="Start again when a .py file of the program is saved: for development.")
+@log_option
 @reporting
 @pass_given
 def work(
-    given: Given, target: str, processes: int | None, concurrency: int | None, topics: str | None, reload: bool
+    given: Given,
+    target: str,
+    processes: int | None,
+    concurrency: int | None,
+    topics: str | None,
+    reload: bool,
+    log: str,
 ) -> int:
     """Import MODULE, from the current directory too, and run its WORKER until Ctrl-C or SIGTERM.
 
@@ -82,9 +94,15 @@ def work(
     typed = click.get_current_context().get_parameter_source("processes") is ParameterSource.COMMANDLINE
     if reload and typed and processes != 1:
         raise BadInput("--reload runs one process; leave out --processes")
-    set_up_logging(verbose=given.verbose)
+    set_up_logging(verbose=given.verbose, form=log)
     wanted = Target.parsed(target)
-    load = partial(wanted.load, topics=topics.split(",") if topics is not None else None, concurrency=concurrency)
+
+    def load() -> Worker | AsyncWorker:
+        chosen = topics.split(",") if topics is not None else None
+        worker = wanted.load(topics=chosen, concurrency=concurrency)
+        set_up_root(verbose=given.verbose, form=log)
+        return worker
+
     with Shutdown() as shutdown:
         if reload:
             wanted.look()
