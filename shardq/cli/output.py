@@ -115,4 +115,3 @@ def per_second(rate: float | None) -> str:
     if rate is None:
         return "-"
     return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:,.0f}"
-

@@ -46,8 +46,8 @@ class QuietShard:
         self._keys = keys
         self._clock = clock
         self._left: Dispatched | None = None
-        """The answer of the last dispatch, if that found nothing to do, and no instant to which the poller sleeps: no look
-        may make it late for that.
+        """The answer of the last dispatch, if that found nothing to do, and no instant to which the poller sleeps: no
+        look may make it late for that.
         """
         self._epoch = 0
         self._looks = 0
