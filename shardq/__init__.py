@@ -51,8 +51,9 @@ if TYPE_CHECKING:
         UnknownSchedule,
     )
     from shardq.fleet import Member
+    from shardq.listing import BulkResult, Forecast, TaskPage
     from shardq.model.record import Codec
-    from shardq.model.task import CancelledTag, DeadTask, Delivery, Outcome, Receipt, Task, TaskInfo
+    from shardq.model.task import CancelledTag, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.producer.buffer import Buffer, Pending
     from shardq.replay.stats import ReplayStats
     from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
@@ -75,10 +76,11 @@ else:
             "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
         "shardq.fleet.member": "Member",
+        "shardq.listing": "BulkResult Forecast TaskPage",
         "shardq.replay.stats": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.model.record": "Codec",
-        "shardq.model.task": "CancelledTag DeadTask Delivery Outcome Receipt Task TaskInfo",
+        "shardq.model.task": "CancelledTag Delivery Outcome Receipt Task TaskInfo",
         "shardq.producer.buffer": "Buffer Pending",
         "shardq.schedules": "Every Schedule",
         "shardq.spool.stats": "SpoolStats",
@@ -112,11 +114,12 @@ __all__ = [
     "Bury",
     "Retry",
     # values
+    "BulkResult",
     "CancelledTag",
     "Codec",
-    "DeadTask",
     "Delivery",
     "Every",
+    "Forecast",
     "Health",
     "Member",
     "Outcome",
@@ -132,6 +135,7 @@ __all__ = [
     "Task",
     "TaskInfo",
     "TopicStats",
+    "TaskPage",
     # errors, as in the tree of shardq.errors
     "ShardqError",
     "BadInput",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from shardq.calls.answers import Moving, body
-from shardq.calls.request import Call
+from shardq.calls.request import Call, Word
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Outcome, State
 from shardq.scripts import script
+
+T = TypeVar("T")
 
 
 def cancel(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
@@ -73,33 +75,56 @@ class Found:
     instant_ms: int | None
     failures: int
     lapses: int
+    token: str
+    """The holder's; empty while nobody holds it."""
     reason: str | None
     record: bytes
 
 
 def get(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Found | None]:
+    """Reads one task. Raises Moving."""
+
+    def decode(answer: list[Any]) -> Found | None:
+        [found] = _founds(answer)
+        if isinstance(found, Moving):
+            raise found
+        return found
+
+    return _get(keys, [epoch, now_us, id], decode)
+
+
+def get_many(keys: ShardKeys, epoch: int, ids: Sequence[str], *, now_us: str = "") -> Call[list[Found | Moving | None]]:
+    """Reads tasks of one shard, up to 1,000; of the first of them only, where they have more than 1 MiB."""
+    return _get(keys, [epoch, now_us, *ids], _founds)
+
+
+def _get(keys: ShardKeys, words: Sequence[Word], decode: Callable[[list[Any]], T]) -> Call[T]:
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us, id],
-        decode=_found,
+        words=words,
+        decode=decode,
         script=script("get"),
         keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.moved),
     )
 
 
-def _found(answer: list[Any]) -> Found | None:
-    state, *rest = body(answer)
+def _founds(answer: list[Any]) -> list[Found | Moving | None]:
+    return [_found(*each) for each in body(answer)]
+
+
+def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
     if state == b"gone":
         return None
     if state == b"moving":
-        raise Moving()
+        return Moving()
     instant, lease, reason, record = rest
-    failures, lapses = (int(part) for part in lease.split(b":")[:2]) if lease else (0, 0)
+    failures, lapses, _, token = lease.split(b":", 3) if lease else (b"0", b"0", b"", b"")
     return Found(
-        state=state.decode(),
+        state=state.decode(),  # type: ignore[arg-type]  # the contract of the script
         instant_ms=int(float(instant)) if instant else None,
-        failures=failures,
-        lapses=lapses,
+        failures=int(failures),
+        lapses=int(lapses),
+        token=token.decode(),
         reason=reason.decode() if reason else None,
         record=record,
     )

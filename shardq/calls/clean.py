@@ -1,4 +1,4 @@
-"""dead, trim, purge and cancel_tag: reads dead tasks (dead letters), and removes tasks in bulk."""
+"""trim, purge and cancel_tag: removes tasks in bulk."""
 
 from __future__ import annotations
 
@@ -10,46 +10,8 @@ from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from shardq.scripts import script
 
-PAGE = 200
-"""Dead tasks read at a time."""
-
 CHUNK = 500
 """Tasks removed at a time, in some 2 ms of the server."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadRecord:
-    """One dead task, its record still encoded."""
-
-    id: str
-    died_ms: str
-    """The server's text of it: the second half of a cursor."""
-    reason: str
-    failures: int
-    lapses: int
-    record: bytes
-
-
-def dead(
-    keys: ShardKeys, epoch: int, *, after: DeadRecord | None, count: int = PAGE, now_us: str = ""
-) -> Call[list[DeadRecord]]:
-    """Reads the page that follows ``after``; it is empty at the end."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, after.id if after else "", after.died_ms if after else "0", count],
-        decode=_dead_records,
-        script=script("dead"),
-        keys=(keys.meta, keys.task, keys.lease, keys.dead, keys.why),
-    )
-
-
-def _dead_records(answer: list[Any]) -> list[DeadRecord]:
-    fields = iter(body(answer)[0])
-    dead_records = []
-    for id, died_ms, reason, lease, record in zip(fields, fields, fields, fields, fields, strict=True):
-        failures, lapses = (int(part) for part in lease.split(b":")[:2]) if lease else (0, 0)
-        dead_records.append(DeadRecord(id.decode(), died_ms.decode(), reason.decode(), failures, lapses, record))
-    return dead_records
 
 
 def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[int]:

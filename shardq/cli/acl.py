@@ -72,7 +72,10 @@ ROLES = {
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING
-    | _role("push peek fleet dead purge requeue unmark", "zcard zrangebyscore time hmget memory|usage cluster|nodes"),
+    | _role(
+        "push peek page page_ready forecast fleet purge requeue unmark",
+        "zcard zrangebyscore time hmget memory|usage cluster|nodes",
+    ),
 }  # fmt: skip
 """Name → role."""
 
@@ -121,8 +124,8 @@ roles:
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
   operator    stats, health, fleet, topics, shards, resize, expand, shrink,
-              dead, requeue, purge, pause, resume, limit, forward, get, cancel,
-              cancel-tag, reschedule
+              list, peek, forecast, get, cancel, cancel-tag, reschedule,
+              requeue, purge, pause, resume, limit, forward
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

@@ -9,14 +9,15 @@ import traceback
 import click
 
 from shardq.cli.acl import acl
-from shardq.cli.by_id import cancel, get, reschedule
+from shardq.cli.by_id import cancel, get, requeue, reschedule
 from shardq.cli.config import config
-from shardq.cli.dead import dead, requeue
 from shardq.cli.demo.command import demo
 from shardq.cli.every import every
 from shardq.cli.fleet import fleet
+from shardq.cli.forecast import forecast
 from shardq.cli.forward import forward
 from shardq.cli.health import health
+from shardq.cli.listing import list_tasks, peek
 from shardq.cli.options import Given, shared
 from shardq.cli.outbox import outbox
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
@@ -79,6 +80,9 @@ for command in (
     work,
     push,
     get,
+    list_tasks,
+    peek,
+    forecast,
     cancel,
     cancel_tag,
     reschedule,
@@ -92,7 +96,6 @@ for command in (
     resize,
     expand,
     shrink,
-    dead,
     requeue,
     purge,
     pause,

@@ -1,4 +1,4 @@
-"""get, cancel and reschedule: commands on tasks by id."""
+"""get, cancel, reschedule and requeue: commands on tasks by id. Three of them also take all tasks that match."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import click
 import msgspec
 
+from shardq.cli.bulk import ENDED, BulkCommand, bulk_options
 from shardq.cli.durations import due_options
+from shardq.cli.filters import Filter, Range, filter_options, topic_option
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import payload_shown, say, tell
 from shardq.cli.session import opened
+from shardq.listing.bulk import STATES
 from shardq.model.task import Outcome, TaskInfo
 
 
@@ -53,42 +56,112 @@ def _shown(task: TaskInfo) -> dict[str, Any]:
 
 
 @click.command(
-    short_help="Remove tasks that are not leased.",
-    epilog="""\b
+    short_help="Cancel tasks: by id, or all that match.",
+    epilog=f"""\b
 example:
   shardq cancel email/welcome-7
-  shardq cancel AZr3kQ0xYp2LmA AZr3kQ0xYp2LmB""",
+  shardq cancel AZr3kQ0xYp2LmA AZr3kQ0xYp2LmB
+  shardq cancel --topic mail --state scheduled --due 0..1h
+  shardq cancel --due ..-1d --dry-run              (overdue for a day)
+
+{ENDED}""",
 )
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@filter_options(STATES["cancel"])
+@bulk_options
 @shared
 @pass_given
-def cancel(given: Given, ids: tuple[str, ...]) -> int:
-    """Remove tasks that no worker has leased; exit 1 unless all of them were removed."""
+def cancel(
+    given: Given,
+    ids: tuple[str, ...],
+    topic: str | None,
+    state: str | None,
+    due: Range | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Remove tasks that no worker has leased: those with the IDs; exit 1 unless all of them were removed. Or all
+    that match, scheduled, ready and dead; they are counted, and you are asked, before the first is removed. To remove
+    all tasks of a topic, `shardq purge` is faster.
+    """
+    many = BulkCommand(given, "cancel", Filter(topic, state, due), everything, dry_run, yes)
+    if many.check(ids):
+        return many.run()
     with opened(given) as engine:
         return told(given, {id: engine.cancel(id) for id in ids})
 
 
 @click.command(
-    short_help="Give a task another due time.",
-    epilog="""\b
+    short_help="Give tasks another due time: by id, or all that match.",
+    epilog=f"""\b
 example:
   shardq reschedule email/welcome-7 --delay 2h
-  shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z""",
+  shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z
+  shardq reschedule --topic mail --due ..1h --delay 1h
+
+{ENDED}""",
 )
-@click.argument("id")
+@click.argument("ids", metavar="[ID...]", nargs=-1)
 @due_options
+@filter_options(STATES["reschedule"])
+@bulk_options
 @shared
 @pass_given
-def reschedule(given: Given, id: str, delay: float | None, at: float | dt.datetime | None) -> int:
-    """Give the task ID another due time; exit 1 when it can't have one."""
+def reschedule(
+    given: Given,
+    ids: tuple[str, ...],
+    delay: float | None,
+    at: float | dt.datetime | None,
+    topic: str | None,
+    state: str | None,
+    due: Range | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Give tasks another due time: those with the IDs; exit 1 unless all of them have it. Or all that match, scheduled
+    and ready: one due time for all, so --delay counts from when the command begins; they are counted, and you are
+    asked, before the first is changed.
+    """
     if (delay is None) == (at is None):
         raise click.UsageError("give the new due time, as --delay or as --at")
+    time = {"delay": delay, "at": at}
+    many = BulkCommand(given, "reschedule", Filter(topic, state, due), everything, dry_run, yes, time)
+    if many.check(ids):
+        return many.run()
     with opened(given) as engine:
-        return told(given, {id: engine.reschedule(id, delay=delay, at=at)})
+        return told(given, {id: engine.reschedule(id, delay=delay, at=at) for id in ids})
+
+
+@click.command(
+    short_help="Schedule dead tasks again: by id, or all that match.",
+    epilog=f"""\b
+example:
+  shardq requeue email/welcome-7
+  shardq requeue --topic email
+  shardq requeue --all --dry-run
+
+{ENDED}""",
+)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@topic_option
+@bulk_options
+@shared
+@pass_given
+def requeue(given: Given, ids: tuple[str, ...], topic: str | None, everything: bool, dry_run: bool, yes: bool) -> int:
+    """Schedule dead tasks again, due now and with all their attempts: those with the IDs; exit 1 unless all of them
+    were scheduled. Or all that match; they are counted, and you are asked, before the first is scheduled.
+    """
+    many = BulkCommand(given, "requeue", Filter(topic), everything, dry_run, yes)
+    if many.check(ids):
+        return many.run()
+    with opened(given) as engine:
+        return told(given, {id: engine.requeue(id) for id in ids})
 
 
 def told(given: Given, outcomes: dict[str, Outcome]) -> int:
-    """Prints the outcome of each task, and returns the exit code. Also for ``requeue``."""
+    """Prints the outcome of each task, and returns the exit code."""
     for id, outcome in outcomes.items():
         if given.json:
             tell({"id": id, "outcome": outcome})

@@ -66,6 +66,35 @@ def expiry(text: str) -> float | dt.datetime:
         raise ValueError(f"{exc}; or write an instant like 2030-01-31T12:00:00Z") from None
 
 
+Bound = float | dt.datetime | None
+"""Seconds from now, below 0 before it; or an instant; or none."""
+
+
+def due_range(text: str) -> tuple[Bound, Bound]:
+    """Reads FROM..TO, each a length of time from now, an instant that begins with its date, or nothing. Raises
+    ValueError.
+
+    >>> due_range("..0"), due_range("-1h..30m"), due_range("1d..")
+    ((None, 0.0), (-3600.0, 1800.0), (86400.0, None))
+    """
+    begin, dots, end = text.partition("..")
+    if not dots or not (begin.strip() or end.strip()):
+        raise ValueError(
+            f"{text!r:.80} is not a range; write FROM..TO, where either may be left out: 0..1h, ..0 (due already), "
+            "2030-01-31T00:00:00Z..2030-02-01T00:00:00Z"
+        )
+    return _bound(begin), _bound(end)
+
+
+def _bound(text: str) -> Bound:
+    text = text.strip()
+    if not text:
+        return None
+    if text[0] == "-":
+        return -seconds(text[1:])
+    return expiry(text)
+
+
 def read_by(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
     """The callback of an option whose value ``read`` reads."""
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import click
 
+from shardq.cli.live import live
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.session import opened
@@ -51,12 +49,12 @@ def cancel_tag(given: Given, tag: str) -> int:
     """
     done = CancelledTag(cancelled=0, running=(), looked_at=0)
     whole = False
-    with Ending() as ending, opened(given) as engine, _live() as show:
+    with Ending() as ending, opened(given) as engine, live("cancelling") as show:
 
         def note(so_far: CancelledTag) -> None:
             nonlocal done
             done = so_far
-            show(so_far)
+            show(_line(so_far))
             if ending.asked:
                 raise _Ended
 
@@ -92,18 +90,3 @@ def _tell(given: Given, tag: str, done: CancelledTag, *, whole: bool) -> None:
 
 def _line(done: CancelledTag) -> str:
     return f"{done.cancelled:,} cancelled, {done.looked_at:,} looked at"
-
-
-@contextmanager
-def _live() -> Iterator[Callable[[CancelledTag], None]]:
-    """Shows the counts on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        line = progress.add_task("cancelling")
-        yield lambda done: progress.update(line, description=_line(done))

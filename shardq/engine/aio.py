@@ -24,6 +24,7 @@ from shardq.drivers.aiorouter import OTHER_LOOP
 from shardq.drivers.settings import Settings
 from shardq.embedded import Embedded
 from shardq.engine import advice, thread_work
+from shardq.engine.listing_commands_aio import AsyncListingCommands
 from shardq.engine.operator_commands_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.schedule_commands_aio import AsyncScheduleCommands
@@ -41,7 +42,7 @@ from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 from shardq.worker.processor import Processor
 
 
-class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncScheduleCommands):
+class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands, AsyncScheduleCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. An engine

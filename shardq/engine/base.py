@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import secrets
 import socket
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from shardq import embedded, forks
-from shardq.calls import clean
 from shardq.calls.observe import Replication
 from shardq.consumer.claim_planner import ReadyCounts
 from shardq.consumer.claims import Claims
@@ -41,12 +39,11 @@ from shardq.engine.options import (
 from shardq.engine.parts import Parts
 from shardq.engine.rates import RateMeter
 from shardq.engine.stats import Relay, Stats, stats_of
-from shardq.errors import AccessDenied, EngineClosed, InvalidOption, PayloadNotDecodable, ServerFault, ShardqError
+from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.layout.topology import Topology
 from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
-from shardq.model.ids import topic_of
-from shardq.model.record import Codec, Decoded, decode_record
-from shardq.model.task import DeadTask, Task
+from shardq.model.record import Codec
+from shardq.model.task import Task
 from shardq.operation import Operation
 from shardq.producer.packing import Entries, Packer
 from shardq.replay.journal import DEFAULT_BYTES, Journal
@@ -308,24 +305,6 @@ class EngineBase:
         """Registers a worker's running part, whose problems ``health`` tells."""
         self._processors.add(processor)
         return processor
-
-    def _dead_task(self, dead_record: clean.DeadRecord) -> DeadTask:
-        try:
-            record = decode_record(dead_record.record, own=self.options.codec)
-        except PayloadNotDecodable:
-            # often the very reason of its death: it must still be listed
-            record = Decoded(None, {}, None, "")
-        return DeadTask(
-            id=dead_record.id,
-            topic=topic_of(dead_record.id),
-            died=dt.datetime.fromtimestamp(float(dead_record.died_ms) / 1000, dt.UTC),
-            reason=dead_record.reason,
-            failures=dead_record.failures,
-            lapses=dead_record.lapses,
-            payload=record.payload,
-            headers=record.headers,
-            tags=record.tags,
-        )
 
     def _stats(
         self,

@@ -1,4 +1,4 @@
-"""Operations on the whole engine: changes of the topology, purges, the list of dead tasks (dead letters), counts."""
+"""Operations on the whole engine: changes of the topology, purges, counts."""
 
 from __future__ import annotations
 
@@ -171,35 +171,6 @@ def _purge_list(
         removed += go_on.removed
         if go_on.done:
             return removed
-
-
-def _page(cache: TopologyCache, keys: ShardKeys, after: clean.DeadRecord | None) -> Operation[list[clean.DeadRecord]]:
-    return (yield from call_shard(cache, keys, partial(clean.dead, after=after)))
-
-
-class DeadPages:
-    """The dead tasks (dead letters) of all shards, page by page, each once."""
-
-    def __init__(self, cache: TopologyCache) -> None:
-        self._cache = cache
-        self._walk = Walk(cache)
-        self._keys: ShardKeys | None = None
-        self._last: clean.DeadRecord | None = None
-        self._seen: set[str] = set()
-
-    def following(self) -> Operation[list[clean.DeadRecord]]:
-        """Returns the next page; an empty one at the end."""
-        while True:
-            if self._last is None:
-                self._keys = yield from self._walk.following(self._keys)
-            if self._keys is None:
-                return []
-            page = yield from _page(self._cache, self._keys, self._last)
-            self._last = page[-1] if page else None
-            new = [dead_record for dead_record in page if dead_record.id not in self._seen]
-            self._seen.update(dead_record.id for dead_record in new)
-            if new:
-                return new
 
 
 DRAWN_IN_ALL = 3200

@@ -1,5 +1,5 @@
 # For asyncio. `make fmt` generates operator_commands_sync.py from it.
-"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, dead tasks, purges,
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, purges,
 stats, and health.
 
 ``AsyncEngine`` inherits them.
@@ -8,7 +8,6 @@ stats, and health.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Literal
 
 from shardq import recovery
@@ -22,10 +21,7 @@ from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
 from shardq.fleet.member import Member, fleet
 from shardq.model.checks import check_shards, check_topic
-from shardq.model.ids import topic_of
-from shardq.model.task import DeadTask
 from shardq.operation import arun
-from shardq.producer import by_id
 from shardq.resharding.handle_aio import AsyncGrowth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
@@ -35,9 +31,6 @@ from shardq.spool import aio as spool
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
     from shardq.subscriber import Subscriber
-
-NOW = 0
-"""The due word of a task that is due at once."""
 
 
 class AsyncOperatorCommands(EngineBase, ABC):
@@ -148,32 +141,6 @@ class AsyncOperatorCommands(EngineBase, ABC):
         limit = limit_of(topic, rate, concurrency)
         driver = await self._open_driver()
         await arun(driver, control.limit(self._map(), topic, limit))
-
-    async def dead(self, topic: str | None = None) -> AsyncIterator[DeadTask]:
-        """Lists the dead tasks (dead letters) of a topic, or all, shard by shard, the oldest deaths first; reads page
-        by page. Each is listed once, also while tasks are moved between shards.
-
-        >>> async for task in engine.dead("mail"):
-        ...     print(task.id, task.died, task.reason)
-        """
-        if topic is not None:
-            check_topic(topic)
-        driver = await self._open_driver()
-        pages = control.DeadPages(self._map())
-        while page := await arun(driver, pages.following()):
-            for dead_record in page:
-                if topic is None or topic_of(dead_record.id) == topic:
-                    yield self._dead_task(dead_record)
-
-    async def requeue_all(self, topic: str | None = None) -> int:
-        """Schedules all dead tasks of a topic, or all, again: now, with all their attempts. Returns how many.
-
-        >>> print(await engine.requeue_all("mail"), "tasks run again")
-        """
-        # All are listed before the first is requeued: tasks that die again meanwhile would be listed without end.
-        driver = await self._open_driver()
-        ids = [task.id async for task in self.dead(topic)]
-        return await arun(driver, by_id.requeue_all(self._map(), ids, NOW))
 
     async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.

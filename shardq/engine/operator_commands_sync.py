@@ -1,5 +1,5 @@
 # Generated from operator_commands_aio.py by `make fmt`: change that one.
-"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, dead tasks, purges,
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, purges,
 stats, and health.
 
 ``Engine`` inherits them.
@@ -8,7 +8,6 @@ stats, and health.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from shardq import recovery
@@ -22,10 +21,7 @@ from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
 from shardq.fleet.member import Member, fleet
 from shardq.model.checks import check_shards, check_topic
-from shardq.model.ids import topic_of
-from shardq.model.task import DeadTask
 from shardq.operation import run
-from shardq.producer import by_id
 from shardq.resharding.handle_sync import Growth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
@@ -35,9 +31,6 @@ from shardq.spool import sync as spool
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
     from shardq.subscriber import Subscriber
-
-NOW = 0
-"""The due word of a task that is due at once."""
 
 
 class OperatorCommands(EngineBase, ABC):
@@ -148,32 +141,6 @@ class OperatorCommands(EngineBase, ABC):
         limit = limit_of(topic, rate, concurrency)
         driver = self._open_driver()
         run(driver, control.limit(self._map(), topic, limit))
-
-    def dead(self, topic: str | None = None) -> Iterator[DeadTask]:
-        """Lists the dead tasks (dead letters) of a topic, or all, shard by shard, the oldest deaths first; reads page
-        by page. Each is listed once, also while tasks are moved between shards.
-
-        >>> for task in engine.dead("mail"):
-        ...     print(task.id, task.died, task.reason)
-        """
-        if topic is not None:
-            check_topic(topic)
-        driver = self._open_driver()
-        pages = control.DeadPages(self._map())
-        while page := run(driver, pages.following()):
-            for dead_record in page:
-                if topic is None or topic_of(dead_record.id) == topic:
-                    yield self._dead_task(dead_record)
-
-    def requeue_all(self, topic: str | None = None) -> int:
-        """Schedules all dead tasks of a topic, or all, again: now, with all their attempts. Returns how many.
-
-        >>> print(engine.requeue_all("mail"), "tasks run again")
-        """
-        # All are listed before the first is requeued: tasks that die again meanwhile would be listed without end.
-        driver = self._open_driver()
-        ids = [task.id for task in self.dead(topic)]
-        return run(driver, by_id.requeue_all(self._map(), ids, NOW))
 
     def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.

@@ -13,6 +13,7 @@ from shardq.consumer.ahead_watch import AheadWatch
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.drivers.sync import Driver
 from shardq.engine import advice
+from shardq.engine.listing_commands_sync import ListingCommands
 from shardq.engine.operator_commands_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.schedule_commands_sync import ScheduleCommands
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 
-class Engine(TaskCommands, OperatorCommands, ScheduleCommands):
+class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
     It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may

@@ -1,5 +1,5 @@
--- get: reads one task as it is now.
--- USES: guard, steady, state
+-- get: reads tasks as they are now.
+-- USES: guard, steady, state, record
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -10,18 +10,29 @@
 -- KEYS 8 moved HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 id
--- RETURNS {'ok', state, instant or '', lease entry or '', reason or '', record} | {'ok', 'gone'} | {'ok', 'moving'} on its way to another shard | {'stale', epoch} | {'missing'}
+-- ARGV 3.. id, up to 1,000
+-- RETURNS {'ok', {state, instant or '', lease entry or '', reason or '', record} | {'gone'} | {'moving'} on its way to another shard, …} | {'stale', epoch} | {'missing'}
 -- ATOMIC
--- COST O(1)
-local id = ARGV[3]
-local state, at = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
-local record = redis.call('HGET', KEYS[2], id)
-if not record then return {'ok', redis.call('HEXISTS', KEYS[8], id) == 1 and 'moving' or 'gone'} end
-if state == 'leased' then
-  local _, ahead_ms = steady(now_ms, meta[3], meta[4])
-  at = string.format('%.0f', at - ahead_ms)
+-- COST O(n), at most about 1 MiB of records: the ids that have no answer are to be asked for again
+local _, ahead_ms = steady(now_ms, meta[3], meta[4])
+local answers, taken, bytes = {'ok'}, 0, 0
+while taken < #ARGV - 2 and bytes < 1048576 do
+  local chunk = {}
+  for i = taken + 3, math.min(#ARGV, taken + 2 + next_chunk(1048576 - bytes, taken, bytes)) do chunk[#chunk + 1] = ARGV[i] end
+  local records = redis.call('HMGET', KEYS[2], unpack(chunk))
+  for i, id in ipairs(chunk) do
+    if bytes >= 1048576 then break end
+    taken = taken + 1
+    local state, at = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
+    if state == 'leased' then at = string.format('%.0f', at - ahead_ms) end
+    if records[i] then
+      bytes = bytes + #records[i]
+      answers[#answers + 1] = {
+        state, at or '', redis.call('HGET', KEYS[5], id) or '', redis.call('HGET', KEYS[7], id) or '', records[i],
+      }
+    else
+      answers[#answers + 1] = {redis.call('HEXISTS', KEYS[8], id) == 1 and 'moving' or 'gone'}
+    end
+  end
 end
-return {
-  'ok', state, at or '', redis.call('HGET', KEYS[5], id) or '', redis.call('HGET', KEYS[7], id) or '', record,
-}
+return answers

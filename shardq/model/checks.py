@@ -84,7 +84,7 @@ def due_spec(delay: float | dt.timedelta | None, at: float | dt.datetime | None)
                 f"both delay={_shown(delay)} and at={_shown(at)} were given; a task has one due time: "
                 "give only one of them"
             )
-        return _instant(at)
+        return instant_ms(at)
     if delay is None:
         return 0
     # The ordinary case, once for each task of a bulk push: one chained comparison, which NaN fails.
@@ -123,7 +123,7 @@ def _unusual_delay(delay: object) -> int:
     )
 
 
-def _instant(at: object, what: str = "at") -> int:
+def instant_ms(at: object, what: str = "at") -> int:
     """Epoch ms of an instant; ``what`` names the option in the message."""
     if isinstance(at, dt.datetime):
         if at.utcoffset() is None:
@@ -191,7 +191,7 @@ def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *,
     if expires is None:
         return None
     if isinstance(expires, dt.datetime) or (_is_number(expires) and expires >= _EPOCH_SECONDS):
-        spec = _instant(expires, "expires")
+        spec = instant_ms(expires, "expires")
     else:
         spec = -duration_ms(expires, "expires")
     latest = later(due, window_ms - 1) if window_ms else due

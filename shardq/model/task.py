@@ -142,36 +142,25 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The time at which it becomes due, or became due; None unless scheduled."""
     deadline: dt.datetime | None
     """The end of its present lease; None unless leased."""
+    holder: str | None
+    """The consumer or worker that has it: its name, and a random part that tells it from others of that name. None
+    unless leased.
+    """
+    died: dt.datetime | None
+    """The time of its death; None unless dead."""
     attempt: int
     """The present attempt, or the next one: 1 for a task never claimed."""
     failures: int
     lapses: int
     """Leases that ran out."""
     reason: str | None
-    """The reason of its death; None unless dead."""
+    """The reason of its death; None unless dead: the end of a traceback, what ``bury`` was given, ``lost with its
+    worker``, ``expired`` or ``format``.
+    """
     payload: Any
+    """In a list of tasks it is None where it can't be decoded."""
     headers: Mapping[str, str]
     max_attempts: int | None
-    tags: tuple[str, ...] = ()
-
-
-class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead task (dead letter), as ``engine.dead()`` lists it.
-
-    >>> for task in engine.dead():
-    ...     print(task.id, task.died, task.reason, task.payload)
-    """
-
-    id: str
-    topic: str
-    died: dt.datetime
-    reason: str
-    """The end of a traceback, what ``bury`` was given, ``lost with its worker``, ``expired`` or ``format``."""
-    failures: int
-    lapses: int
-    payload: Any
-    """None where it can't be decoded."""
-    headers: Mapping[str, str]
     tags: tuple[str, ...] = ()
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 from shardq.calls import by_id
 from shardq.calls.answers import Moving
+from shardq.calls.request import Call
 from shardq.errors import ShardqError
+from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
-from shardq.model.record import Codec, decode_record
+from shardq.model.record import Codec, Decoded, decode_record
 from shardq.model.task import Outcome, TaskInfo
-from shardq.operation import Many, Operation
+from shardq.operation import Operation
 from shardq.recovery import CallChain, Make, call_shards, walk_shards
 from shardq.resharding.migration import bring_in, bring_in_and_clear
 from shardq.topology_cache import TopologyCache
@@ -61,9 +63,8 @@ def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
     return (yield from find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=is_gone))
 
 
-def requeue(cache: TopologyCache, id: str, due: int, *, in_doubt: bool = False) -> Operation[Outcome]:
-    make = partial(by_id.requeue, id=id, due=due)
-    return (yield from find_and_call(cache, id, make, absent=is_gone, in_doubt=in_doubt))
+def requeue(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
+    return (yield from find_and_call(cache, id, partial(by_id.requeue, id=id, due=due), absent=is_gone))
 
 
 def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:
@@ -71,42 +72,34 @@ def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Opera
     elsewhere. Returns, by id, the outcome or the error.
     """
     epoch = cache.topology.epoch
-    requests = {id: (cache.keys(cache.topology.homes(id)[-1]), make) for id, make in makes.items()}
+    calls: dict[str, list[Call[Outcome]]] = {id: [] for id in makes}
+
+    def noted(id: str, keys: ShardKeys, epoch: int) -> Call[Outcome]:
+        calls[id].append(makes[id](keys, epoch))
+        return calls[id][-1]
+
+    requests = {id: (cache.keys(cache.topology.homes(id)[-1]), partial(noted, id)) for id in makes}
     answers: dict[str, Outcome | ShardqError] = dict((yield from call_shards(cache, requests)))
     for id, answer in answers.items():
         moves = len(cache.topology.homes(id)) > 1 or cache.topology.epoch != epoch
         if isinstance(answer, Moving) or (moves and answer in (Outcome.GONE, Outcome.UNKNOWN)):
+            in_doubt = any(call.in_doubt for call in calls[id])
             try:
-                answers[id] = yield from find_and_call(cache, id, makes[id], absent=is_gone)
+                answers[id] = yield from find_and_call(cache, id, makes[id], absent=is_gone, in_doubt=in_doubt)
             except ShardqError as exc:
                 answers[id] = exc
     return answers
-
-
-REQUEUES = 500
-"""Requests sent together."""
-
-
-def requeue_all(cache: TopologyCache, ids: Sequence[str], due: int) -> Operation[int]:
-    """Requeues those of these ids that are dead. Returns their number."""
-    count = 0
-    for at in range(0, len(ids), REQUEUES):
-        topology, some = cache.topology, ids[at : at + REQUEUES]
-        homes = {each: cache.keys(topology.homes(each)[0]) for each in some}
-        calls = {each: by_id.requeue(keys, topology.epoch, each, due) for each, keys in homes.items()}
-        for each, outcome in (yield Many(calls)):
-            if isinstance(outcome, ShardqError) or is_gone(outcome):
-                # Not there, or not under this topology: looked for like any other.
-                outcome = yield from requeue(cache, each, due, in_doubt=calls[each].in_doubt)
-            count += bool(outcome)
-    return count
 
 
 def get(cache: TopologyCache, id: str, codec: Codec) -> Operation[TaskInfo | None]:
     task = yield from find_and_call(cache, id, partial(by_id.get, id=id), absent=lambda found: found is None)
     if task is None:
         return None
-    record = decode_record(task.record, own=codec)
+    return info_of(id, task, decode_record(task.record, own=codec))
+
+
+def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
+    """What a caller is told of a task."""
     # No division: a float would miss the millisecond in years far away.
     instant = _EPOCH + dt.timedelta(milliseconds=task.instant_ms) if task.instant_ms is not None else None
     return TaskInfo(
@@ -115,6 +108,8 @@ def get(cache: TopologyCache, id: str, codec: Codec) -> Operation[TaskInfo | Non
         state=task.state,
         due=instant if task.state == "scheduled" else None,
         deadline=instant if task.state == "leased" else None,
+        holder=task.token.rpartition(":")[0] or task.token if task.state == "leased" else None,
+        died=instant if task.state == "dead" else None,
         attempt=task.failures + task.lapses + 1,
         failures=task.failures,
         lapses=task.lapses,

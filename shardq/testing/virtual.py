@@ -52,7 +52,7 @@ PUSHES = frozenset(("push", "push_unique", "requeue", "reschedule"))
 """The scripts after which something may be due at once, by the caller's wish."""
 
 CHANGES_NO_INSTANT = frozenset(
-    ("dispatch", "forward", "cancel", "get", "peek", "dead", "trim", "purge", "stock", "wake")
+    ("dispatch", "forward", "cancel", "get", "peek", "page", "page_ready", "forecast", "trim", "purge", "stock", "wake")
 )
 """The scripts after which nothing of a shard is due earlier than before."""
 

@@ -1,4 +1,4 @@
-"""dead, requeue, purge, pause, resume and limit."""
+"""requeue, purge, pause, resume and limit."""
 
 from __future__ import annotations
 
@@ -25,57 +25,6 @@ def running(engine: Engine) -> Engine:
     return engine
 
 
-def test_no_dead(shardq: Shell, engine: Engine) -> None:
-    assert shardq.run("dead").out == "none\n"
-    done = shardq.run("dead", "--json")
-    assert (done.code, done.out) == (0, "")
-    assert shardq.run("requeue", "--all").out == "0 requeued\n"
-
-
-def test_dead_as_a_table(shardq: Shell, running: Engine) -> None:
-    (mail,) = bury(
-        running, 1, topic="mail", reason="Traceback:\n  here\nValueError: [bold]no[/bold] \x1b[31m address\n"
-    )
-    (other,) = bury(running, 1)
-    done = shardq.run("dead")
-    assert (done.code, done.err) == (0, "")
-    head, _, *rows = done.lines
-    assert head.split() == ["id", "died", "(UTC)", "attempts", "reason"]
-    assert {row.split()[0] for row in rows} == {mail, other}
-    (of_mail,) = [row for row in rows if mail in row]
-    assert of_mail.rstrip().endswith(" 1   ValueError: [bold]no[/bold]  [31m address")
-    assert "here" not in done.out
-    assert other not in shardq.run("dead", "--topic", "mail").out
-    assert mail not in shardq.run("dead", "--topic", "").out
-
-
-def test_dead_up_to_a_limit(shardq: Shell, running: Engine) -> None:
-    ids = bury(running, 103)
-    done = shardq.run("dead")
-    assert len(done.lines) == 2 + 100
-    assert done.err == "there are more than these 100: --limit N shows more, --json all of them\n"
-    assert len(shardq.run("dead", "--limit", "3").lines) == 2 + 3
-    assert shardq.run("dead", "--limit", "103").err == ""
-    assert sorted(task["id"] for task in shardq.run("dead", "--json").objects) == sorted(ids)
-    assert len(shardq.run("dead", "--json", "--limit", "3").objects) == 3
-
-
-def test_dead_as_json(shardq: Shell, running: Engine) -> None:
-    (id,) = bury(running, 1, topic="mail", reason="one\ntwo")
-    task = shardq.run("dead", "--json").object
-    assert task.pop("died").endswith("Z")
-    assert task == {
-        "id": id,
-        "topic": "mail",
-        "reason": "one\ntwo",
-        "failures": 1,
-        "lapses": 0,
-        "payload": {"n": 0},
-        "headers": {},
-        "tags": [],
-    }
-
-
 def test_requeue_by_id(shardq: Shell, running: Engine) -> None:
     first, second = bury(running, 2)
     done = shardq.run("requeue", first)
@@ -84,15 +33,6 @@ def test_requeue_by_id(shardq: Shell, running: Engine) -> None:
     done = shardq.run("requeue", first, second, "gone", "--json")
     assert done.code == 1
     assert [told["outcome"] for told in done.objects] == ["ready", "requeued", "gone"]
-
-
-def test_requeue_all(shardq: Shell, running: Engine) -> None:
-    bury(running, 5, topic="mail")
-    (other,) = bury(running, 1)
-    assert shardq.run("requeue", "--all", "--topic", "mail").out == "5 requeued\n"
-    assert state_of(running, other) == "dead"
-    assert shardq.run("requeue", "--all", "--json").object == {"requeued": 1, "topic": None}
-    assert running.stats().dead == 0
 
 
 def test_purge_a_topic(shardq: Shell, running: Engine) -> None:
@@ -164,12 +104,10 @@ def test_limit(shardq: Shell, engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["requeue"], "give the ids of dead tasks, or --all"),
-        (["requeue", "x", "--all"], "give the ids of dead tasks, or --all"),
-        (["requeue", "x", "--topic", "y"], "--topic goes with --all"),
         (["requeue", "/x"], "begins with '/'"),
-        (["dead", "--limit", "0"], "--limit"),
-        (["dead", "--topic", "a b"], "a topic can't be 'a b'"),
+        (["list", "--limit", "0"], "--limit"),
+        (["list", "--topic", "a b"], "a topic can't be 'a b'"),
+        (["list", "--holder", "a b"], "the name of a consumer can't be 'a b'"),
         (["purge"], "give --topic TOPIC, or --everything"),
         (["purge", "--topic", "x", "--everything"], "give --topic TOPIC, or --everything"),
         (["purge", "--topic", "a b", "--yes"], "a topic can't be 'a b'"),
@@ -191,8 +129,15 @@ def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, word
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
     for words in (
-        *(["shards"], ["resize", "8"], ["expand", "8"], ["shrink", "2"], ["dead"], ["requeue", "x"]),
-        *(["purge", "--topic", "x", "--yes"], ["pause", "x"], ["resume", "x"], ["limit", "x", "--off"]),
+        *(["shards"], ["resize", "8"], ["expand", "8"], ["shrink", "2"], ["list"], ["peek"], ["forecast"]),
+        *(
+            ["requeue", "x"],
+            ["cancel", "--topic", "x", "--yes"],
+            ["purge", "--topic", "x", "--yes"],
+            ["pause", "x"],
+            ["resume", "x"],
+            ["limit", "x", "--off"],
+        ),
     ):
         done = shardq.run(*words)
         assert (done.code, done.out) == (1, ""), words

@@ -44,6 +44,8 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "state": "scheduled",
         "due": FAR,
         "deadline": None,
+        "holder": None,
+        "died": None,
         "attempt": 1,
         "failures": 0,
         "lapses": 0,

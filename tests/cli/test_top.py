@@ -12,7 +12,6 @@ import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Iterator
 from typing import Self
 
 import pytest
@@ -84,7 +83,7 @@ class Top:
 
 
 @pytest.fixture
-def served(shardq: Shell, engine: Engine) -> Iterator[Engine]:
+def served(shardq: Shell, engine: Engine) -> Engine:
     """An engine with tasks in all states, which this process serves."""
     engine.start()
     for number in range(20):
@@ -95,7 +94,7 @@ def served(shardq: Shell, engine: Engine) -> Iterator[Engine]:
     (delivery,) = engine.consumer(topics=["bad"]).claim(1, wait=30.0)
     engine.consumer().bury(delivery, "no such address")
     engine.pause("later")
-    yield engine
+    return engine
 
 
 def test_every_view_and_the_end(shardq: Shell, served: Engine) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from shardq import Consumer, Delivery, Engine, InvalidDelay, InvalidOption, NaiveDatetime, Task
 from shardq.model.checks import expiry_spec
+from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
 
@@ -91,7 +92,7 @@ def test_too_late_it_is_buried(running: Engine) -> None:
 
     wait_until(all_met, "all are met")
     assert given == [fresh]
-    assert {task.id: task.reason for task in running.dead()} == dict.fromkeys(ids, "expired")
+    assert {task.id: task.reason for task in listed(running, state="dead")} == dict.fromkeys(ids, "expired")
 
 
 def claimed_in_time(engine: Engine, consumer: Consumer) -> tuple[Delivery, float]:

@@ -196,9 +196,9 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     ids = admin.push_many([Task(n, topic="mail") for n in range(10)])
     consumer = admin.consumer("mail", lease=60)
     consumer.bury(claim(consumer, 10), "of no use")
-    assert {task.id for task in engine.dead("mail")} == set(ids)
+    assert {task.id for task in engine.tasks(topic="mail")} == set(ids)
     assert engine.requeue(ids[0]) == Outcome.REQUEUED
-    assert engine.requeue_all("mail") == 9
+    assert engine.requeue_all("mail").done == 9
     engine.pause("mail")
     engine.limit("other", rate=5, concurrency=5)
     engine.limit("mail", rate=5)

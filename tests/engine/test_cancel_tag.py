@@ -9,6 +9,7 @@ import pytest
 
 from shardq import CancelledTag, Consumer, Engine, Outcome, Task
 from shardq.model.task import State
+from tests.support.listed import listed
 from tests.support.states import FAR_S, STATES, claim, put, state_of
 from tests.support.waiting import wait_until
 
@@ -22,7 +23,7 @@ def test_tags_travel_with_the_task(running: Engine, consumer: Consumer) -> None:
     [delivery] = claim(consumer, 1)
     assert (delivery.tags, delivery.headers) == (("user-42", "ä b"), {"k": "v"})
     consumer.bury(delivery, "of no use")
-    [dead] = running.dead()
+    [dead] = listed(running, state="dead")
     assert dead.tags == ("user-42", "ä b")
     plain = running.get(running.push("x", delay=FAR_S))
     assert plain is not None

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardq import Consumer, DeadTask, Engine, InvalidOption, InvalidTopic, Task
+from shardq import Consumer, Engine, InvalidOption, InvalidTopic, Task
 from shardq.calls import clean
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
-from tests.support.engines import SHARDS, Engines
+from shardq.listing import bulk
+from tests.support.engines import Engines
+from tests.support.listed import listed
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
@@ -28,9 +30,9 @@ def bury(engine: Engine, count: int, topic: str = "", reason: str = "of no use")
 
 
 def test_none(engine: Engine) -> None:
-    assert list(engine.dead()) == []
-    assert list(engine.dead("mail")) == []
-    assert engine.requeue_all() == 0
+    assert listed(engine, state="dead") == []
+    assert listed(engine, topic="mail", state="dead") == []
+    assert engine.requeue_all().done == 0
 
 
 def test_what_is_known_of_a_dead_task(running: Engine, consumer: Consumer) -> None:
@@ -41,50 +43,47 @@ def test_what_is_known_of_a_dead_task(running: Engine, consumer: Consumer) -> No
     again = claim(consumer, 1)
     consumer.retry(again)
     consumer.bury(claim(consumer, 1), "the last straw")
-    (task,) = running.dead()
-    assert isinstance(task, DeadTask)
+    (task,) = listed(running, state="dead")
     assert (task.id, task.topic, task.reason, task.payload) == (id, "mail", "the last straw", {"n": 1})
     assert (task.failures, task.lapses, task.headers) == (2, 1, {"k": "v"})
+    assert task.died is not None
     assert abs(dt.datetime.now(dt.UTC) - task.died) < dt.timedelta(seconds=30)
 
 
 def test_page_by_page(running: Engine) -> None:
-    ids = bury(running, 2 * clean.PAGE * SHARDS + 7)
-    tasks = list(running.dead())
+    ids = bury(running, 1207)
+    tasks = listed(running, state="dead")
     assert sorted(task.id for task in tasks) == sorted(ids)
-    per_shard = [shard.dead for shard in counted(running).shards]
-    assert max(per_shard) > clean.PAGE
-    # shard by shard, in the order of their deaths
-    at = 0
-    for count in per_shard:
-        died = [task.died for task in tasks[at : at + count]]
-        assert died == sorted(died)
-        at += count
+    died = [task.died for task in tasks if task.died is not None]
+    assert died == sorted(died)
 
 
 def test_by_topic_with_their_reasons(running: Engine) -> None:
     mail, sms = bury(running, 5, "mail", "no such address"), bury(running, 3, "sms", "no such number")
-    assert {task.id: task.reason for task in running.dead("mail")} == dict.fromkeys(mail, "no such address")
-    assert {task.id: task.reason for task in running.dead("sms")} == dict.fromkeys(sms, "no such number")
-    assert list(running.dead("")) == []
-    assert len(list(running.dead())) == 8
+    for topic, reasons in (
+        ("mail", dict.fromkeys(mail, "no such address")),
+        ("sms", dict.fromkeys(sms, "no such number")),
+    ):
+        assert {task.id: task.reason for task in listed(running, topic=topic, state="dead")} == reasons
+    assert listed(running, topic="", state="dead") == []
+    assert len(listed(running, state="dead")) == 8
     with pytest.raises(InvalidTopic):
-        list(running.dead("a b"))
+        listed(running, topic="a b", state="dead")
 
 
 def test_bringing_all_of_a_topic_back(running: Engine) -> None:
     mail, sms = bury(running, 250, "mail"), bury(running, 3, "sms")
-    assert running.requeue_all("mail") == 250
+    assert running.requeue_all("mail").done == 250
     deliveries = claim(running.consumer("mail"), 250)
     assert sorted(d.id for d in deliveries) == sorted(mail)
     assert {(d.attempt, d.failures) for d in deliveries} == {(1, 0)}
-    assert sorted(task.id for task in running.dead()) == sorted(sms)
-    assert running.requeue_all() == 3
+    assert sorted(task.id for task in listed(running, state="dead")) == sorted(sms)
+    assert running.requeue_all().done == 3
     assert counted(running).dead == 0
 
 
 def test_bringing_all_back_ends_although_they_die_again(running: Engine) -> None:
-    count = clean.PAGE * (SHARDS + 1)  # in one shard at least more than a page
+    count = 3 * bulk.PAGE
     bury(running, count)
     consumer = running.consumer()
     ending = threading.Event()
@@ -96,7 +95,7 @@ def test_bringing_all_back_ends_although_they_die_again(running: Engine) -> None
     with ThreadPoolExecutor(1) as threads:
         worker = threads.submit(failing)
         try:
-            assert running.requeue_all() == count
+            assert running.requeue_all().done == count
         finally:
             ending.set()
         worker.result()
@@ -124,9 +123,9 @@ def test_a_payload_that_can_not_be_decoded_is_listed(engines: Engines, url: str,
 
     wait_until(buried, "it is buried")
     assert given == []
-    (task,) = engine.dead()
+    (task,) = listed(engine, state="dead")
     assert (task.id, task.payload) == (id, None)
-    assert "can't be decoded" in task.reason
+    assert "can't be decoded" in str(task.reason)
 
 
 @pytest.mark.parametrize(("age_ms", "keep", "left"), [(10**9, 4, 4), (10**9, 0, 0), (1, 100, 0), (10**9, 100, 10)])
@@ -134,7 +133,7 @@ def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, ke
     engine = engines.opened(url, name=name, shards=1)
     engine.start()
     ids = bury(engine, 10)
-    dead = [task.id for task in engine.dead()]
+    dead = [task.id for task in listed(engine, state="dead")]
     until = time.monotonic() + 0.01
     wait_until(lambda: time.monotonic() > until, "they are older than a few ms")
     driver = Driver(Settings.from_url(url))
@@ -144,7 +143,7 @@ def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, ke
         assert driver.call(call) == 10 - left
     finally:
         driver.close()
-    assert [task.id for task in engine.dead()] == dead[10 - left :]
+    assert [task.id for task in listed(engine, state="dead")] == dead[10 - left :]
     assert sum(state_of(engine, id) == "dead" for id in ids) == left
 
 

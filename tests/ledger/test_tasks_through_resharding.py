@@ -23,6 +23,7 @@ from cluster.cluster import Cluster
 from shardq import Engine, Task
 from shardq.layout.keys import shard_keys
 from tests.resharding.load import Book
+from tests.support.listed import listed
 from tests.support.servers import Servers
 from tests.support.states import counted
 from tests.support.waiting import wait_until
@@ -128,7 +129,7 @@ def whole_run(
         for load in loads:
             assert load.stop() == 0
         book = Book().read(folder)
-        dead = {task.id for task in engine.dead()}
+        dead = {task.id for task in listed(engine, state="dead")}
         assert [(book.story(id), engine.get(id)) for id in dead ^ book.buried] == []
         assert_all_at_home(url, engine, waiting)
         assert [outcome for outcome in map(engine.cancel, waiting[::20]) if not outcome] == []
@@ -138,7 +139,7 @@ def whole_run(
 def assert_all_at_home(url: str, engine: Engine, waiting: Sequence[str]) -> None:
     """Every task that lay there all the time is in the shard where it is looked for, and so is every dead one; there is
     nothing else in any."""
-    dead = {task.id for task in engine.dead()}
+    dead = {task.id for task in listed(engine, state="dead")}
     with Servers(url) as servers:
         for shard in range(64):
             keys = shard_keys(engine.name, shard)

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shardq import DeadTask, Engine, Task
+from shardq import Engine, Task, TaskInfo
+from tests.support.listed import listed
 from tests.support.servers import Servers
 from tests.support.states import counted
 from tests.support.traffic import unfinished
@@ -91,7 +92,7 @@ def test_every_task_ends_acknowledged_or_dead(url: str, name: str, tmp_path: Pat
 
         wait_until(all_ended, "every task is acknowledged or dead", timeout=500)
         fleet.stop()
-        dead = {task.id: task for task in engine.dead()}
+        dead = {task.id: task for task in listed(engine, state="dead")}
         stats = counted(engine)
 
     assert len(fleet.killed) == 7
@@ -122,12 +123,12 @@ def founded(story: list[Note], killed: set[int]) -> bool:
     return all(note.attempt in failed or note.pid in killed for note in begun[:-1])
 
 
-def told_apart(task: DeadTask, story: list[Note]) -> bool:
+def told_apart(task: TaskInfo, story: list[Note]) -> bool:
     """Whether a dead task's failures and lost leases add up to its attempts and to what is known of it."""
     failed = sum(note.kind == "failed" for note in story)
     # the last attempt decides what it is called
     return (
-        (task.reason.endswith("ValueError: by chance") or (task.reason == LOST and task.lapses > 0))
+        (str(task.reason).endswith("ValueError: by chance") or (task.reason == LOST and task.lapses > 0))
         and task.failures + task.lapses == ATTEMPTS
         # a failure whose process was killed before it could say so is a lost lease
         and task.failures <= failed <= task.failures + task.lapses

@@ -12,6 +12,7 @@ from shardq.calls import (
     dispatch,
     fleet,
     limits,
+    listing,
     observe,
     produce,
     replicas,
@@ -19,6 +20,7 @@ from shardq.calls import (
     schedules,
 )
 from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
+from shardq.calls.listing import Span
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.layout.topology import Limit
@@ -101,9 +103,13 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         *(by_id.cancel(keys, epoch, id, now_us=NOW) for id in ("later", "ready", "dead")),
         *(by_id.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
         by_id.requeue(keys, epoch, "dead", -50, now_us=NOW),
-        by_id.get(keys, epoch, "leased", now_us=NOW),
+        by_id.get_many(keys, epoch, ["leased", "gone", "away"], now_us=NOW),
         observe.peek(keys, epoch, TOPICS, draw=10, now_us=NOW),
-        clean.dead(keys, epoch, after=None, now_us=NOW),
+        listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10, now_us=NOW),
+        listing.page(keys, epoch, "leased", Span(), holder="tok", count=10, now_us=NOW),
+        listing.page(keys, epoch, "dead", Span("-inf", end_ms=f"{T}"), count=10, now_us=NOW),
+        listing.page_ready(keys, epoch, "", None, count=10, now_us=NOW),
+        listing.forecast(keys, epoch, step_ms=60_000, steps=60, now_us=NOW),
         clean.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
         clean.purge(keys, epoch, "", scope="topic", go_on=clean.START, now_us=NOW),
         clean.purge(keys, epoch, "mail", scope="all", go_on=clean.START, now_us=NOW),

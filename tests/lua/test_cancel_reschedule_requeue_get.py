@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shardq.calls import by_id
+from shardq.calls.answers import Moving
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Outcome
@@ -50,7 +51,7 @@ def get(keys: ShardKeys) -> Call[by_id.Found | None]:
 
 RUNG = meta(wake_at=T + 40)
 
-TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[str], State]] = [
+TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[Any], State]] = [
     (
         cancel,
         "scheduled",
@@ -85,13 +86,13 @@ TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[str], State]] = [
         {"due": {"a": T + 40}, "dead": {"b": T - 8}, "why": {"b": "bang"}, "lease": None, "meta": RUNG},
     ),
     (requeue, "gone", ["ok", "gone"], {}),
-    (get, "scheduled", ["ok", "scheduled", f"{T + 50}", "1:0::", "", A], {}),
-    (get, "ready", ["ok", "ready", "", "0:1::", "", A], {}),
-    (get, "leased", ["ok", "leased", f"{T + 9}", "1:2:5:tok", "", A], {}),
-    (get, "dead", ["ok", "dead", f"{T - 9}", "3:0::", "boom", A], {}),
-    (get, "gone", ["ok", "gone"], {}),
-    (get, "moving", ["ok", "moving"], {}),
-    (get, "an id without a record", ["ok", "gone"], {}),
+    (get, "scheduled", ["ok", ["scheduled", f"{T + 50}", "1:0::", "", A]], {}),
+    (get, "ready", ["ok", ["ready", "", "0:1::", "", A]], {}),
+    (get, "leased", ["ok", ["leased", f"{T + 9}", "1:2:5:tok", "", A]], {}),
+    (get, "dead", ["ok", ["dead", f"{T - 9}", "3:0::", "boom", A]], {}),
+    (get, "gone", ["ok", ["gone"]], {}),
+    (get, "moving", ["ok", ["moving"]], {}),
+    (get, "an id without a record", ["ok", ["gone"]], {}),
 ]
 
 
@@ -103,7 +104,7 @@ def test_by_state(
     keys: ShardKeys,
     call: Callable[[ShardKeys], Call[Any]],
     state: str,
-    answer: list[str],
+    answer: list[Any],
     after: State,
 ) -> None:
     Case(call, answer, STATES[state], after).check(shard, keys)
@@ -160,7 +161,7 @@ def test_after_a_lost_answer(
 def test_get_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | STATES["dead"])
     found = shard.run(get(keys))
-    assert found == by_id.Found("dead", T - 9, failures=3, lapses=0, reason="boom", record=A.encode())
+    assert found == by_id.Found("dead", T - 9, failures=3, lapses=0, token="", reason="boom", record=A.encode())
     shard.seed({"meta": meta()} | STATES["gone"])
     assert shard.run(get(keys)) is None
 
@@ -171,3 +172,22 @@ def test_due_words(shard: Shard, keys: ShardKeys, verb: Callable[..., Call[Outco
     shard.seed({"meta": meta()} | STATES["dead" if verb is by_id.requeue else "scheduled"])
     assert shard.run(verb(keys, EPOCH, "a", due, now_us=f"{T * 1000 + 1}"))
     assert shard.state()["due"]["a"] == instant
+
+
+def test_get_many(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta()} | STATES["dead"] | {"moved": {"c": "n1|2|…"}})
+    answers = shard.run(by_id.get_many(keys, EPOCH, ["b", "gone", "c", "a"], now_us=NOW))
+    assert [answer.reason if isinstance(answer, by_id.Found) else answer for answer in answers[:2]] == ["bang", None]
+    assert isinstance(answers[2], Moving)
+    assert isinstance(answers[3], by_id.Found)
+    assert answers[3].reason == "boom"
+
+
+def test_get_many_of_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"i{n}" for n in range(7)]
+    shard.seed({"meta": meta(), "task": dict.fromkeys(ids, record("x" * (400 << 10)))})
+    left, pages = ids, list[int]()
+    while left:
+        pages.append(len(shard.run(by_id.get_many(keys, EPOCH, left, now_us=NOW))))
+        left = left[pages[-1] :]
+    assert pages == [3, 3, 1]

@@ -15,6 +15,7 @@ from shardq.producer.pushing import push_unique
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import STAGES, Migration, Stage, moving_ids
 from tests.resharding.stepping import Stepped
+from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, put, state_of
 from tests.support.waiting import wait_until
 
@@ -88,7 +89,7 @@ def test_requeue(engine: Engine, migration: Migration, shards: int, id: str, sta
     changed(engine, shards)
     migration.bring(id, stage)
     if stage != "taken":  # listing the dead puts what it finds on its way where it goes
-        assert [task.reason for task in engine.dead()] == ["of no use"]
+        assert [task.reason for task in listed(engine, state="dead")] == ["of no use"]
     assert engine.requeue(id, at=LATER) is Outcome.REQUEUED
     settled(engine)
     task = engine.get(id)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any
 
 import pytest
 
 from shardq import Delivery, Engine, Outcome, Task
+from shardq.calls import by_id as calls
 from shardq.calls import consume
 from shardq.calls.answers import Stale
 from shardq.calls.consume import SettleAck
@@ -84,10 +86,11 @@ def test_requeue(engine: Engine, migration: Migration, id: str) -> None:
 
 def test_requeue_of_all(engine: Engine, migration: Migration, id: str) -> None:
     dead(engine, id)
-    requeue = Stepped("requeue all", by_id.requeue_all(migration.cache(), [id], LATER_MS))
+    makes = {id: partial(calls.requeue, id=id, due=LATER_MS)}
+    requeue = Stepped("requeue each", by_id.call_each(migration.cache(), makes))
     migration.lose(requeue, lambda: engine.expand(MORE))
     migration.step(requeue, 50)
-    assert requeue.result == 1
+    assert requeue.result == {id: Outcome.REQUEUED}
 
 
 def test_reschedule(engine: Engine, migration: Migration, id: str) -> None:

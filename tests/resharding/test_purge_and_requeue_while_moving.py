@@ -1,4 +1,4 @@
-"""purge, dead and requeue_all meet every task while tasks move, to more shards and to fewer."""
+"""purge, tasks and requeue_all meet every task while tasks move, to more shards and to fewer."""
 
 from __future__ import annotations
 
@@ -109,20 +109,24 @@ def test_a_purge_says_how_far_it_came(engine: Engine, migration: Migration, monk
 @pytest.mark.parametrize("read", [1, 5, 13, 24])
 def test_the_dead_are_listed_while_they_move(engine: Engine, shards: int, dead: list[str], read: int) -> None:
     changed(engine, shards)
-    tasks = engine.dead()
-    listed = [next(tasks).id for _ in range(read)]
+    page = engine.tasks(state="dead", limit=read)
+    listed = [task.id for task in page]
     settled(engine)
-    listed += [task.id for task in tasks]
+    while page.cursor is not None:
+        page = engine.tasks(state="dead", limit=read, cursor=page.cursor)
+        listed += [task.id for task in page]
     assert sorted(listed) == sorted(dead)
 
 
 @pytest.mark.parametrize("shards", [7, 2])
 def test_the_dead_are_listed_while_the_number_changes(engine: Engine, shards: int, dead: list[str]) -> None:
-    tasks = engine.dead()
-    listed = [next(tasks).id for _ in range(3)]
+    page = engine.tasks(state="dead", limit=3)
+    listed = [task.id for task in page]
     changed(engine, shards)
     settled(engine)
-    listed += [task.id for task in tasks]
+    while page.cursor is not None:
+        page = engine.tasks(state="dead", limit=3, cursor=page.cursor)
+        listed += [task.id for task in page]
     assert sorted(listed) == sorted(dead)
 
 
@@ -133,7 +137,7 @@ def test_all_are_requeued_that_are_on_their_way(
     changed(engine, shards)
     for id in dead[:MOVING]:
         migration.bring(id, "taken")
-    assert engine.requeue_all() == len(dead)
+    assert engine.requeue_all().done == len(dead)
     engine.start()
     assert sorted(delivery.id for delivery in claim(engine.consumer(), len(dead))) == sorted(dead)
 

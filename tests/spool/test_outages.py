@@ -26,6 +26,7 @@ from shardq import (
 from shardq.layout.keys import shard_keys
 from tests.spool.conftest import Make, direct, drained, seen
 from tests.support.engines import Engines
+from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
 
@@ -151,7 +152,7 @@ def test_a_delay_counts_from_the_push(make: Make, own_server: Server, path: Path
 
     def reasons() -> list[str]:
         assert consumer.claim(1) == []
-        return [task.reason for task in engine.dead()]
+        return [str(task.reason) for task in listed(engine, state="dead")]
 
     assert wait_until(reasons, "it is found expired") == ["expired"]
 

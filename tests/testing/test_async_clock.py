@@ -90,7 +90,7 @@ def test_timeouts_and_cancellations(url: str) -> None:
             clock.bind(worker)
             await engine.push("hangs")
             await clock.advance()
-            assert [dead.reason async for dead in engine.dead()] == ["timed out after 0.1 s"]
+            assert [dead.reason for dead in await engine.tasks(state="dead")] == ["timed out after 0.1 s"]
 
             await engine.push("a", topic="cancelled")
             advancing = asyncio.create_task(clock.advance())

@@ -13,6 +13,7 @@ import redis
 import shardq
 from shardq.layout.keys import shard_keys
 from shardq.testing import Clock
+from tests.support.listed import listed
 
 SHARDS = 4
 
@@ -112,9 +113,10 @@ def test_failures_come_back_after_their_backoff(clock: Clock, engine: shardq.Eng
     id = engine.push("mail", delay=10)
     clock.advance(days=1)
     assert seen.calls == [(10, "mail", 1), (130, "mail", 2), (370, "mail", 3), (850, "mail", 4)]
-    [dead] = engine.dead()
+    [dead] = listed(engine, state="dead")
     assert (dead.id, dead.failures) == (id, 4)
-    assert "no such address" in dead.reason
+    assert dead.died is not None
+    assert "no such address" in str(dead.reason)
     assert abs((dead.died - clock.now()).total_seconds() + 86_400 - 850) < 0.01
 
 
@@ -167,7 +169,7 @@ def test_coroutine_functions_run_to_their_end_or_their_timeout(clock: Clock, eng
     engine.push("quick", delay=2)
     clock.advance(seconds=5)
     assert seen.calls == [(1, "slow", 1), (2, "quick", 1)]
-    assert [dead.reason for dead in engine.dead()] == ["timed out after 0.1 s"]
+    assert [dead.reason for dead in listed(engine, state="dead")] == ["timed out after 0.1 s"]
 
 
 def test_named_tasks_are_handled(clock: Clock, engine: shardq.Engine) -> None:
@@ -210,7 +212,7 @@ def test_leases_run_out_among_due_tasks_one_by_one(clock: Clock, engine: shardq.
     engine.push_many([shardq.Task(n, delay=n) for n in range(1, 200)])
     begun = clock.now()
     clock.advance(days=1)
-    [dead] = engine.dead()
+    [dead] = listed(engine, state="dead")
     assert (dead.id, dead.died) == (delivery.id, begun + dt.timedelta(seconds=60))
     assert engine.stats().ready == 199
 
@@ -233,7 +235,7 @@ def test_tasks_expire(clock: Clock, engine: shardq.Engine) -> None:
     engine.push("in time", expires=clock.now() + dt.timedelta(days=2))
     clock.advance(seconds=90)
     assert sorted(delivery.payload for delivery in shardq.testing.drain(engine)) == ["by instant", "in time"]
-    assert [(task.payload, task.reason) for task in engine.dead()] == [("by length", "expired")]
+    assert [(task.payload, task.reason) for task in listed(engine, state="dead")] == [("by length", "expired")]
 
 
 def test_instants_are_those_of_the_clock(url: str) -> None:
@@ -284,9 +286,9 @@ def test_dead_tasks_are_removed_at_their_age(clock: Clock) -> None:
     consumer = engine.consumer()
     consumer.bury(consumer.claim(1), "no such address")
     clock.advance(hours=23)
-    assert len(list(engine.dead())) == 1
+    assert len(listed(engine, state="dead")) == 1
     clock.advance(hours=2)
-    assert list(engine.dead()) == []
+    assert listed(engine, state="dead") == []
 
 
 def test_due_tasks_are_there_for_whoever_claims(clock: Clock, engine: shardq.Engine) -> None:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from shardq import Engine, Task
+from tests.support.listed import listed
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, Start, ends, gone
@@ -153,7 +154,7 @@ def test_a_task_that_takes_its_worker_along_has_no_more_attempts_than_others(
         wait_until(lambda: len(noted("begun")) >= attempt or counted(running).dead, "it runs", timeout=SOON_S)  # noqa: B023  called at once
         worker.kill()
     wait_until(lambda: counted(running).dead == 1, "it is dead, by the worker's limit", timeout=SOON_S)
-    (task,) = running.dead()
+    (task,) = listed(running, state="dead")
     assert (task.id, task.reason, task.failures, task.lapses) == (id, "lost with its worker", 0, 2)
     assert sorted(note.attempt for note in noted("begun")) in ([1, 2], [1], [2])
 

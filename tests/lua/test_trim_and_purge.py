@@ -1,11 +1,11 @@
-"""dead, trim and purge: pages of dead tasks, and tasks removed in bulk."""
+"""trim and purge: tasks removed in bulk."""
 
 from __future__ import annotations
 
 import pytest
 
 from shardq.calls import clean
-from shardq.calls.clean import START, DeadRecord, Purged
+from shardq.calls.clean import START, Purged
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
@@ -21,49 +21,6 @@ def died(n: int, *, first: int = 0) -> State:
         "why": {id: f"why {id}" for id in ids},
         "lease": dict.fromkeys(ids, "2:1::"),
     }
-
-
-def pages(shard: Shard, keys: ShardKeys, count: int) -> list[list[DeadRecord]]:
-    found: list[list[DeadRecord]] = []
-    while not found or found[-1]:
-        after = found[-1][-1] if found else None
-        found.append(shard.run(clean.dead(keys, EPOCH, after=after, count=count, now_us=NOW)))
-    return found
-
-
-@pytest.mark.parametrize("count", [1, 4, 5, 6])
-def test_pages_of_the_dead(shard: Shard, keys: ShardKeys, count: int) -> None:
-    state = {"meta": meta()} | died(5)
-    shard.seed(state)
-    found = pages(shard, keys, count)
-    assert max(len(page) for page in found) == min(count, 5)
-    assert [dead_record for page in found for dead_record in page] == [
-        DeadRecord(f"d{i:02}", f"{T - 1000 + i}", f"why d{i:02}", 2, 1, A.encode()) for i in range(5)
-    ]
-    assert shard.state() == state
-
-
-def test_none_are_dead(shard: Shard, keys: ShardKeys) -> None:
-    assert shard.ask(clean.dead(keys, EPOCH, after=None, now_us=NOW)) == ["ok", []]
-
-
-def test_a_page_goes_on_where_the_last_one_of_it_was_requeued(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta()} | died(5))
-    page = shard.run(clean.dead(keys, EPOCH, after=None, count=2, now_us=NOW))
-    shard.do("ZREM", keys.dead, "d01")
-    after = shard.run(clean.dead(keys, EPOCH, after=page[-1], count=2, now_us=NOW))
-    assert [dead_record.id for dead_record in after] == ["d02", "d03"]
-
-
-def test_a_dead_one_with_nothing_else_known(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(), "dead": {"a": T}})
-    assert shard.ask(clean.dead(keys, EPOCH, after=None, now_us=NOW)) == ["ok", ["a", f"{T}", "", "", ""]]
-
-
-def test_a_page_of_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys) -> None:
-    large = {f"d{i:02}": record("x" * (600 << 10)) for i in range(5)}
-    shard.seed({"meta": meta()} | died(5) | {"task": large})
-    assert [len(page) for page in pages(shard, keys, 100)] == [2, 2, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""page, page_ready and forecast: pages of ids by state, and counts of what falls due. For ``listing``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardq.calls.answers import body
+from shardq.calls.request import Call
+from shardq.layout.keys import ShardKeys
+from shardq.scripts import script
+
+LOOK = 1000
+"""The most ids that one call looks at, in about half a millisecond of the server."""
+
+SortedState = Literal["scheduled", "leased", "dead"]
+"""A state whose tasks have an instant, by which they are in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of the order by instant and id."""
+
+    begin_ms: str = "-inf"
+    after: str = ""
+    """The id of ``begin_ms`` after which it begins; empty: it begins with the first one."""
+    end_ms: str = "+inf"
+    """It ends before this instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage:
+    """A part of the ids of one state in a shard."""
+
+    now_us: int
+    whole: bool
+    """True if nothing follows."""
+    looked_at: int
+    last: tuple[int, str]
+    """Instant in ms and id of the last one looked at."""
+    ids: list[tuple[int, str]]
+    """Instant in ms and id of those that match. Of leased tasks it is by the steady clock of the shard."""
+
+
+def page(
+    keys: ShardKeys,
+    epoch: int,
+    state: SortedState,
+    span: Span,
+    *,
+    topic: str | None = None,
+    holder: str | None = None,
+    count: int,
+    look: int = LOOK,
+    now_us: str = "",
+) -> Call[IdPage]:
+    return Call(
+        slot=keys.slot,
+        words=[
+            *(epoch, now_us, state, span.begin_ms, span.after, span.end_ms),
+            *("" if topic is None else f"={topic}", holder or "", count, look),
+        ],
+        decode=_id_page,
+        script=script("page"),
+        keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.lease),
+    )
+
+
+def _id_page(answer: list[Any]) -> IdPage:
+    now_us, whole, looked_at, last_ms, last, items = body(answer)
+    return IdPage(
+        now_us=int(now_us),
+        whole=bool(whole),
+        looked_at=looked_at,
+        last=(int(float(last_ms)) if last_ms else 0, last.decode()),
+        ids=[(int(float(at)), id.decode()) for id, at in zip(items[::2], items[1::2], strict=True)],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyPage:
+    """A part of a ready list."""
+
+    whole: bool
+    """True if nothing follows."""
+    looked_at: int
+    last: int | None
+    """The place of the last one looked at; None: there was none."""
+    ids: list[tuple[int, str]]
+    """Place and id of those that are ready."""
+
+
+def page_ready(
+    keys: ShardKeys, epoch: int, topic: str, after: int | None, *, count: int, now_us: str = ""
+) -> Call[ReadyPage]:
+    """Reads what follows the place ``after``; None: from the beginning."""
+
+    def decode(answer: list[Any]) -> ReadyPage:
+        whole, looked_at, last, items = body(answer)
+        ids = [(int(place), id.decode()) for place, id in zip(items[::2], items[1::2], strict=True)]
+        return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids)
+
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, topic, "" if after is None else after, count],
+        decode=decode,
+        script=script("page_ready"),
+        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.dead, keys.topics, keys.ready(topic)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DueCounts:
+    """What is scheduled in one shard."""
+
+    now_us: int
+    begin_ms: int
+    """The instant at which the first step begins."""
+    overdue: int
+    later: int
+    steps: Sequence[int]
+
+
+def forecast(
+    keys: ShardKeys, epoch: int, *, begin_ms: int | None = None, step_ms: int, steps: int, now_us: str = ""
+) -> Call[DueCounts]:
+    """Counts from ``begin_ms``; None: from the last multiple of a step that has begun."""
+
+    def decode(answer: list[Any]) -> DueCounts:
+        now, begin, overdue, later, counts = body(answer)
+        return DueCounts(int(now), int(begin), overdue, later, counts)
+
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, "" if begin_ms is None else begin_ms, step_ms, steps],
+        decode=decode,
+        script=script("forecast"),
+        keys=(keys.meta, keys.due),
+    )

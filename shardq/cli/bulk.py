@@ -1,0 +1,157 @@
+"""cancel, requeue and reschedule on all tasks that match: the count and the question first, then page by page.
+
+Called by these commands in ``by_id`` when they are given options in place of ids.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+from shardq.cli.filters import Filter
+from shardq.cli.live import live
+from shardq.cli.options import Given, joined
+from shardq.cli.output import complain, say, tell
+from shardq.cli.session import opened
+from shardq.cli.signals import Ending
+from shardq.engine import Engine
+from shardq.errors import ShardqError
+from shardq.listing.bulk import DONE, BulkResult, Verb
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENDED = """\b
+with --topic, --state, --due or --all (not with ids):
+  0         all that matched were dealt with
+  1         some were not, as workers had them by then, or nothing was done
+  130, 143  ended by Ctrl-C or SIGTERM, after the page under way: what was
+            done stays so; repeat the command for the rest"""
+
+
+def bulk_options(command: F) -> F:
+    """Adds --all, --dry-run and --yes."""
+    return joined(
+        click.option("--all", "everything", is_flag=True, help="All tasks, of all topics."),
+        click.option("--dry-run", is_flag=True, help="Only count those that match."),
+        click.option("--yes", is_flag=True, help="Do not count first, and do not ask."),
+    )(command)
+
+
+class _Ended(Exception):
+    """A signal came between two pages."""
+
+
+@dataclass
+class BulkCommand:
+    """One command on many tasks, as the user gave it."""
+
+    given: Given
+    verb: Verb
+    filter: Filter
+    everything: bool
+    dry_run: bool
+    yes: bool
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the engine's command takes besides."""
+    _so_far: BulkResult = field(default_factory=lambda: BulkResult(matched=0, done=0), init=False)
+
+    def check(self, ids: tuple[str, ...]) -> bool:
+        """Returns True if it is about many tasks, and False if it is about ids. Raises UsageError."""
+        many = bool(self.filter) or self.everything
+        if many == bool(ids):
+            raise click.UsageError(
+                f"give the ids of tasks, or say by --topic and the like which are to be {DONE[self.verb]}, or --all"
+            )
+        if not many:
+            if self.dry_run:
+                raise click.UsageError("--dry-run goes with --topic and the like, or --all: it counts")
+            return False
+        if self.filter and self.everything:
+            raise click.UsageError("--all is for all tasks: leave it out, or --topic and the like")
+        if not (self.yes or self.dry_run or (sys.stdin and sys.stdin.isatty())):
+            raise click.UsageError("there is no terminal to ask for confirmation on: add --yes, or --dry-run to count")
+        return True
+
+    def run(self) -> int:
+        if self.dry_run or self.yes:
+            with Ending() as ending, opened(self.given) as engine:
+                return self._walk(engine, ending, dry=self.dry_run)
+        with opened(self.given) as engine:
+            with Ending() as ending:
+                code = self._walk(engine, ending, dry=True, first=True)
+            if ending.asked or not self._so_far.matched:
+                return code
+            if not click.confirm(self._question(engine), err=True):
+                say(f"nothing {DONE[self.verb]}")
+                return 1
+            with Ending() as ending:
+                return self._walk(engine, ending, dry=False)
+
+    def _arguments(self, engine: Engine) -> dict[str, Any]:
+        if self.verb == "requeue":
+            return {"topic": self.filter.topic}
+        return {**self.filter.arguments(engine), "everything": self.everything, **self.options}
+
+    def _walk(self, engine: Engine, ending: Ending, *, dry: bool, first: bool = False) -> int:
+        """Goes through all pages and tells the outcome. Returns the exit code. ``first``: it only counts, for the
+        question, so that nothing is told if there is something to ask.
+        """
+        of = f" of {self._so_far.matched:,}" if self._so_far.matched else ""
+        what = "match" if dry else f"{DONE[self.verb]}"
+        self._so_far = BulkResult(matched=0, done=0)
+        command: Callable[..., BulkResult] = getattr(engine, f"{self.verb}_all")
+
+        with live("looking") as show:
+
+            def note(so_far: BulkResult) -> None:
+                self._so_far = so_far
+                show(f"{so_far.matched if dry else so_far.done:,}{of} {what}")
+                if ending.asked:
+                    raise _Ended
+
+            try:
+                self._so_far = command(**self._arguments(engine), dry_run=dry, progress=note)
+                whole = True
+            except (_Ended, KeyboardInterrupt):  # the second signal does not wait for the page under way
+                whole = False
+            except ShardqError:
+                if self._so_far.done:
+                    complain(f"{self._line()} before the error; repeat it for the rest")
+                raise
+            finally:
+                ending.finish()
+        if whole:
+            return 0 if first and self._so_far.matched else self._told(whole=True)
+        name = signal.Signals(ending.signal or signal.SIGINT).name
+        if dry:
+            complain(f"ended by {name} while it counted: nothing was {DONE[self.verb]}")
+        else:
+            self._told(whole=False)
+            complain(f"ended by {name}; repeat it for the rest")
+        return ending.code
+
+    def _question(self, engine: Engine) -> str:
+        what = "dead tasks" if self.verb == "requeue" else "tasks"
+        count = f"{self._so_far.matched:,} {self.filter.of(what)}"
+        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {engine.options.safe_url}?"
+
+    def _told(self, *, whole: bool) -> int:
+        result = self._so_far
+        others = {str(outcome): count for outcome, count in sorted(result.others.items())}
+        if self.given.json:
+            fields = {"matched": result.matched, DONE[self.verb]: result.done, "others": others, "whole": whole}
+            tell(fields | ({"dry_run": True} if self.dry_run else {}))
+        elif self.dry_run:
+            say(f"{result.matched:,} would be {DONE[self.verb]}")
+        else:
+            say(self._line())
+        return 0 if result or self.dry_run else 1
+
+    def _line(self) -> str:
+        others = "".join(f", {count:,} {outcome}" for outcome, count in sorted(self._so_far.others.items()))
+        return f"{self._so_far.done:,} {DONE[self.verb]}{others}"

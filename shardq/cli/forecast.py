@@ -1,0 +1,136 @@
+"""forecast: the command that draws how many tasks fall due, and when that is more than the fleet can handle."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shutil
+import sys
+
+import click
+
+from shardq.cli.durations import read_by
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.output import say, tell
+from shardq.cli.session import opened
+from shardq.listing import Forecast
+from shardq.listing.forecast import STEPS, Horizon
+
+WIDTH = 80
+"""Columns where there is no terminal."""
+
+LEAST_BAR = 8
+"""Columns of the longest bar; where there is less room, none are drawn."""
+
+_LABELS: dict[Horizon, str] = {"hour": "%H:%M", "day": "%m-%d %H:%M", "month": "%Y-%m-%d"}
+_NAMES: dict[Horizon, str] = {"hour": "minute", "day": "hour", "month": "day"}
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(?:/\s*([smh]))?", re.ASCII)
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def rate(text: str) -> float:
+    """Reads tasks a second. Raises ValueError.
+
+    >>> rate("500"), rate("500/s"), rate("90/m")
+    (500.0, 500.0, 1.5)
+    """
+    found = _RATE.fullmatch(text.strip())
+    if not found or float(found[1]) <= 0:
+        raise ValueError(f"{text!r:.80} is not a rate above 0; write tasks a second, or a minute: 500/s, 500, 30000/m")
+    return float(found[1]) / _UNITS[found[2] or "s"]
+
+
+@click.command(
+    short_help="Draw how many tasks fall due, minute by minute.",
+    epilog="""\b
+example:
+  shardq forecast                          (the next hour, by the minute)
+  shardq forecast day --capacity 500/s     (what your workers can handle)
+  shardq forecast month --json | jq .buckets""",
+)
+@click.argument("horizon", metavar="[hour|day|month]", type=click.Choice([*STEPS]), default="hour")
+@click.option(
+    "--capacity",
+    metavar="RATE/s",
+    callback=read_by(rate),
+    help="Tasks a second that your workers can handle: it is drawn as a line, and told where more fall due.",
+)
+@shared
+@pass_given
+def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
+    """Draw how many scheduled tasks fall due in each minute of the next hour, each hour of the next day or each day of
+    the next month (30 days). Times are in UTC, by the servers' clock. It takes the same few ms of each shard however
+    many tasks there are.
+    """
+    with opened(given) as engine:
+        found = engine.forecast(horizon)
+    over = None if capacity is None else exceeded(found, capacity)
+    if given.json:
+        tell(
+            {
+                "now": found.now,
+                "step_s": found.step.total_seconds(),
+                "overdue": found.overdue,
+                "buckets": [{"start": start, "count": count} for start, count in found.buckets],
+                "later": found.later,
+                "total": found.total,
+                "capacity": capacity,
+                "exceeded": over and over[0],
+            }
+        )
+        return
+    within = found.total - found.overdue - found.later
+    say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within a {horizon}, {found.later:,} later")
+    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    for line in drawn(found, _LABELS[horizon], width=width, capacity=capacity, block=_block()):
+        say(line)
+    say(f"(UTC; it is {found.now:%Y-%m-%d %H:%M:%S})")
+    if capacity is not None:
+        say(_judged(found, horizon, capacity, over))
+
+
+def exceeded(found: Forecast, capacity: float) -> tuple[dt.datetime, int] | None:
+    """The first bucket in which more falls due than the fleet can handle in its time."""
+    most = capacity * found.step.total_seconds()
+    return next((bucket for bucket in found.buckets if bucket[1] > most), None)
+
+
+def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = None, block: str = "#") -> list[str]:
+    """One line for each bucket, within that width."""
+    most = max(count for _, count in found.buckets)
+    digits = len(f"{most:,}")
+    heads = [f"{start.strftime(label)}  {count:>{digits},}" for start, count in found.buckets]
+    room = width - len(heads[0]) - 3
+    if room < LEAST_BAR or not most:
+        return heads
+    line = None if capacity is None else int(capacity * found.step.total_seconds() * room / most)
+    lines = []
+    for head, (_, count) in zip(heads, found.buckets, strict=True):
+        # a task that is there is seen
+        bar = block * max(count * room // most, 1 if count else 0)
+        if line is not None and line < room:
+            bar = f"{bar:<{line + 1}}"
+            bar = f"{bar[:line]}|{bar[line + 1 :]}"
+        lines.append(f"{head}  {bar}".rstrip())
+    return lines
+
+
+def _judged(found: Forecast, horizon: Horizon, capacity: float, over: tuple[dt.datetime, int] | None) -> str:
+    step_s, name = found.step.total_seconds(), _NAMES[horizon]
+    handled = f"{capacity:,g} tasks a second are {capacity * step_s:,.0f} in {'an' if name == 'hour' else 'a'} {name}"
+    if over is None:
+        return f"{handled}: no {name} has more"
+    start, count = over
+    return (
+        f"{handled}: the first {name} with more is {start.strftime(_LABELS[horizon])}, when {count:,} fall due, "
+        f"{count / step_s:,.1f} a second"
+    )
+
+
+def _block() -> str:
+    """What bars are made of."""
+    try:
+        "\N{FULL BLOCK}".encode(sys.stdout.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "#"
+    return "\N{FULL BLOCK}"

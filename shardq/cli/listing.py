@@ -1,0 +1,213 @@
+"""list and peek: the commands that show many tasks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+import msgspec
+
+from shardq.cli.filters import Filter, Range, filter_options, topic_option
+from shardq.cli.numbers import Whole
+from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.output import complain, payload_shown, say, tell
+from shardq.cli.session import opened
+from shardq.cli.table import Column, Table
+from shardq.engine import Engine
+from shardq.listing.query import MAX_LIMIT, STATES
+from shardq.model.task import TaskInfo
+
+TABLE = 100
+"""Tasks shown without --limit and --all."""
+
+PEEKED = 10
+
+REASON = 120
+"""Characters of a reason that are shown: it is a program's message, of any length."""
+
+PAYLOAD = 60
+"""Characters of a payload that are shown."""
+
+_WHEN = {"scheduled": "due (UTC)", "leased": "lease ends (UTC)", "dead": "died (UTC)"}
+_WHY = {"leased": "held by", "dead": "reason"}
+
+
+@click.command(
+    "list",
+    short_help="List tasks by topic, state and due time.",
+    epilog="""\b
+example:
+  shardq list --topic mail
+  shardq list --state dead --limit 20
+  shardq list --state scheduled --due ..0          (due already, and waiting)
+  shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
+  shardq list --holder shop-worker                 (what it has leased)
+  shardq list --state dead --all --json | jq -r .reason | sort | uniq -c""",
+)
+@filter_options(STATES)
+@click.option("--holder", metavar="NAME", help="Only leased by the consumer or worker of this name.")
+@click.option("--limit", type=Whole(1), metavar="N", help=f"At most so many. Default: {TABLE}.")
+@click.option("--all", "every", is_flag=True, help="All that match, however many.")
+@shared
+@pass_given
+def list_tasks(
+    given: Given,
+    topic: str | None,
+    state: str | None,
+    due: Range | None,
+    holder: str | None,
+    limit: int | None,
+    every: bool,
+) -> None:
+    """List the tasks that match: scheduled ones by due time, leased ones by the end of their lease, dead ones by the
+    time of their death, the earliest first over all shards; ready ones as they stand in their lists. Without --state
+    these come in turn: scheduled, ready, leased, dead.
+
+    It reads page by page, and no call looks at more than 1,000 tasks of a shard: also with millions of tasks it
+    disturbs nobody. Tasks of a rare topic among many may take it a while; Ctrl-C ends it.
+    """
+    if every and limit is not None:
+        raise click.UsageError("give --limit N, or --all for all that match")
+    if holder is not None and (state not in (None, "leased") or due is not None):
+        raise click.UsageError("--holder goes with --state leased, or none: other tasks are held by nobody")
+    most, asked = None if every else limit or TABLE, Filter(topic, state, due)
+    with opened(given) as engine:
+        query = asked.arguments(engine) | {"holder": holder}
+        tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
+        if given.json:
+            for task in islice(tasks, most):
+                tell(_fields(task))
+            more = False
+        else:
+            more = _print(tasks, most, state or ("leased" if holder else "scheduled" if due else ""))
+    if more:
+        sys.stdout.flush()
+        complain(f"there are more than these {most:,}: --limit N shows more, --all all of them")
+
+
+def _print(tasks: Iterator[TaskInfo], most: int | None, state: str) -> bool:
+    """Prints tables, each as soon as it is full. Returns True if there are more tasks than ``most``."""
+    columns = [Column[TaskInfo]("id", lambda task: printable(task.id), text=True)]
+    if not state:
+        columns.append(Column("state", lambda task: task.state, text=True))
+    if state != "ready":
+        columns.append(Column(_WHEN.get(state, "when (UTC)"), _when, rank=1, text=True))
+    columns.append(Column("attempts", lambda task: str(task.failures + task.lapses), rank=2))
+    if state in ("", "leased", "dead"):
+        columns.append(Column(_WHY.get(state, "reason, or held by"), _why, text=True))
+    table, left, none = Table(*columns), most, True
+    while rows := list(islice(tasks, MAX_LIMIT if left is None else min(left, MAX_LIMIT))):
+        table.print(rows)
+        none = False
+        if left is not None:
+            left -= len(rows)
+            if not left:
+                return next(tasks, None) is not None
+    if none:
+        say("none")
+    return False
+
+
+def _when(task: TaskInfo) -> str:
+    at = task.due or task.deadline or task.died
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _why(task: TaskInfo) -> str:
+    if task.holder is not None:
+        return task.holder
+    # the last line of a traceback is the error
+    return printable((task.reason or "").strip().rpartition("\n")[2][:REASON])
+
+
+@click.command(
+    short_help="Show the tasks that are due next.",
+    epilog="""\b
+example:
+  shardq peek
+  shardq peek 50 --topic mail --no-payload""",
+)
+@click.argument("number", metavar="[N]", type=Whole(1), default=PEEKED)
+@topic_option
+@click.option("--no-payload", is_flag=True, help="Leave the payloads out: they may be private.")
+@shared
+@pass_given
+def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None:
+    """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their payloads.
+    `shardq forecast` counts what falls due later.
+    """
+    with opened(given) as engine:
+        now = engine.forecast("hour").now
+        query = {"topic": topic, "state": "scheduled"}
+        tasks = list(islice(_walk(engine, query, min(number, MAX_LIMIT)), number))
+    if given.json:
+        for task in tasks:
+            fields = _fields(task)
+            tell({key: value for key, value in fields.items() if not (no_payload and key.startswith("payload"))})
+        return
+    if not tasks:
+        say("none")
+        return
+    columns = [
+        Column[TaskInfo]("due (UTC)", _when, rank=1, text=True),
+        Column("in", lambda task: _until(task.due, now)),
+        Column("id", lambda task: printable(task.id), text=True),
+    ]
+    if not no_payload:
+        columns.append(Column("payload", _payload, rank=2, text=True))
+    Table(*columns).print(tasks)
+
+
+def _walk(engine: Engine, query: dict[str, Any], limit: int) -> Iterator[TaskInfo]:
+    """All tasks that match, page by page."""
+    page = engine.tasks(**query, limit=limit)
+    yield from page
+    while page.cursor is not None:
+        page = engine.tasks(**query, limit=limit, cursor=page.cursor)
+        yield from page
+
+
+def _fields(task: TaskInfo) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(task, payload=None))
+    del fields["payload"]
+    return fields | payload_shown(task.payload)
+
+
+def _until(due: dt.datetime | None, now: dt.datetime) -> str:
+    """The time until a task is due, by its two largest units.
+
+    >>> now = dt.datetime(2030, 1, 1)
+    >>> [_until(now + dt.timedelta(seconds=s), now) for s in (-5, 0.5, 61, 3600, 90_000, 1e8)]
+    ['overdue', '0s', '1m 1s', '1h', '1d 1h', '1157d 9h']
+    """
+    if due is None or due <= now:
+        return "overdue"
+    left = int((due - now).total_seconds())
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def _payload(task: TaskInfo) -> str:
+    """The beginning of a payload on one line."""
+    [(field, value)] = payload_shown(task.payload).items()
+    if not isinstance(value, str):
+        value = msgspec.json.encode(value, enc_hook=str).decode()
+    text = printable(f"base64 {value}" if field == "payload_base64" else value[: PAYLOAD + 1])
+    return text if len(text) <= PAYLOAD else f"{text[: PAYLOAD - 3]}..."
+
+
+def printable(text: str) -> str:
+    r"""The text with escapes for what steers a terminal, or is not to be seen.
+
+    >>> print(printable("a\x1b[31m\nb\u202e"))
+    a\x1b[31m\nb\u202e
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,142 @@
+# For asyncio. `make fmt` generates listing_commands_sync.py from it.
+"""The commands that look at many tasks, or act on all that match. ``AsyncEngine`` inherits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from shardq.engine.arguments import moved_due
+from shardq.engine.base import EngineBase
+from shardq.listing import forecast, reading
+from shardq.listing.bulk import Bulk, BulkResult, bulk_query
+from shardq.listing.forecast import Forecast, Horizon, check_horizon
+from shardq.listing.query import Due, Query, TaskPage, check_limit
+from shardq.model.task import State
+from shardq.operation import arun
+
+if TYPE_CHECKING:
+    from shardq.drivers.aio import AsyncDriver
+
+Progress = Callable[[BulkResult], object]
+
+
+class AsyncListingCommands(EngineBase, ABC):
+    """The commands of ``AsyncEngine`` on many tasks."""
+
+    @abstractmethod
+    async def _open_driver(self) -> AsyncDriver: ...
+
+    async def tasks(
+        self,
+        *,
+        topic: str | None = None,
+        state: State | None = None,
+        due: Due | None = None,
+        holder: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """Returns a page of the tasks that match: a list, whose ``cursor`` is to be given with the next call, and is
+        None at the end.
+
+        Scheduled tasks are listed by due time, leased ones by the end of their lease and dead ones by the time of their
+        death, the earliest first, across all shards; ready ones shard by shard and topic by topic, as they stand in
+        their lists. Without ``state`` it is all scheduled ones, then ready, leased and dead. ``due``: scheduled tasks
+        that are due from an instant on and before another, each an aware datetime or epoch seconds, or None for an open
+        end. ``holder``: tasks leased by the consumer or worker of that name.
+
+        The work of a call is bounded, however many tasks there are: it looks at 1,000 tasks of a shard at most, and
+        returns what it has found. So a page may be shorter than ``limit``, even empty, and only the cursor tells the
+        end. A task that stays as it is is listed once by a walk through the pages, also while shards are added or
+        removed; one that changes meanwhile may be listed twice, or not at all.
+
+        >>> page = await engine.tasks(topic="mail", state="dead")
+        >>> for task in page:
+        ...     print(task.id, task.died, task.reason)
+        >>> while page.cursor is not None:
+        ...     page = await engine.tasks(topic="mail", state="dead", cursor=page.cursor)
+        """
+        query = Query.checked(topic=topic, state=state, due=due, holder=holder)
+        check_limit(limit)
+        query.place(self.name, cursor)
+        driver = await self._open_driver()
+        return await arun(driver, reading.task_page(self._map(), query, cursor, limit, self.options.codec))
+
+    async def forecast(self, horizon: Horizon = "hour") -> Forecast:
+        """Counts the tasks that fall due in each minute of the next "hour", each hour of the next "day", or each day of
+        the next "month" (30 days), by the servers' clock. Its time does not depend on the number of tasks.
+
+        >>> forecast = await engine.forecast("hour")
+        >>> print(forecast.overdue, max(count for start, count in forecast.buckets), forecast.later)
+        """
+        check_horizon(horizon)
+        driver = await self._open_driver()
+        return await arun(driver, forecast.forecast(self._map(), horizon))
+
+    async def cancel_all(
+        self,
+        *,
+        topic: str | None = None,
+        state: State | None = None,
+        due: Due | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> BulkResult:
+        """Cancels the tasks that match: scheduled, ready and dead ones, or those of one ``state``. See ``tasks``.
+
+        Tasks are cancelled page by page, each by its id, and ``progress`` is called after each page with how far it
+        came; what it raises ends the command there. ``dry_run`` only counts. A task that goes on between the look and
+        the command is cancelled in its new state, unless it is leased by then. All tasks of a topic are removed faster
+        by ``purge``.
+
+        >>> result = await engine.cancel_all(topic="mail", due=(None, dt.datetime.now(dt.UTC)))
+        >>> print(result.done, "of", result.matched)
+        """
+        query = bulk_query("cancel", topic=topic, state=state, due=due, everything=everything)
+        await self._open_driver()
+        return await self._all(Bulk(self._map(), "cancel", query, count_only=dry_run), progress)
+
+    async def requeue_all(
+        self, topic: str | None = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> BulkResult:
+        """Schedules the dead tasks of a topic, or all, again: now, with all their attempts. Those that die anew
+        meanwhile stay dead. ``dry_run`` and ``progress``: as in ``cancel_all``.
+
+        >>> print((await engine.requeue_all("mail")).done, "tasks run again")
+        """
+        query = bulk_query("requeue", topic=topic, state="dead")
+        await self._open_driver()
+        return await self._all(Bulk(self._map(), "requeue", query, count_only=dry_run), progress)
+
+    async def reschedule_all(
+        self,
+        *,
+        topic: str | None = None,
+        state: State | None = None,
+        due: Due | None = None,
+        everything: bool = False,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> BulkResult:
+        """Gives the scheduled and ready tasks that match another due time, one for all: ``delay`` seconds after the
+        beginning of the command, or ``at`` an instant. See ``tasks``, and ``cancel_all`` for the rest.
+
+        >>> result = await engine.reschedule_all(topic="mail", delay=3600)
+        """
+        query = bulk_query("reschedule", topic=topic, state=state, due=due, everything=everything)
+        word = moved_due(delay, at)
+        await self._open_driver()
+        return await self._all(Bulk(self._map(), "reschedule", query, due=word, count_only=dry_run), progress)
+
+    async def _all(self, bulk: Bulk, progress: Progress | None) -> BulkResult:
+        driver = await self._open_driver()
+        while await arun(driver, bulk.following()):
+            if progress is not None:
+                progress(bulk.so_far)
+        return bulk.so_far

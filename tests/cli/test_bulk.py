@@ -1,0 +1,102 @@
+"""cancel, requeue and reschedule of all that match: counted and asked first, page by page, ended between two pages."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, Task
+from tests.cli.shell import LONGEST_S, Shell
+from tests.support.listed import listed
+from tests.support.states import FAR_S, claim, put, state_of
+from tests.support.waiting import wait_until
+
+COUNT = 6000
+"""Some pages."""
+
+
+@pytest.fixture
+def running(engine: Engine) -> Engine:
+    engine.start()
+    return engine
+
+
+def test_cancel(shardq: Shell, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=60 if n % 2 else FAR_S, topic=("mail", "sms")[n % 3 == 0]) for n in range(30)])
+    done = shardq.run("cancel", "--topic", "mail", "--due", "0..10m", "--dry-run")
+    assert (done.code, done.out) == (0, "10 would be cancelled\n")
+    assert engine.stats().scheduled == 30
+    done = shardq.run("cancel", "--topic", "mail", "--due", "0..10m", "--yes")
+    assert (done.code, done.out, done.own_err) == (0, "10 cancelled\n", "")
+    done = shardq.run("cancel", "--state", "scheduled", "--yes", "--json")
+    assert done.object == {"matched": 20, "cancelled": 20, "others": {}, "whole": True}
+    assert engine.stats().scheduled == 0
+    assert shardq.run("cancel", "--all", "--yes").out == "0 cancelled\n"
+
+
+def test_requeue(shardq: Shell, running: Engine) -> None:
+    mail = [put(running, "dead", topic="mail") for _ in range(3)]
+    other = put(running, "dead")
+    scheduled = put(running, "scheduled", topic="mail")
+    assert shardq.run("requeue", "--topic", "mail", "--dry-run", "--json").object == {
+        "matched": 3,
+        "requeued": 0,
+        "others": {},
+        "whole": True,
+        "dry_run": True,
+    }
+    assert shardq.run("requeue", "--topic", "mail", "--yes").out == "3 requeued\n"
+    assert state_of(running, other) == "dead"
+    assert {delivery.id for delivery in claim(running.consumer("mail"), 3)} == set(mail)
+    assert shardq.run("requeue", "--all", "--yes", "--json").object["requeued"] == 1
+    assert running.stats().dead == 0
+    assert state_of(running, scheduled) == "scheduled"
+
+
+def test_reschedule(shardq: Shell, running: Engine) -> None:
+    ready, leased = put(running, "ready", topic="a"), put(running, "leased", topic="b")
+    far = [*running.push_many([Task(n, delay=FAR_S + n, topic="a") for n in range(5)])]
+    assert shardq.run("reschedule", "--topic", "a", "--at", "2040-01-01T00:00:00Z", "--yes").out == "6 rescheduled\n"
+    assert {str(task.due) for task in listed(running, state="scheduled")} == {"2040-01-01 00:00:00+00:00"}
+    assert shardq.run("reschedule", "--all", "--delay", "0", "--yes").out == "6 rescheduled\n"
+    assert {delivery.id for delivery in claim(running.consumer("a"), 6)} == {ready, *far}
+    assert state_of(running, leased) == "leased"
+
+
+def test_it_asks(shardq: Shell, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=60, topic="mail") for n in range(7)])
+    for answer, left in (("n", 7), ("y", 0)):
+        done = shardq.on_terminal(*("cancel", "--topic", "mail", "--due", "..1h"), columns=200, rows=30, answer=answer)
+        question = f"Cancel 7 scheduled tasks of the topic 'mail', due ..3600s, of '{engine.name}' at redis"
+        assert question in done.out, done.out
+        assert "? [y/N]: " in done.out
+        assert ("nothing cancelled" if left else "7 cancelled") in done.out
+        assert done.code == (1 if left else 0)
+        assert engine.stats().scheduled == left
+    done = shardq.on_terminal("cancel", "--topic", "mail", columns=200, rows=30)
+    assert "[y/N]" not in done.out
+    assert "0 cancelled" in done.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(shardq: Shell, own_server: Server, name: str, number: signal.Signals) -> None:
+    """The page under way is waited for. What it says was cancelled is gone, all else is there."""
+    words = ("cancel", "--topic", "mail", "--yes", "--url", own_server.url, "--name", name)
+    with Engine(own_server.url, name=name, shards=4) as engine:
+        engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(COUNT)])
+        own_server.ask("CLIENT", "PAUSE", 90_000, "WRITE")
+        process = shardq.start(*words)
+        wait_until(lambda: own_server.ask("INFO", "clients")["blocked_clients"], "it waits for the server", timeout=60)
+        process.send_signal(number)
+        own_server.ask("CLIENT", "UNPAUSE")
+        out, err = process.communicate(timeout=LONGEST_S)
+        assert process.returncode == 128 + number, (out, err)
+        assert f"ended by {number.name}; repeat it for the rest" in err
+        cancelled = int(re.findall(r"^([\d,]+) cancelled", out)[0].replace(",", ""))
+        assert 0 < cancelled < COUNT
+        assert engine.stats().scheduled == COUNT - cancelled
+        assert shardq.run(*words).lines == [f"{COUNT - cancelled:,} cancelled"]
+        assert engine.stats().scheduled == 0

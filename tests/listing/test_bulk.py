@@ -1,0 +1,152 @@
+"""cancel_all, requeue_all and reschedule_all: what they change, that they end, and that nothing is missed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import pytest
+
+from shardq import BulkResult, Engine, Outcome, ShardqError, Task
+from shardq.calls.request import Call, Command
+from shardq.drivers.sync import Driver
+from shardq.engine.connections import connected
+from shardq.listing.bulk import Bulk, bulk_query
+from shardq.model.task import State
+from shardq.operation import Histories, run
+from shardq.topology_cache import TopologyCache
+from tests.support.listed import listed
+from tests.support.states import FAR_S, claim, counted, put, state_of
+from tests.support.waiting import wait_until
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+AT = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
+
+ORDER: tuple[State, ...] = ("scheduled", "leased", "dead", "ready")
+"""A ready task comes last: the next of its topic would be claimed with it."""
+
+
+def test_cancelling_what_matches(running: Engine) -> None:
+    ids = {(state, topic): put(running, state, topic=topic) for topic in ("mail", "sms") for state in ORDER}
+    assert running.cancel_all(topic="mail", state="dead") == BulkResult(matched=1, done=1)
+    assert running.cancel_all(topic="mail", dry_run=True) == BulkResult(matched=2, done=0)
+    assert running.cancel_all(topic="mail") == BulkResult(matched=2, done=2)
+    assert running.cancel_all(due=(None, 1.0)) == BulkResult(matched=0, done=0)
+    assert {key: state_of(running, id) for key, id in ids.items()} == {
+        (state, topic): state if topic == "sms" or state == "leased" else "gone" for state, topic in ids
+    }
+    assert running.cancel_all(everything=True).done == 3
+
+
+def test_all_are_cancelled_while_they_move(engine: Engine) -> None:
+    ids = engine.push_many([Task(n, delay=FAR_S, topic=("mail", "sms")[n % 2]) for n in range(8000)])
+    engine.start()
+    engine.expand(8)
+    result = engine.cancel_all(topic="mail")
+    assert (result.done, bool(result)) == (len(ids) // 2, True)
+    left = {task.id for task in listed(engine, limit=1000)}
+    assert left == set(ids[1::2])
+
+
+def test_how_far_it_came_and_an_end_in_between(engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S) for n in range(3000)])
+    seen: list[BulkResult] = []
+
+    class Enough(Exception):
+        pass
+
+    def note(so_far: BulkResult) -> None:
+        seen.append(so_far)
+        if so_far.done >= 1000:
+            raise Enough
+
+    with pytest.raises(Enough):
+        engine.cancel_all(everything=True, progress=note)
+    assert 1000 <= seen[-1].done == 3000 - counted(engine).scheduled < 3000
+    assert engine.cancel_all(everything=True).done == 3000 - seen[-1].done
+    assert counted(engine).scheduled == 0
+
+
+class Between:
+    """Carries requests; ``act`` happens before the first command of a page is sent."""
+
+    def __init__(self, driver: Driver, act: Callable[[], object]) -> None:
+        self._driver = driver
+        self._act = act
+
+    def call(self, call: Command[T], timeout: float | None = None) -> T:
+        if isinstance(call, Call) and call.script.name == "cancel":
+            self._act()
+        return self._driver.call(call, timeout)
+
+    def call_all(
+        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+    ) -> Iterator[tuple[K, T | ShardqError]]:
+        calls = list(calls)
+        if any(isinstance(call, Call) and call.script.name == "cancel" for _, call in calls):
+            self._act()
+        return self._driver.call_all(calls, timeout=timeout)
+
+    def confirm(self, seals: Sequence[Call[None]]) -> Histories:
+        return self._driver.confirm(seals)
+
+
+def test_a_task_that_is_leased_meanwhile_is_left_alone(running: Engine) -> None:
+    ids = [put(running, "ready", topic="mail") for _ in range(3)]
+    consumer, leased = running.consumer("mail"), list[str]()
+
+    def lease_one() -> None:
+        if not leased:
+            leased.extend(delivery.id for delivery in claim(consumer, 1))
+
+    bulk = Bulk(TopologyCache(running.name, running.topology), "cancel", bulk_query("cancel", topic="mail"))
+    with connected(running.options) as driver:
+        while run(Between(driver, lease_one), bulk.following()):
+            pass
+    assert bulk.so_far == BulkResult(matched=3, done=2, others={Outcome.RUNNING: 1})
+    assert not bulk.so_far
+    assert [state_of(running, id) for id in ids if id not in leased] == ["gone", "gone"]
+    assert state_of(running, leased[0]) == "leased"
+
+
+def test_rescheduling(running: Engine) -> None:
+    ready = put(running, "ready", topic="mail")
+    far = running.push_many([Task(n, delay=FAR_S + n, topic="mail") for n in range(1500)])
+    other = running.push("x", delay=FAR_S)
+    assert running.reschedule_all(topic="mail", at=AT) == BulkResult(matched=1501, done=1501)
+    tasks = listed(running, state="scheduled", topic="mail", limit=1000)
+    assert {task.due for task in tasks} == {AT}
+    assert {task.id for task in tasks} == {ready, *far}
+    task = running.get(other)
+    assert task is not None
+    assert task.due != AT
+    # those that are due then already need nothing
+    assert running.reschedule_all(topic="mail", at=AT) == BulkResult(matched=0, done=0)
+
+
+def test_rescheduling_by_a_delay_ends(engine: Engine) -> None:
+    """What is moved comes later in the order: it must not be moved again and again."""
+    engine.push_many([Task(n, delay=1) for n in range(3000)])
+    assert engine.reschedule_all(everything=True, delay=3600) == BulkResult(matched=3000, done=3000)
+    assert len({task.due for task in listed(engine, limit=1000)}) == 1
+
+
+def test_rescheduling_what_comes_back_at_once_ends(running: Engine) -> None:
+    """Tasks that are rescheduled become ready again while the command runs."""
+    running.push_many([Task(n) for n in range(1500)])
+    wait_until(lambda: running.stats().ready == 1500, "all are ready")
+    assert running.reschedule_all(state="ready", delay=0.001).done == 1500
+    assert running.reschedule_all(state="ready", delay=0) == BulkResult(matched=0, done=0)
+    wait_until(lambda: running.stats().scheduled == 0, "all are ready again")
+    assert len(claim(running.consumer(), 1500)) == 1500
+
+
+def test_requeueing_says_what_was_requeued_meanwhile(running: Engine) -> None:
+    ids = [put(running, "dead", topic="mail") for _ in range(3)]
+    running.requeue(ids[0], delay=FAR_S)
+    assert running.requeue_all("mail") == BulkResult(matched=2, done=2)
+    wait_until(lambda: running.stats().ready == 2, "they are ready")
+    assert state_of(running, ids[0]) == Outcome.SCHEDULED

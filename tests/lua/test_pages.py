@@ -1,0 +1,181 @@
+"""page, page_ready and forecast: what a shard tells of many tasks, in bounded steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq.calls import listing
+from shardq.calls.listing import IdPage, ReadyPage, SortedState, Span
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, NOW, Shard, T, meta, record
+
+A = record("a")
+
+IDS = ["B", "a", "b", "mail/a", "z", "zz", "ż", "ﬀ", "𝄞"]
+"""In the order of their bytes, which no language has."""
+
+
+def page(
+    shard: Shard, keys: ShardKeys, span: Span | None = None, *, state: SortedState = "scheduled", count: int = 100
+) -> IdPage:
+    return shard.run(listing.page(keys, EPOCH, state, span or Span(), count=count, now_us=NOW))
+
+
+@pytest.mark.parametrize(("state", "key"), [("scheduled", "due"), ("leased", "leased"), ("dead", "dead")])
+def test_a_page(shard: Shard, keys: ShardKeys, state: SortedState, key: str) -> None:
+    before = {"meta": meta(), key: {"c": T + 2, "a": T + 1, "b": T + 1}}
+    shard.seed(before)
+    assert page(shard, keys, state=state) == IdPage(
+        int(NOW), True, 3, (T + 2, "c"), [(T + 1, "a"), (T + 1, "b"), (T + 2, "c")]
+    )
+    assert shard.state() == before
+
+
+def test_nothing_is_there(shard: Shard, keys: ShardKeys) -> None:
+    assert page(shard, keys) == IdPage(int(NOW), True, 0, (0, ""), [])
+    assert page(shard, keys, Span(str(T), "a")) == IdPage(int(NOW), True, 0, (0, ""), [])
+
+
+@pytest.mark.parametrize("count", [1, 2, len(IDS) - 1, len(IDS), len(IDS) + 1])
+def test_pages_of_one_instant_go_by_bytes(shard: Shard, keys: ShardKeys, count: int) -> None:
+    shard.seed({"meta": meta(), "due": {"first": T - 1} | dict.fromkeys(reversed(IDS), T) | {"last": T + 1}})
+    span, found = Span(str(T)), list[str]()
+    while True:
+        part = page(shard, keys, span, count=count)
+        assert len(part.ids) <= count
+        found += [id for _, id in part.ids]
+        if part.whole:
+            break
+        span = Span(str(part.last[0]), part.last[1])
+    assert found == [*IDS, "last"]
+
+
+@pytest.mark.parametrize("gone", IDS)
+def test_a_page_goes_on_where_the_last_one_of_it_is_gone(shard: Shard, keys: ShardKeys, gone: str) -> None:
+    at = IDS.index(gone)
+    shard.seed({"meta": meta(), "due": {id: T for id in IDS if id != gone} | {"other": T + 5}})
+    assert [id for _, id in page(shard, keys, Span(str(T), gone)).ids] == [*IDS[at + 1 :], "other"]
+    # or is due at another time by now
+    shard.do("ZADD", keys.due, T + 9, gone)
+    assert [id for _, id in page(shard, keys, Span(str(T), gone)).ids] == [*IDS[at + 1 :], "other", gone]
+
+
+def test_a_page_from_an_instant_to_another(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {f"i{n}": T + n for n in range(6)}})
+    part = page(shard, keys, Span(str(T + 1), end_ms=str(T + 4)))
+    assert ([id for _, id in part.ids], part.whole, part.looked_at) == (["i1", "i2", "i3"], True, 3)
+    part = page(shard, keys, Span(str(T + 1), end_ms=str(T + 4)), count=3)
+    assert part.whole
+    part = page(shard, keys, Span(str(T + 1), end_ms=str(T + 5)), count=3)
+    assert not part.whole
+
+
+def test_a_page_of_a_topic_looks_at_so_many(shard: Shard, keys: ShardKeys) -> None:
+    """Also where none is of the topic, and a topic's name is a part of another's."""
+    due = {f"{('mail', 'mail2', 'm')[n % 3]}/{n:03}": T + n for n in range(30)} | {"mail": T + 30}
+    shard.seed({"meta": meta(), "due": due})
+
+    def of(topic: str, span: Span, look: int) -> IdPage:
+        return shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, count=4, look=look, now_us=NOW))
+
+    assert of("mail", Span(), 7) == IdPage(
+        int(NOW), False, 7, (T + 6, "mail/006"), [(T, "mail/000"), (T + 3, "mail/003"), (T + 6, "mail/006")]
+    )
+    assert of("none", Span(), 7) == IdPage(int(NOW), False, 7, (T + 6, "mail/006"), [])
+    assert [id for _, id in of("", Span(), 100).ids] == ["mail"]
+    full = of("mail", Span(), 31)
+    assert (len(full.ids), full.looked_at, full.whole) == (4, 10, False)
+    assert of("mail", Span(str(T + 27), "mail/027"), 31).whole
+
+
+@pytest.mark.parametrize(
+    ("holder", "held"),
+    [("shop", ["a", "b"]), ("shop-0123456789ab", ["a"]), ("sho", []), ("shop-eu", ["c"]), ("plain", ["d"])],
+)
+def test_a_page_of_a_holder(shard: Shard, keys: ShardKeys, holder: str, held: list[str]) -> None:
+    lease = {
+        "a": "0:0::shop-0123456789ab:1",
+        "b": "1:0:3:shop-ffffffffffff:77",
+        "c": "0:0::shop-eu-0123456789ab:1",
+        "d": "0:0::plain",
+        "e": "0:0::~shop-0123456789ab:1",
+    }
+    shard.seed({"meta": meta(), "leased": dict.fromkeys([*lease, "f"], T + 5), "lease": lease})
+    part = shard.run(listing.page(keys, EPOCH, "leased", Span(), holder=holder, count=9, now_us=NOW))
+    assert ([id for _, id in part.ids], part.looked_at) == (held, 6)
+
+
+# ---- ready lists
+
+
+def ready(shard: Shard, keys: ShardKeys, after: int | None = None, *, count: int = 100) -> ReadyPage:
+    return shard.run(listing.page_ready(keys, EPOCH, "mail", after, count=count, now_us=NOW))
+
+
+def test_a_ready_list_page_by_page(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"mail/{n}" for n in range(5)]
+    before = {"meta": meta(), "task": dict.fromkeys(ids, A), "ready/mail": ids, "topics": {"mail": "15"}}
+    shard.seed(before)
+    assert ready(shard, keys, count=2) == ReadyPage(False, 2, 12, [(11, "mail/0"), (12, "mail/1")])
+    assert ready(shard, keys, 12, count=2) == ReadyPage(False, 2, 14, [(13, "mail/2"), (14, "mail/3")])
+    assert ready(shard, keys, 14, count=2) == ReadyPage(True, 1, 15, [(15, "mail/4")])
+    assert ready(shard, keys, 15, count=2) == ReadyPage(True, 0, None, [])
+    assert shard.state() == before
+
+
+def test_the_place_of_a_ready_task_stays_while_others_come_and_go(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"mail/{n}" for n in range(6)]
+    shard.seed({"meta": meta(), "task": dict.fromkeys(ids, A), "ready/mail": ids[:5], "topics": {"mail": "15"}})
+    shard.do("LPOP", f"{keys.prefix}ready/mail", 3)
+    shard.do("LPUSH", f"{keys.prefix}ready/mail", "mail/0")  # its lease ran out
+    shard.do("RPUSH", f"{keys.prefix}ready/mail", "mail/5")
+    shard.do("HINCRBY", keys.topics, "mail", 1)
+    assert ready(shard, keys, 14).ids == [(15, "mail/4"), (16, "mail/5")]
+    assert ready(shard, keys, 11).ids == [(13, "mail/0"), (14, "mail/3"), (15, "mail/4"), (16, "mail/5")]
+    # a shard that was lost, and opened anew, counts anew
+    shard.do("HSET", keys.topics, "mail", 3)
+    assert len(ready(shard, keys, 14).ids) == 4
+
+
+def test_only_what_is_ready_is_listed(shard: Shard, keys: ShardKeys) -> None:
+    ids = ["mail/due", "mail/leased", "mail/dead", "mail/gone", "mail/twice", "mail/twice"]
+    shard.seed(
+        {
+            "meta": meta(),
+            "task": {id: A for id in ids if id != "mail/gone"},
+            "due": {"mail/due": T},
+            "leased": {"mail/leased": T},
+            "dead": {"mail/dead": T},
+            "ready/mail": ids,
+            "ghost": {"mail/twice": "1", "mail/due": "1"},
+            "topics": {"mail": "6"},
+        }
+    )
+    assert [id for _, id in ready(shard, keys).ids] == ["mail/twice"]
+    assert ready(shard, keys).looked_at == 6
+
+
+# ---- the forecast
+
+
+def test_a_forecast(shard: Shard, keys: ShardKeys) -> None:
+    begin = T // 60_000 * 60_000
+    due = {"long ago": T - 10**9, "just now": T, "soon": T + 1, "first": begin + 59_999, "second": begin + 60_000}
+    due |= {"last": begin + 179_999, "later": begin + 180_000}
+    before = {"meta": meta(), "due": due}
+    shard.seed(before)
+    call = listing.forecast(keys, EPOCH, step_ms=60_000, steps=3, now_us=NOW)
+    assert shard.ask(call) == ["ok", NOW, f"{begin}", 2, 1, [2, 1, 1]]
+    # by another's beginning, as its clock goes before ours or after
+    for other, counts in ((begin - 60_000, [0, 2, 1]), (begin + 60_000, [3, 1, 1])):
+        call = listing.forecast(keys, EPOCH, begin_ms=other, step_ms=60_000, steps=3, now_us=NOW)
+        found = shard.run(call)
+        assert (found.overdue, found.steps) == (2, counts)
+        assert found.overdue + sum(found.steps) + found.later == len(due)
+    assert shard.state() == before
+
+
+def test_a_forecast_of_nothing(shard: Shard, keys: ShardKeys) -> None:
+    found = shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=2, now_us=NOW))
+    assert (found.overdue, found.later, found.steps) == (0, 0, [0, 0])
+    assert shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=0, now_us=NOW)).steps == []
