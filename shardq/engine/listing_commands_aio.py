@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from shardq.engine.arguments import moved_due
@@ -14,7 +14,7 @@ from shardq.listing import forecast, reading
 from shardq.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.listing.query import Due, Query, TaskPage, check_limit
-from shardq.model.task import State
+from shardq.model.task import State, TaskInfo
 from shardq.operation import arun
 
 if TYPE_CHECKING:
@@ -64,6 +64,21 @@ class AsyncListingCommands(EngineBase, ABC):
         query.place(self.name, cursor)
         driver = await self._open_driver()
         return await arun(driver, reading.task_page(self._map(), query, cursor, limit, self.options.codec))
+
+    async def dead(self, topic: str | None = None) -> AsyncIterator[TaskInfo]:
+        """Yields the dead tasks (dead letters) of a topic, or all, the earliest deaths first. Reads page by page, as
+        ``tasks(state="dead")`` does.
+
+        >>> async for task in engine.dead("mail"):
+        ...     print(task.id, task.died, task.reason)
+        """
+        page = await self.tasks(topic=topic, state="dead")
+        while True:
+            for task in page:
+                yield task
+            if page.cursor is None:
+                return
+            page = await self.tasks(topic=topic, state="dead", cursor=page.cursor)
 
     async def forecast(self, horizon: Horizon = "hour") -> Forecast:
         """Counts the tasks that fall due in each minute of the next "hour", each hour of the next "day", or each day of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from shardq.engine.arguments import moved_due
@@ -14,7 +14,7 @@ from shardq.listing import forecast, reading
 from shardq.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.listing.query import Due, Query, TaskPage, check_limit
-from shardq.model.task import State
+from shardq.model.task import State, TaskInfo
 from shardq.operation import run
 
 if TYPE_CHECKING:
@@ -64,6 +64,21 @@ class ListingCommands(EngineBase, ABC):
         query.place(self.name, cursor)
         driver = self._open_driver()
         return run(driver, reading.task_page(self._map(), query, cursor, limit, self.options.codec))
+
+    def dead(self, topic: str | None = None) -> Iterator[TaskInfo]:
+        """Yields the dead tasks (dead letters) of a topic, or all, the earliest deaths first. Reads page by page, as
+        ``tasks(state="dead")`` does.
+
+        >>> for task in engine.dead("mail"):
+        ...     print(task.id, task.died, task.reason)
+        """
+        page = self.tasks(topic=topic, state="dead")
+        while True:
+            for task in page:
+                yield task
+            if page.cursor is None:
+                return
+            page = self.tasks(topic=topic, state="dead", cursor=page.cursor)
 
     def forecast(self, horizon: Horizon = "hour") -> Forecast:
         """Counts the tasks that fall due in each minute of the next "hour", each hour of the next "day", or each day of

@@ -91,7 +91,7 @@ def served(shardq: Shell, engine: Engine) -> Engine:
     engine.push("x", topic="later")
     engine.push("y", topic="bad", max_attempts=1)
     wait_until(lambda: engine.stats().ready == 2, "two tasks are ready")
-    (delivery,) = engine.consumer(topics=["bad"]).claim(1, wait=30.0)
+    (delivery,) = engine.consumer("bad").claim(1, wait=30.0)
     engine.consumer().bury(delivery, "no such address")
     engine.pause("later")
     return engine

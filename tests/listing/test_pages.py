@@ -45,6 +45,21 @@ def order(task: TaskInfo) -> tuple[dt.datetime | None, bytes]:
 # ---- what is listed
 
 
+def test_dead_tasks_of_many_pages(engine: Engine) -> None:
+    engine.push_many([Task(n, topic=("mail", "")[n % 2]) for n in range(250)])
+    consumer = engine.consumer("mail", "")
+    engine.start()
+    wait_until(lambda: engine.stats().ready == 250, "all are ready")
+    while engine.stats().dead < 250:
+        for delivery in consumer.claim(100, wait=1.0):
+            consumer.bury(delivery, f"no {delivery.payload}")
+    found = list(engine.dead())
+    assert {task.reason for task in found} == {f"no {n}" for n in range(250)}
+    assert [task.died for task in found] == sorted(task.died for task in found if task.died)
+    assert {task.payload for task in engine.dead("mail")} == set(range(0, 250, 2))
+    assert list(engine.dead("none")) == []
+
+
 def test_every_task_once_in_the_order_of_its_due_time(engine: Engine) -> None:
     """Many are due at one instant."""
     ids = engine.push_many([Task(n, at=FAR + n % 97) for n in range(COUNT)])
