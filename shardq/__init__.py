@@ -10,6 +10,7 @@
 from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
+    from shardq import metrics as metrics
     from shardq import testing as testing
     from shardq.consumer import AsyncConsumer, Consumer
     from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats
@@ -91,7 +92,12 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {name: place for place, names in _PLACES.items() for name in names.split()}
-        | {"errors": "shardq.errors", "outbox": "shardq.outbox", "testing": "shardq.testing"},
+        | {
+            "errors": "shardq.errors",
+            "metrics": "shardq.metrics",
+            "outbox": "shardq.outbox",
+            "testing": "shardq.testing",
+        },
     )
 
 __all__ = [

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 
 from shardq.calls.schedules import CHANGED
 from shardq.dispatcher.faults import RouteFault, RouteFaults
@@ -16,7 +17,7 @@ from shardq.dispatcher.quiet import NodeClock
 from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
-from shardq.fleet.lateness import TopicLateness
+from shardq.fleet.lateness import Lateness, TopicLateness
 from shardq.fleet.report import Report, by_topic, here, runs
 from shardq.layout.topology import Topology
 from shardq.resharding.migrator import Migrator
@@ -128,12 +129,16 @@ class Dispatcher:
             pollers = list(self._pollers.values())
         return {poller.keys.shard: poller.report() for poller in pollers}
 
+    def lateness(self) -> Mapping[str, Lateness]:
+        """Topic → the lateness of the tasks that this process dispatched."""
+        return self._topics_lateness.snapshot()
+
     def _report(self, alive_s: float) -> Report:
         """This process's report to the fleet."""
         reports = self.reports()
         self._last_error = next((report.error for report in reports.values() if report.error), self._last_error)
         host, pid, version = here()
-        lateness = self._topics_lateness.snapshot()
+        lateness = self.lateness()
         return Report(
             host=host,
             pid=pid,

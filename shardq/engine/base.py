@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from shardq.spool.spool import Spool
     from shardq.spool.stats import SpoolStats
     from shardq.worker.base import Plan
+    from shardq.worker.outcomes import Outcomes
     from shardq.worker.processor import Processor
 
 LISTENING = 1
@@ -125,6 +126,8 @@ class EngineBase:
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
+        self._has_metrics = False
+        """True if somebody asked for metrics: workers count how tasks end."""
         self._spool = self._spool_at(spool, spool_bytes)
         self._forked()
         forks.watch(self, type(self)._forked)
@@ -139,6 +142,8 @@ class EngineBase:
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
         self._processors: WeakSet[Processor] = WeakSet()
+        self._outcomes: Outcomes | None = None
+        self._packer.pushed = 0
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays of this process, which ``stats`` tells of."""
         replay = self.options.replay
@@ -304,7 +309,16 @@ class EngineBase:
     def _noted(self, processor: Processor) -> Processor:
         """Registers a worker's running part, whose problems ``health`` tells."""
         self._processors.add(processor)
+        processor.outcomes = self._counted_outcomes()
         return processor
+
+    def _counted_outcomes(self) -> Outcomes | None:
+        """What counts how tasks end in workers of this process; None until somebody asks for metrics."""
+        if self._has_metrics and self._outcomes is None:
+            from shardq.worker.outcomes import Outcomes  # here: most engines have none
+
+            self._outcomes = Outcomes()
+        return self._outcomes
 
     def _stats(
         self,

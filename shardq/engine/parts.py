@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
     from shardq.worker.base import Plan
+    from shardq.worker.outcomes import Outcomes
+    from shardq.worker.processor import Processor
 
 
 class Parts:
@@ -62,6 +64,36 @@ def driver_of(engine: Engine) -> Driver:
 
 async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
     return await engine._open_driver()
+
+
+def dispatcher_of(engine: EngineBase) -> Dispatcher | None:
+    """The dispatcher of this process, while it runs."""
+    return engine._dispatcher
+
+
+def processors_of(engine: EngineBase) -> list[Processor]:
+    """The running parts of the engine's workers in this process."""
+    return list(engine._processors)
+
+
+def is_open(engine: EngineBase) -> bool:
+    """True while the engine is open: it has connected, and read the topology."""
+    return engine._cache is not None and not engine._closed
+
+
+def pushed_by(engine: EngineBase) -> int:
+    """The tasks that this process pushed with the engine, as far as it was told that they are stored."""
+    return engine._packer.pushed
+
+
+def counted_outcomes(engine: EngineBase) -> Outcomes:
+    """What counts how tasks end in the engine's workers in this process; from the first call on, they are counted."""
+    engine._has_metrics = True
+    outcomes = engine._counted_outcomes()
+    assert outcomes is not None, "somebody has asked now"
+    for processor in processors_of(engine):
+        processor.outcomes = outcomes
+    return outcomes
 
 
 def cache_of(engine: EngineBase) -> TopologyCache:

@@ -11,7 +11,7 @@ Values up to 15 ms have a bin each. Above, each doubling has eight bins, so a va
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -64,6 +64,11 @@ class Lateness(msgspec.Struct, frozen=True):
             if count and seen >= wanted:
                 return _last_of(at)
         return None
+
+    @property
+    def bins(self) -> Iterator[tuple[int, int]]:
+        """The highest lateness in ms of each bin that is not empty, and the tasks in it."""
+        return ((_last_of(at), count) for at, count in enumerate(self.counts) if count)
 
     @classmethod
     def total(cls, parts: Iterable[Lateness]) -> Lateness:

@@ -76,7 +76,9 @@ class Gatherer:
                 shared.leave()
                 raise
             if answer is not None:
-                return pushing.receipt_of(entries.ids[0], answer)
+                receipt = pushing.receipt_of(entries.ids[0], answer)
+                self._packer.pushed += 1
+                return receipt
             if shared.error is not None:
                 raise _copied(shared.error) from shared.error.__cause__
             return await self._push_alone(entries, in_doubt=shared.in_doubt)

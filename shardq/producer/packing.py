@@ -100,6 +100,8 @@ class Packer:
         self._encode = record_encoder(codec, limit=max_payload)
         self._encode_all = plain_records_encoder(codec, limit=max_payload)
         self._refused = (Task, *refused_types(codec))
+        self.pushed = 0
+        """Its tasks that are stored, as far as this process was told; for metrics."""
 
     def one(self, task: Task) -> Entries:
         """Packs one task. Raises its BadInput."""

@@ -153,6 +153,8 @@ def complete(
                     yield from push_each(cache, results, batch.words, width, in_doubt=True)
                 else:
                     words += batch.words
+    stored = len(results.ids) - len(results.errors)
+    packer.pushed += stored
     return results.receipts()
 
 
@@ -218,17 +220,21 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
     """
     id, words = entries.ids[0], entries.fresh
     if not words:
-        return receipt_of(id, (yield from push_unique(cache, entries.unique, in_doubt=in_doubt)))
+        receipt = receipt_of(id, (yield from push_unique(cache, entries.unique, in_doubt=in_doubt)))
+        packer.pushed += 1
+        return receipt
     # The epoch first, as above.
     epoch = cache.topology.epoch
     call = produce.push(cache.home(id), epoch, words)
     try:
         if not in_doubt and not (yield call):
+            packer.pushed += 1
             return Receipt(id)
     except REFUSALS:
         in_doubt = call.in_doubt
     if in_doubt:
         yield from push_unique(cache, unique(words), in_doubt=True)
+        packer.pushed += 1
         return Receipt(id)
     # Refused, or the id is taken: begun anew like many.
     results = PushResults(entries.ids)

@@ -144,7 +144,7 @@ class InFlight:
                 return False
             if job.stage == "running":
                 self._running -= 1
-                now = time.monotonic()
+                job.ended_at = now = time.monotonic()
                 self.prefetch.finished(1, now - job.began_at, now)
             else:
                 self._held -= 1

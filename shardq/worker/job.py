@@ -22,6 +22,7 @@ class Job:
     claimed_at: float = field(default_factory=time.monotonic)
     stage: Stage = "held"
     began_at: float = 0.0
+    ended_at: float = 0.0
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ from shardq.worker.coroutine_runner import CoroutineRunner
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement
 from shardq.worker.logs import Once, tell
+from shardq.worker.outcomes import Outcomes
 from shardq.worker.signal_event import SignalSafeEvent
 from shardq.worker.strays import Strays
 from shardq.worker.tally import Tally
@@ -86,6 +87,8 @@ class Processor:
         )
         self._tally = Tally(list(plan.handlers), plan.concurrency, running=lambda: self._in_flight.running)
         self._reporter = Reporter(driver, claims.cache.control, claims.name, self._tally.report)
+        self.outcomes: Outcomes | None = None
+        """Counts how tasks end, for the engine's metrics; None: nobody asked for them."""
         self._stopping = threading.Event()
         self._until = math.inf
         """The time at which unsent settlements are given up: known once the grace is over."""
@@ -112,16 +115,29 @@ class Processor:
     @property
     def problems(self) -> tuple[str, ...]:
         """The reasons why it can't do its work, a sentence each, before it is stopped."""
-        return tuple(self._problems()) if self._began and not self._stopping.is_set() else ()
+        return tuple(self._problems()) if self.at_work else ()
 
-    def _problems(self) -> Iterator[str]:
+    @property
+    def at_work(self) -> bool:
+        """True from its start until it is told to stop."""
+        return self._began and not self._stopping.is_set()
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        """The threads that have ended before it was stopped, a sentence each: only a new process replaces them."""
+        return tuple(self._ended()) if self.at_work else ()
+
+    def _ended(self) -> Iterator[str]:
         for thread in self._threads:
             if not thread.is_alive():
                 yield f"its thread {thread.name} has ended"
-        for name in sorted(self._failing):
-            yield f"{name} fails, see its log"
         if not self._coroutine_runner.healthy:
             yield "the thread of its event loop has ended"
+
+    def _problems(self) -> Iterator[str]:
+        yield from self._ended()
+        for name in sorted(self._failing):
+            yield f"{name} fails, see its log"
         if self._blocked:
             runner = self._coroutine_runner
             yield (
@@ -252,6 +268,8 @@ class Processor:
         if not settlements:
             return False
         self._tally.count(settlements)
+        if self.outcomes is not None:
+            self.outcomes.note(settlements)
         by_shard: dict[int, tuple[list[SettleAck], list[OtherSettlement]]] = {}
         for job, settlement in settlements:
             acks, others = by_shard.setdefault(job.delivery.shard, ([], []))

@@ -1,0 +1,34 @@
+"""Metrics for Prometheus, and the probes of a container platform.
+
+    >>> registry.register(shardq.metrics.collector(engine))       # an own registry, or prometheus_client.REGISTRY
+
+``shardq run --http HOST:PORT`` and ``shardq work --http HOST:PORT`` serve them, with ``/livez`` and ``/readyz``. A
+program of yours does it with ``serve``. It needs prometheus-client: ``pip install 'shardq[metrics]'``. ``README.md``
+beside this file says what each metric tells.
+"""
+
+from shardq.lazy import TYPE_CHECKING, lazily
+
+if TYPE_CHECKING:
+    from shardq.metrics.exposition import Collector, collector
+    from shardq.metrics.http import Address, ProbeServer, serve
+else:
+    # The probes work without prometheus-client.
+    _load, __dir__ = lazily(
+        __name__,
+        {
+            **dict.fromkeys(("Collector", "collector"), "shardq.metrics.exposition"),
+            **dict.fromkeys(("Address", "ProbeServer", "serve"), "shardq.metrics.http"),
+        },
+    )
+
+    def __getattr__(name):
+        try:
+            return _load(name)
+        except ModuleNotFoundError as exc:
+            if exc.name != "prometheus_client":
+                raise
+            raise ImportError("shardq.metrics needs prometheus-client: pip install 'shardq[metrics]'") from exc
+
+
+__all__ = ["Address", "Collector", "ProbeServer", "collector", "serve"]

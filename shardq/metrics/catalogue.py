@@ -1,0 +1,85 @@
+"""The metrics: their names, labels and meaning. ``exposition`` fills them, the page's table is compared with them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+Scope = Literal["engine", "process"]
+"""engine: the same from every process that is asked, so take the ``max`` of them. process: its own part, so add up."""
+
+
+class Metric(NamedTuple):
+    name: str
+    """As it is exported; a histogram's without its suffixes."""
+    kind: Kind
+    scope: Scope
+    labels: tuple[str, ...]
+    """Beside ``engine``, the engine's name, which all have."""
+    help: str
+
+
+UP = Metric(
+    "shardq_up",
+    "gauge",
+    "process",
+    (),
+    "1 if every shard was read in time for this scrape, 0 if not; then what tells the engine may be missing.",
+)
+UNSEEN = Metric(
+    "shardq_unseen_shards", "gauge", "engine", (), "Shards that could not be read; no count holds their tasks."
+)
+TASKS = Metric(
+    "shardq_tasks", "gauge", "engine", ("state", "topic"), "Tasks that are scheduled, ready, leased or dead."
+)
+HEAD_AGE = Metric(
+    "shardq_head_age_seconds", "gauge", "engine", (), "How long the first scheduled task has been due; 0 if none is."
+)
+OLDEST_READY = Metric(
+    "shardq_oldest_ready_seconds", "gauge", "engine", ("topic",), "How long the oldest ready task has waited at least."
+)
+UNSERVED = Metric("shardq_unserved_shards", "gauge", "engine", (), "Shards that no living dispatcher serves.")
+UNSWEPT = Metric(
+    "shardq_unswept_shards",
+    "gauge",
+    "engine",
+    (),
+    "Shards with tasks that may belong elsewhere, while a change of the number of shards is under way.",
+)
+REPLICATION_LAG = Metric(
+    "shardq_replication_lag_bytes", "gauge", "engine", ("node",), "Bytes of writes that no replica has confirmed."
+)
+PUSHED = Metric("shardq_pushed_total", "counter", "process", (), "Tasks that this process pushed and that are stored.")
+DISPATCHED = Metric(
+    "shardq_dispatched_total", "counter", "process", ("topic",), "Tasks that this process moved to ready lists."
+)
+HANDLED = Metric(
+    "shardq_handled_total",
+    "counter",
+    "process",
+    ("topic", "outcome"),
+    "Attempts of this process's workers that ended: done, retried or buried.",
+)
+DISPATCH_LATENESS = Metric(
+    "shardq_dispatch_lateness_seconds",
+    "histogram",
+    "process",
+    ("topic",),
+    "From the due time to the ready list, by the server's clock.",
+)
+PICKUP_LATENESS = Metric(
+    "shardq_pickup_lateness_seconds",
+    "histogram",
+    "process",
+    ("topic",),
+    "From the answer to a worker's claim to the start of the handler.",
+)
+HANDLER = Metric(
+    "shardq_handler_seconds", "histogram", "process", ("topic",), "From the start of a handler to its end."
+)
+
+METRICS = (
+    *(UP, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, REPLICATION_LAG),
+    *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
+)

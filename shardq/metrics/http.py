@@ -1,0 +1,191 @@
+"""A small HTTP server in a process that serves: ``/livez``, ``/readyz`` and ``/metrics``. ``run --http`` and ``work
+--http`` start one; so can a program of the user's.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from shardq.engine.sync import Engine
+from shardq.errors import InvalidOption
+from shardq.metrics.probes import Duty, not_alive, not_ready
+
+if TYPE_CHECKING:
+    from shardq.engine.aio import AsyncEngine
+
+REQUEST_TIMEOUT_S = 10.0
+"""A client that says nothing for so long is left."""
+
+PIP_LINE = "/metrics needs prometheus-client: pip install 'shardq[metrics]'\n"
+
+TEXT = "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    status: HTTPStatus
+    text: bytes
+    type: str = TEXT
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parsed(cls, text: str) -> Address:
+        """
+        >>> Address.parsed("127.0.0.1:9100"), Address.parsed("[::1]:0")
+        (Address(host='127.0.0.1', port=9100), Address(host='::1', port=0))
+        """
+        host, colon, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        if not host or not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise InvalidOption(
+                f"{text!r} is no HOST:PORT; write 127.0.0.1:9100, 0.0.0.0:9100 or [::1]:9100; port 0 takes a free one"
+            )
+        return cls(host, int(port))
+
+
+def serve(engine: Engine | AsyncEngine, address: str, *, duty: Duty = "pollers") -> ProbeServer:
+    """Listens at HOST:PORT from now on; port 0 takes a free one. Close it, or use it in a ``with`` block.
+
+    ``duty`` says what ``/readyz`` waits for: the "pollers" of ``engine.start()``, or a "worker".
+
+    >>> with shardq.metrics.serve(engine, "127.0.0.1:0") as server:
+    ...     print(server.url)
+    """
+    return ProbeServer(engine, Address.parsed(address), duty=duty)
+
+
+class ProbeServer:
+    """The server, with a thread that listens, and one for each request."""
+
+    def __init__(self, engine: Engine | AsyncEngine, address: Address, *, duty: Duty) -> None:
+        self._engine = engine
+        self._duty = duty
+        self._stopping = False
+        self._metrics = _metrics_of(engine)
+        answers = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
+        kind = type("_Handler", (_Handler,), {"answers": answers})
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        server = type("_Server", (_Server,), {"address_family": family})
+        try:
+            self._server = server((address.host, address.port), kind)
+        except (OSError, UnicodeError) as exc:
+            why = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+            raise InvalidOption(
+                f"can't listen at {address.host}:{address.port}: {why}; give another HOST:PORT"
+            ) from exc
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="shardq-http", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ProbeServer of {self._engine.name!r} at {self.url}>"
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        name = host.decode() if isinstance(host, bytes) else host
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    def stopping(self) -> None:
+        """Answers ``/readyz`` with 503 from now on: the process is about to end."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Ends the server; requests under way are left."""
+        self._stopping = True
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _livez(self) -> Answer:
+        return _probed(list(not_alive(self._engine)))
+
+    def _readyz(self) -> Answer:
+        return _probed(["stopping"] if self._stopping else list(not_ready(self._engine, self._duty)))
+
+
+def _probed(reasons: list[str]) -> Answer:
+    if reasons:
+        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{reason}\n" for reason in reasons).encode())
+    return Answer(HTTPStatus.OK, b"ok\n")
+
+
+def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
+    """Returns what answers ``/metrics``, from a registry of its own."""
+    try:
+        from prometheus_client import CollectorRegistry  # here: probes need none of it
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    except ModuleNotFoundError:
+        return lambda: Answer(HTTPStatus.NOT_IMPLEMENTED, PIP_LINE.encode())
+    from shardq.metrics.exposition import collector
+
+    registry = CollectorRegistry()
+    registry.register(collector(engine))
+    return lambda: Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+
+    def server_bind(self) -> None:
+        """Asks no name server for the host's full name, as HTTPServer does: that can take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", self.server_address[1]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing of clients that break off."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+    server_version = "shardq"
+    sys_version = ""
+    answers: dict[str, Callable[[], Answer]]
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        find = self.answers.get(path)
+        if find is None:
+            known = ", ".join(self.answers)
+            self._send(Answer(HTTPStatus.NOT_FOUND, f"{path} is not here; there are {known}\n".encode()))
+            return
+        self._send(find())
+
+    do_HEAD = do_GET
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.type)
+        self.send_header("Content-Length", str(len(answer.text)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.text)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Logs no request: probes come every few seconds."""

@@ -1,0 +1,97 @@
+"""Looks at an engine as a whole, for a scrape: in a thread of its own, so that a silent server holds up no scrape, and
+once a second at most, whoever asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardq.engine.stats import Stats
+from shardq.engine.sync import Engine
+
+if TYPE_CHECKING:
+    from shardq.engine.aio import AsyncEngine
+
+log = logging.getLogger("shardq.metrics")
+
+WAIT_S = 3.0
+"""A scrape waits so long for a look; Prometheus gives up after ten seconds."""
+
+FRESH_S = 1.0
+"""A look younger than this answers another scrape."""
+
+
+class Seen(NamedTuple):
+    """What one look found."""
+
+    stats: Stats
+    unserved: int
+    unswept: int
+
+
+class Looker:
+    """The looks at one engine, one at a time. One that takes too long answers a later scrape. Thread-safe."""
+
+    def __init__(self, engine: Engine | AsyncEngine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._running: threading.Event | None = None
+        """Set when the look under way is over."""
+        self._found: Seen | None = None
+        self._found_at = 0.0
+        self._failing = False
+
+    def look(self) -> Seen | None:
+        """Returns what a look found; None if it failed, or takes longer than ``WAIT_S``."""
+        with self._lock:
+            if self._found is not None and time.monotonic() - self._found_at < FRESH_S:
+                return self._found
+            if self._running is None:
+                self._found = None
+                self._running = threading.Event()
+                threading.Thread(
+                    target=self._look, args=(self._running,), name="shardq-metrics-look", daemon=True
+                ).start()
+            running = self._running
+        return self._found if running.wait(WAIT_S) else None
+
+    def _look(self, over: threading.Event) -> None:
+        found = None
+        try:
+            found = self._seen()
+            self._failing = False
+        except Exception as exc:  # noqa: BLE001  a scrape must not fail for it: shardq_up tells
+            if not self._failing:
+                self._failing = True
+                log.warning("no look at the engine %r for its metrics, trying again: %s", self._engine.name, exc)
+        with self._lock:
+            self._found, self._found_at, self._running = found, time.monotonic(), None
+        over.set()
+
+    def _seen(self) -> Seen:
+        engine = self._engine
+        if isinstance(engine, Engine):
+            return _seen(engine)
+        # An event loop may be busy, or wait for this very scrape: an engine for threads looks in its place.
+        options = engine.options
+        with Engine(
+            options.url,
+            name=options.name,
+            shards=options.shards,
+            timeout=options.timeout,
+            connect_timeout=options.connect_timeout,
+            protocol=options.protocol,
+            fsync=options.fsync,
+        ) as beside:
+            return _seen(beside)
+
+
+def _seen(engine: Engine) -> Seen:
+    stats = engine.stats()
+    served = {shard for member in engine.fleet() for shard in member.shards}
+    unserved = sum(shard not in served for shard in engine.topology.span())
+    progress = engine.growth().progress()
+    return Seen(stats, unserved, 0 if progress.done else progress.of - progress.swept)

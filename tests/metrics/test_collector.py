@@ -1,0 +1,202 @@
+"""A scrape of one process: exact counters, one look at the engine, and never a scrape that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import shardq
+from cluster.server import Server
+from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Task, Worker
+from shardq.metrics.catalogue import METRICS
+from shardq.metrics.look import FRESH_S
+from tests.metrics.scraping import Samples, registry_of, scraped, total
+from tests.support.waiting import wait_until
+
+SHARDS = 4
+
+A_SCRAPE_S = 25.0
+"""Some times the wait of a scrape, and less than a call to a silent server takes here."""
+
+PATIENT_S = 60.0
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    with Engine(url, name=name, shards=SHARDS) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def working(worker: Worker) -> Iterator[None]:
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
+
+
+def unfresh(registry: CollectorRegistry) -> Samples:
+    """A scrape of a look that was not made before."""
+    time.sleep(FRESH_S)
+    return scraped(registry)
+
+
+def handling(engine: Engine) -> Worker:
+    """Done, retried once and then done, or buried: as the payload says."""
+    worker = engine.worker(concurrency=8)
+
+    @worker.on("mail")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "again" and delivery.attempt == 1:
+            raise Retry(delay=0)
+        if delivery.payload == "never":
+            raise Bury("no")
+
+    return worker
+
+
+def test_counters_are_exact(engine: Engine) -> None:
+    registry = registry_of(engine)
+    engine.start()
+    with working(handling(engine)):
+        threads = [
+            threading.Thread(target=engine.push_many, args=([Task("done", topic="mail")] * 500,)) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for payload in ("again",) * 20 + ("never",) * 10:
+            engine.push(payload, topic="mail")
+        for _ in engine.push_iter(Task("done", topic="mail") for _ in range(100)):
+            pass
+        wait_until(lambda: total(scraped(registry), "shardq_handled_total") == 2150, "all attempts are counted")
+        seen = scraped(registry)
+    assert total(seen, "shardq_pushed_total") == 2130
+    assert total(seen, "shardq_handled_total", topic="mail", outcome="done") == 2120
+    assert total(seen, "shardq_handled_total", topic="mail", outcome="retried") == 20
+    assert total(seen, "shardq_handled_total", topic="mail", outcome="buried") == 10
+    assert total(seen, "shardq_dispatched_total", topic="mail") == 2150
+    for histogram in ("shardq_handler_seconds", "shardq_pickup_lateness_seconds", "shardq_dispatch_lateness_seconds"):
+        assert total(seen, f"{histogram}_count", topic="mail") == 2150
+        assert total(seen, f"{histogram}_bucket", topic="mail", le="+Inf") == 2150
+        assert total(seen, f"{histogram}_sum", topic="mail") >= 0
+
+
+def test_counters_do_not_fall_when_a_worker_ends(engine: Engine) -> None:
+    registry = registry_of(engine)
+    engine.start()
+    for handled in (1, 2):
+        with working(handling(engine)):
+            engine.push("done", topic="mail")
+            wait_until(lambda: total(scraped(registry), "shardq_handled_total") == handled, "it is counted")  # noqa: B023
+    assert total(scraped(registry), "shardq_handled_total") == 2
+
+
+def test_a_worker_that_runs_already_is_counted_from_the_first_collector_on(engine: Engine) -> None:
+    engine.start()
+    with working(handling(engine)):
+        engine.push("done", topic="mail")
+        wait_until(lambda: engine.stats().leased + engine.stats().ready + engine.stats().scheduled == 0, "it is done")
+        registry = registry_of(engine)
+        engine.push("done", topic="mail")
+        wait_until(lambda: total(scraped(registry), "shardq_handled_total"), "the second is counted")
+
+
+def test_the_engine_as_a_whole(engine: Engine) -> None:
+    registry = registry_of(engine)
+    engine.push_many([Task(n, delay=3600) for n in range(3)] + [Task(n, topic="mail") for n in range(5)])
+    alone = scraped(registry)
+    assert (total(alone, "shardq_up"), total(alone, "shardq_unseen_shards")) == (1, 0)
+    assert total(alone, "shardq_unserved_shards") == SHARDS
+    assert total(alone, "shardq_tasks", state="scheduled") == 8
+    engine.start()
+    wait_until(lambda: total(scraped(registry), "shardq_unserved_shards") == 0, "all shards are served")
+    wait_until(lambda: total(scraped(registry), "shardq_tasks", state="ready", topic="mail") == 5, "they are ready")
+    served = scraped(registry)
+    assert total(served, "shardq_tasks", state="scheduled") == 3
+    assert total(served, "shardq_head_age_seconds") == 0
+    # ready tasks stay where they are until they are taken
+    assert total(served, "shardq_oldest_ready_seconds", topic="mail") >= 0
+    engine.resize(2 * SHARDS)
+    assert total(unfresh(registry), "shardq_unswept_shards") > 0
+    with working(handling(engine)):
+        wait_until(
+            lambda: total(unfresh(registry), "shardq_unswept_shards") == 0, "all is where it belongs", timeout=60
+        )
+
+
+def test_every_metric_is_exported_under_its_name(engine: Engine) -> None:
+    families = {family.name: family for family in registry_of(engine).collect()}
+    assert list(families) == [metric.name.removesuffix("_total") for metric in METRICS]
+    for metric in METRICS:
+        family = families[metric.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+
+
+def test_many_scrapes_look_once_a_second(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, looks = registry_of(engine), []
+    stats = engine.stats
+
+    def counted() -> shardq.Stats:
+        looks.append(time.monotonic())
+        return stats()
+
+    monkeypatch.setattr(engine, "stats", counted)
+    for _ in range(20):
+        assert total(scraped(registry), "shardq_up") == 1
+    assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(looks))
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_an_asyncio_engine_is_scraped_in_its_loop_too(url: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def program() -> None:
+        async with AsyncEngine(url, name=name, shards=SHARDS) as engine:
+            registry = registry_of(engine)
+            await engine.start()
+            await engine.push("x", topic="mail", delay=3600)
+            wait_until(lambda: total(scraped(registry), "shardq_unserved_shards") == 0, "all shards are served")
+            seen = await asyncio.to_thread(scraped, registry)
+            assert total(seen, "shardq_up") == total(seen, "shardq_pushed_total") == 1
+            assert total(seen, "shardq_tasks", state="scheduled") == 1
+
+    asyncio.run(program())
+    assert "metrics" not in caplog.text
+
+
+def test_a_silent_server_holds_up_no_scrape(own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=SHARDS, timeout=PATIENT_S) as engine:
+        engine.push("x")
+        registry = registry_of(engine)
+        assert total(scraped(registry), "shardq_up") == 1
+        own_server.pause()
+        try:
+            began = time.monotonic()
+            silent = unfresh(registry)
+            assert time.monotonic() - began < A_SCRAPE_S
+        finally:
+            own_server.resume()
+        assert (total(silent, "shardq_up"), total(silent, "shardq_pushed_total")) == (0, 1)
+        assert not [each for each in silent if each[0] == "shardq_tasks"]
+        wait_until(lambda: total(scraped(registry), "shardq_up") == 1, "it looks again", timeout=60)
+
+
+def test_a_closed_engine_is_down(url: str, name: str) -> None:
+    with Engine(url, name=name, shards=1) as engine:
+        registry = registry_of(engine)
+    assert total(scraped(registry), "shardq_up") == 0
+
+
+def test_what_is_no_engine_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="give an Engine or an AsyncEngine"):
+        shardq.metrics.collector("redis://127.0.0.1")  # type: ignore[arg-type]
