@@ -6,7 +6,7 @@ to an open engine), then the commands, each in the module of its name, or beside
 with ``bulk``, ``listing``, ``topics``, ``resize``. They share ``output``, ``table`` and ``live`` (what is printed),
 ``shard_view`` (the table of shards, once or live), ``engine_view`` (one look at an engine from outside), ``words`` (the
 engine's errors in the words of the command line), ``filters``, ``durations``, ``quantities`` and ``numbers`` (values of
-options), ``signals`` (Ctrl-C) and ``processes`` (children).
+options), ``signals`` (Ctrl-C) ``processes`` (children) and ``http``.
 """
 
 from __future__ import annotations

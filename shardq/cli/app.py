@@ -18,6 +18,7 @@ from shardq.cli.forecast import forecast
 from shardq.cli.forward import forward
 from shardq.cli.health import health
 from shardq.cli.listing import list_tasks, peek
+from shardq.cli.metrics import metrics
 from shardq.cli.options import Given, shared
 from shardq.cli.outbox import outbox
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
@@ -103,6 +104,7 @@ for command in (
     limit,
     outbox,
     spool,
+    metrics,
     plan,
     acl,
     config,

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
@@ -26,6 +28,9 @@ from shardq.errors import ShardqError
 from shardq.layout.slots import MAX_SHARDS
 from shardq.worker.supervisor import ProcessSupervisor
 
+if TYPE_CHECKING:
+    from shardq.metrics.http import Address
+
 LIVE_S = 1.0
 """Between two looks on a terminal; each asks every shard once."""
 
@@ -40,6 +45,7 @@ example:
   shardq run
   shardq run --name orders --shards 32     (a new name; else the stored number counts)
   shardq run --processes 2                 (the pollers share no interpreter then)
+  shardq run --http 0.0.0.0:9100           (metrics, and probes for Kubernetes)
   shardq run --quiet &""",
 )
 @click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="The shards of a new name. Default: 16.")
@@ -51,15 +57,17 @@ example:
     metavar="N",
     help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
 )
+@http
 @click.option("--quiet", cls=Setting, is_flag=True, help="Print nothing but warnings.")
 @log_option
 @shared
 @pass_given
-def run(given: Given, shards: int | None, processes: int, quiet: bool, log: str) -> int:
+def run(given: Given, shards: int | None, processes: int, http: Address | None, quiet: bool, log: str) -> int:
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 
     Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
     """
+    check_one_process(http, processes)
     descriptors.more()
     with ExitStack() as stack:
         engine = stack.enter_context(opened(given, create=True, shards=shards, log=log))
@@ -74,7 +82,8 @@ def run(given: Given, shards: int | None, processes: int, quiet: bool, log: str)
             return looker
 
         run_pollers = _poll if processes == 1 else partial(_supervise, given, processes)
-        code = run_pollers(engine, looking)
+        with served(engine, http, "pollers"):
+            code = run_pollers(engine, looking)
     if not given.json and not quiet:
         complain("stopped")
     return code

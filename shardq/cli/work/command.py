@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option, set_up_logging, set_up_root
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, reporting
@@ -26,6 +27,7 @@ from shardq.worker.base import plan_of
 from shardq.worker.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
+    from shardq.metrics.http import Address
     from shardq.worker import AsyncWorker
 
 MAX_CONCURRENCY = 100_000
@@ -68,6 +70,7 @@ exit codes:
     metavar="TOPIC,...",
     help="Serve only these topics of the worker, the first ones first; '' is the default topic. Default: all.",
 )
+@http
 @click.option("--reload", is_flag=True, help="Start again when a .py file of the program is saved: for development.")
 @log_option
 @reporting
@@ -78,6 +81,7 @@ def work(
     processes: int | None,
     concurrency: int | None,
     topics: str | None,
+    http: Address | None,
     reload: bool,
     log: str,
 ) -> int:
@@ -94,6 +98,8 @@ def work(
     typed = click.get_current_context().get_parameter_source("processes") is ParameterSource.COMMANDLINE
     if reload and typed and processes != 1:
         raise BadInput("--reload runs one process; leave out --processes")
+    if reload and http is not None:
+        raise BadInput("--reload is for development, and starts again often; leave out --http")
     set_up_logging(verbose=given.verbose, form=log)
     wanted = Target.parsed(target)
 
@@ -112,21 +118,25 @@ def work(
             grace = math.inf  # the child knows the worker's
             supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=grace)
         else:
-            _serve(given, load(), processes, shutdown)
+            _serve(given, load(), processes, http, shutdown)
     if not given.json:
         complain("stopped")
     return shutdown.code
 
 
-def _serve(given: Given, worker: Worker | AsyncWorker, processes: int | None, shutdown: Shutdown) -> None:
+def _serve(
+    given: Given, worker: Worker | AsyncWorker, processes: int | None, http: Address | None, shutdown: Shutdown
+) -> None:
     if isinstance(worker, Worker):
         processes = processes or worker.processes
         worker.processes = 1  # in each of them
     count = processes or 1
+    check_one_process(http, count)
     _say(given, worker, processes=count)
     life = partial(serve, worker, shutdown.stop, shutdown.hurry)
     if count == 1:
-        life()
+        with served(engine_behind(worker), http, "worker"):
+            life()
     else:
         supervisor = ProcessSupervisor(count)
         supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=worker.grace)
