@@ -11,6 +11,7 @@ from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq import metrics as metrics
+    from shardq import otel as otel
     from shardq import testing as testing
     from shardq.consumer import AsyncConsumer, Consumer
     from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats
@@ -95,6 +96,7 @@ else:
         | {
             "errors": "shardq.errors",
             "metrics": "shardq.metrics",
+            "otel": "shardq.otel",
             "outbox": "shardq.outbox",
             "testing": "shardq.testing",
         },

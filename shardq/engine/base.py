@@ -54,6 +54,7 @@ from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.engine.tracing import Tracing
     from shardq.replay.replayer import Replayer
     from shardq.spool.spool import Spool
     from shardq.spool.stats import SpoolStats
@@ -123,6 +124,8 @@ class EngineBase:
         self._tasks = Registry(max_attempts=self.options.max_attempts, backoff=None)
         """The functions that are pushed by name."""
         self._parts = Parts()
+        self._tracing: Tracing | None = None
+        """Traces what is pushed, if it is wanted."""
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
@@ -246,7 +249,8 @@ class EngineBase:
     # ---- arguments
 
     def _packed(self, payload: Any, options: dict[str, Any]) -> Entries:
-        return self._packer.one(payload if isinstance(payload, Task) and not options else Task(payload, **options))
+        task = payload if isinstance(payload, Task) and not options else Task(payload, **options)
+        return self._packer.one(task if self._tracing is None else self._tracing.create(task))
 
     def _packed_many(self, tasks: Iterable[Task], batch: int) -> Entries:
         check_batch(batch)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardq.engine.base import EngineBase
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
+    from shardq.engine.tracing import Tracing
     from shardq.worker.base import Plan
     from shardq.worker.outcomes import Outcomes
     from shardq.worker.processor import Processor
@@ -114,3 +115,9 @@ def planned_claims(engine: EngineBase, plan: Plan) -> Claims:
 def has_opened(engine: EngineBase) -> bool:
     """True if it was opened since it was made, or since ``refit``."""
     return engine._cache is not None
+
+
+def trace_by(engine: EngineBase, tracing: Tracing) -> None:
+    """Has an engine, and the workers that it runs from now on, traced."""
+    engine._tracing = tracing
+    engine._tasks.around = tracing.handler

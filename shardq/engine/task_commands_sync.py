@@ -86,23 +86,29 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         >>> engine.push({"user": 42}, delay=3600, window=600, tags=["user-42"])
         >>> engine.push("there is news", id="news-42", throttle=300)
         """
-        entries = self._packer.one(
-            Task(
-                payload,
-                delay=delay,
-                at=at,
-                topic=topic,
-                id=id,
-                on_conflict=on_conflict,
-                dedup=dedup,
-                headers=headers,
-                max_attempts=max_attempts,
-                expires=expires,
-                window=window,
-                throttle=throttle,
-                tags=tags,
-            )
+        task = Task(
+            payload,
+            delay=delay,
+            at=at,
+            topic=topic,
+            id=id,
+            on_conflict=on_conflict,
+            dedup=dedup,
+            headers=headers,
+            max_attempts=max_attempts,
+            expires=expires,
+            window=window,
+            throttle=throttle,
+            tags=tags,
         )
+        if self._tracing is None:
+            return self._push(task, durability)
+        with self._tracing.push(task) as span:
+            [receipt] = span.pushed([self._push(span.tasks[0], durability)])
+        return receipt
+
+    def _push(self, task: Task, durability: Durability | None) -> Receipt:
+        entries = self._packer.one(task)
         if durability is not None:
             [receipt] = self._push_durably(entries, durability)
             return receipt
@@ -120,6 +126,12 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
         >>> ids = engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
+        if self._tracing is None:
+            return self._push_many(tasks, batch, durability)
+        with self._tracing.push_many(list(each_task(tasks))) as span:
+            return span.pushed(self._push_many(span.tasks, batch, durability))
+
+    def _push_many(self, tasks: Iterable[Task], batch: int, durability: Durability | None) -> list[Receipt]:
         entries = self._packed_many(tasks, batch)
         if durability is not None:
             return self._push_durably(entries, durability, batch)
@@ -141,6 +153,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         check_batch(batch)
         source = each_task(tasks)
+        if self._tracing is not None:
+            source = self._tracing.stream(source)
         if self._spooler is not None:
             for stored in self._spooler.push_iter(source, batch):
                 if stored:

@@ -205,8 +205,9 @@ class WorkerBase(TaskDecorator[T]):
                 f"{list(self._registry.handlers)}, and no others but those of the engine's tasks, "
                 f"{list(self._tasks.handlers)}"
             )
+        around = self._tasks.around
         plan = Plan(
-            handlers={topic: handlers[topic] for topic in served},
+            handlers={topic: handlers[topic] if around is None else around(handlers[topic]) for topic in served},
             functions=tuple(registry.registered),
             hooks=self._hooks,
             weights=self._topics if isinstance(self._topics, Mapping) else None,

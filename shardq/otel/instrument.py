@@ -1,0 +1,248 @@
+"""Spans around the pushes of an engine and around the handlers of its workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import msgspec
+from opentelemetry import context, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+
+from shardq import forks
+from shardq.consumer.policy import Bury, Retry, alone
+from shardq.engine.base import EngineBase
+from shardq.engine.parts import trace_by
+from shardq.errors import BadInput, InvalidOption
+from shardq.model.checks import check_headers
+from shardq.model.task import Delivery, Receipt, Task
+from shardq.otel import attributes
+from shardq.version import __version__
+from shardq.worker.handlers import Handler
+from shardq.worker.kinds import check_result
+
+Traces = Literal["one", "linked"]
+"""one: a handling belongs to the trace of its push. linked: it begins a trace of its own, with a link to the push."""
+
+
+def instrument(
+    engine: EngineBase, *, tracer_provider: TracerProvider | None = None, traces: Traces = "one"
+) -> Instrumentation:
+    """Traces what is pushed through this engine from now on, and what its workers handle that run from now on. Works
+    for both kinds of engine.
+
+    ``tracer_provider``: none is OpenTelemetry's global one, also if that is set later. ``traces``: "one", so that a
+    handling belongs to the trace of its push, or "linked", so that each is a trace of its own with a link to the push:
+    for delays longer than a backend keeps a trace together.
+
+    >>> shardq.otel.instrument(engine)
+    """
+    if not isinstance(engine, EngineBase):
+        raise InvalidOption(f"{engine!r} can't be traced; give a shardq.Engine or a shardq.AsyncEngine")
+    if traces not in get_args(Traces):
+        raise InvalidOption(f"traces={traces!r} is not possible; use 'one' or 'linked'")
+    instrumentation = Instrumentation(engine.name, tracer_provider, traces)
+    trace_by(engine, instrumentation)
+    return instrumentation
+
+
+class Instrumentation:
+    """The spans of one engine; ``instrument`` makes it."""
+
+    def __init__(self, engine: str, tracer_provider: TracerProvider | None, traces: Traces) -> None:
+        self._engine = engine
+        self._traces = traces
+        self._tracer = trace.get_tracer("shardq", __version__, tracer_provider)
+
+    def __repr__(self) -> str:
+        return f"<Instrumentation of {self._engine!r}, traces {self._traces}>"
+
+    # ---- for programs
+
+    def headers(self) -> dict[str, str]:
+        """The present trace as headers, for tasks that the engine does not push itself, as those of the outbox.
+
+        >>> headers = tracing.headers()
+        """
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        return carrier
+
+    @contextmanager
+    def process(self, delivery: Delivery) -> Iterator[Span]:
+        """The span of handling one delivery: for programs with a consumer of their own. Workers have it by themselves.
+
+        Where another span is current, that is the parent, and the push is linked.
+
+        >>> for delivery in consumer.claim(100, wait=1.0):
+        ...     with tracing.process(delivery), consumer.settling(delivery):
+        ...         print(delivery.payload)
+        """
+        present = trace.get_current_span()
+        pushed = trace.get_current_span(propagate.extract(delivery.headers, Context())).get_span_context()
+        around = propagate.extract(delivery.headers)  # baggage, too
+        links = []
+        if present.get_span_context().is_valid or self._traces == "linked":
+            around = trace.set_span_in_context(present, around)
+            links = [Link(pushed)] if pushed.is_valid else []
+        span = self._tracer.start_span(
+            f"process {attributes.destination(delivery.topic)}",
+            around,
+            SpanKind.CONSUMER,
+            {**attributes.of_operation("process", "process", self._engine), **attributes.of_delivery(delivery)},
+            links,
+        )
+        depth = forks.depth()
+        token = context.attach(trace.set_span_in_context(span, around))
+        try:
+            yield span
+            span.set_attribute("shardq.outcome", "done")
+        except BaseException as exc:
+            _note_failure(span, exc)
+            raise
+        finally:
+            context.detach(token)
+            if forks.depth() == depth:  # the child of a fork leaves the span to its parent
+                span.end()
+
+    # ---- for the engine
+
+    @contextmanager
+    def push(self, task: Task) -> Iterator[Sending]:
+        """The span of a push of one task."""
+        with self._sending("push", [task], attributes.of_task(task)) as sending:
+            yield sending
+
+    @contextmanager
+    def push_many(self, tasks: Sequence[Task]) -> Iterator[Sending]:
+        """The span of a push of many tasks, which share it."""
+        with self._sending("push_many", tasks, {"messaging.batch.message_count": len(tasks)}) as sending:
+            yield sending
+
+    def stream(self, tasks: Iterator[Task]) -> Iterator[Task]:
+        """The tasks of an endless push, which share a span: from the first to the last that is read."""
+        span = self._begun("push_iter", "send", "", {})
+        count = 0
+        try:
+            for count, task in enumerate(tasks, 1):  # noqa: B007  used at the end
+                yield _with_headers(task, span)
+        except Exception as exc:
+            _note_failure(span, exc)
+            raise
+        finally:
+            span.set_attribute("messaging.batch.message_count", count)
+            span.end()
+
+    def create(self, task: Task) -> Task:
+        """A task that a buffer sends later. It has a span of its own, which ends at once."""
+        span = self._begun("create", "create", _destination_of([task]), attributes.of_task(task))
+        span.end()
+        return _with_headers(task, span)
+
+    def handler(self, handler: Handler) -> Handler:
+        """The handler with a span around each call."""
+        return dataclasses.replace(handler, run=TracedRun(self, handler))
+
+    @contextmanager
+    def _sending(self, name: str, tasks: Sequence[Task], found: attributes.Attributes) -> Iterator[Sending]:
+        span = self._begun(name, "send", _destination_of(tasks), found)
+        try:
+            yield Sending(span, [_with_headers(task, span) for task in tasks])
+        except BaseException as exc:
+            _note_failure(span, exc)
+            raise
+        finally:
+            span.end()
+
+    def _begun(self, name: str, kind: str, where: str, found: attributes.Attributes) -> Span:
+        operation = attributes.of_operation(name, kind, self._engine)
+        if where:
+            operation["messaging.destination.name"] = where
+        return self._tracer.start_span(
+            f"{name} {where}" if where else name, kind=SpanKind.PRODUCER, attributes={**operation, **found}
+        )
+
+
+class Sending:
+    """The span of a push that is under way."""
+
+    def __init__(self, span: Span, tasks: Sequence[Task]) -> None:
+        self._span = span
+        self.tasks = tasks
+
+    def pushed(self, receipts: list[Receipt]) -> list[Receipt]:
+        """Notes what became of a single task. Returns the same."""
+        if len(receipts) == 1:
+            self._span.set_attributes(attributes.of_receipt(receipts[0]))
+        return receipts
+
+
+class TracedRun:
+    """The function of a handler, with a span around each call."""
+
+    def __init__(self, instrumentation: Instrumentation, handler: Handler) -> None:
+        self._process = instrumentation.process
+        self._handler = handler
+
+    def __repr__(self) -> str:
+        return repr(self._handler.run)
+
+    def __call__(self, delivery: Delivery) -> Any:
+        if self._handler.is_coroutine(delivery):
+            return self._awaited(delivery)
+        with self._process(delivery):
+            return self._checked(delivery, self._handler.run(delivery))
+
+    async def _awaited(self, delivery: Delivery) -> Any:
+        with self._process(delivery):
+            return self._checked(delivery, await self._handler.run(delivery))
+
+    def _checked(self, delivery: Delivery, result: Any) -> Any:
+        """Within the span: a handler that returns work undone has failed."""
+        if result is not None:
+            check_result(result, self._handler.name(delivery), "handler")
+        return result
+
+
+def _destination_of(tasks: Sequence[Task]) -> str:
+    """The topic of all tasks, if they have one topic. What is no task is refused later."""
+    topics = {str(getattr(task, "topic", "")) for task in tasks}
+    return attributes.destination(topics.pop()) if len(topics) == 1 else ""
+
+
+def _with_headers(task: Task, span: Span) -> Task:
+    """The task with the span in its headers. Headers of the caller's own stay as they are; of ours those that fit."""
+    try:
+        check_headers({} if task.headers is None else task.headers)
+    except (BadInput, AttributeError):
+        return task  # the push says what is wrong with it
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier, trace.set_span_in_context(span))
+    headers = dict(task.headers or {})
+    for name, value in carrier.items():
+        if name not in headers:
+            try:
+                check_headers({**headers, name: value})
+            except BadInput:
+                continue
+            headers[name] = value
+    return msgspec.structs.replace(task, headers=headers)
+
+
+def _note_failure(span: Span, exc: BaseException) -> None:
+    """Notes how a push or a handling ended. A handler that asks for another try has not failed."""
+    match alone(exc):
+        case Retry() as decided:
+            span.set_attributes({"shardq.outcome": "retry", "shardq.reason": str(decided.reason)})
+        case Bury() as decided:
+            span.set_attributes({"shardq.outcome": "bury", "error.type": "shardq.Bury"})
+            span.set_status(Status(StatusCode.ERROR, str(decided.reason)))
+        case _:
+            kind = type(exc)
+            own = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+            span.set_attributes({"shardq.outcome": "failed", "error.type": own})
+            span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {exc}"))
+            span.record_exception(exc)
