@@ -233,7 +233,15 @@ def _with_headers(task: Task, span: Span) -> Task:
 
 
 def _note_failure(span: Span, exc: BaseException) -> None:
-    """Notes how a push or a handling ended. A handler that asks for another try has not failed."""
+    """Notes how a push or a handling ended. Never raises, whatever the exception makes of itself."""
+    try:
+        _note(span, exc)
+    except BaseException:  # noqa: BLE001  its attributes are the user's code, SystemExit too
+        span.set_status(Status(StatusCode.ERROR, "the text of the exception can't be had"))
+
+
+def _note(span: Span, exc: BaseException) -> None:
+    """A handler that asks for another try has not failed."""
     match alone(exc):
         case Retry() as decided:
             span.set_attributes({"shardq.outcome": "retry", "shardq.reason": str(decided.reason)})

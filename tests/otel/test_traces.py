@@ -17,7 +17,8 @@ from shardq.otel import instrument
 from tests.otel.conftest import Spans, Trace
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
-from tests.support.states import FAR_S, claim
+from tests.support.states import FAR_S, claim, state_of
+from tests.support.waiting import wait_until
 
 AT_ONCE = Backoff(base=0.001, cap=0.001)
 HANDLERS = pytest.mark.parametrize("kind", ["function", "coroutine"])
@@ -161,6 +162,31 @@ def test_every_attempt_has_a_span(running: Engine, engines: Engines, spans: Span
     assert (failed.status.status_code, told(failed)["error.type"]) == (StatusCode.ERROR, "KeyError")
     assert [event.name for event in failed.events] == ["exception"]
     assert (buried.status.status_code, buried.status.description) == (StatusCode.ERROR, "no such address")
+
+
+@HANDLERS
+def test_an_exception_without_a_text(running: Engine, engines: Engines, spans: Spans, traced: Trace, kind: str) -> None:
+    """The task fails with it, as it does without traces."""
+    traced(running)
+    worker = running.worker()
+
+    class Nasty(Exception):
+        def __str__(self) -> str:
+            raise SystemExit("no text")
+
+    def handle(delivery: Delivery) -> None:
+        raise Nasty
+
+    handling(worker, kind, handle)
+    with engines.working(worker):
+        receipt = running.push("x", topic="mail", max_attempts=1)
+        [process] = spans.ended("process mail")
+        wait_until(lambda: state_of(running, receipt) == "dead", "it is dead")
+    assert process.status.status_code == StatusCode.ERROR
+    assert told(process)["error.type"].endswith("Nasty")
+    task = running.get(receipt)
+    assert task is not None
+    assert "Nasty" in str(task.reason)
 
 
 @HANDLERS
