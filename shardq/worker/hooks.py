@@ -21,7 +21,10 @@ class Hooks:
     """
 
     def __init__(self) -> None:
-        self._called: dict[str, list[Callable[..., Any]]] = {name: [] for name in NAMES}
+        self._before: list[Callable[..., Any]] = []
+        self._after: list[Callable[..., Any]] = []
+        self._error: list[Callable[..., Any]] = []
+        self._called = dict(zip(NAMES, (self._before, self._after, self._error), strict=True))
 
     def use(self, middleware: object) -> None:
         found = {name: hook for name in NAMES if callable(hook := getattr(middleware, name, None))}
@@ -37,10 +40,12 @@ class Hooks:
             self._called[name].append(hook)
 
     def before(self, delivery: Delivery) -> None:
-        self._call("before", delivery)
+        if self._before:
+            self._call("before", delivery)
 
     def after(self, delivery: Delivery) -> None:
-        self._call("after", delivery)
+        if self._after:
+            self._call("after", delivery)
 
     def error(self, delivery: Delivery, exc: BaseException) -> None:
         self._call("error", delivery, exc)

@@ -132,7 +132,8 @@ class InFlight:
             self._held -= 1
             self._running += 1
             # Held jobs leave room, too: no handler may end for hours.
-            self._make_room()
+            if self._full:
+                self._make_room()
             return True
 
     def finish(self, job: Job, settlement: Settlement | None) -> bool:
@@ -157,11 +158,12 @@ class InFlight:
                 self._settlements.append((job, settlement))
             if not self._running and not self._fetching:
                 self._quiet.notify_all()
-            self._make_room()
+            if self._full:
+                self._make_room()
             return True
 
     def _make_room(self) -> None:
-        if self._full and self.prefetch.want(self._held, self._running):
+        if self.prefetch.want(self._held, self._running):
             self._full = False
             self._room.notify()
 

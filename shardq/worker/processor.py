@@ -246,7 +246,8 @@ class Processor:
         if not want:
             return False
         deliveries = self._consumer.claim(want, wait=WAIT_S)
-        jobs = [Job(delivery, self._handlers[delivery.topic]) for delivery in deliveries]
+        now, handlers = time.monotonic(), self._handlers
+        jobs = [Job(delivery, handlers[delivery.topic], now) for delivery in deliveries]
         if not self._in_flight.put(jobs):
             self._give_back(jobs)
             return False
@@ -254,11 +255,14 @@ class Processor:
             # This claim was in flight before.
             self._give_back([job for job in jobs if self._unwanted(job)])
             jobs = [job for job in jobs if job.stage == "held"]
-        coroutine_runner = [job for job in jobs if job.is_coroutine]
-        if coroutine_runner:
-            self._coroutine_runner.take(coroutine_runner)
-        if len(coroutine_runner) < len(jobs):
-            self._thread_runner.take([job for job in jobs if job not in coroutine_runner] if coroutine_runner else jobs)
+        functions = jobs
+        if self._coroutine_topics:
+            coroutines = [job for job in jobs if job.is_coroutine]
+            if coroutines:
+                self._coroutine_runner.take(coroutines)
+                functions = [job for job in jobs if not job.is_coroutine] if len(coroutines) < len(jobs) else []
+        if functions:
+            self._thread_runner.take(functions)
         if 0 < len(jobs) < want:
             time.sleep(YIELD_S)
         return True
