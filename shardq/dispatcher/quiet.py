@@ -46,7 +46,7 @@ class QuietShard:
         self._keys = keys
         self._clock = clock
         self._left: Dispatched | None = None
-        """The answer of the last dispatch, if that found nothing to do, and no instant to which the poller sleeps: no
+        """The answer of the last dispatch, if that found nothing to do, and no instant that the poller sleeps to: no
         look may make it late for that.
         """
         self._epoch = 0
