@@ -1,8 +1,8 @@
 """Sends this process's heartbeat, with its report, and hears from it which members live. Called by ``dispatcher``. A
 thread of its own; every heartbeat is one script.
 
-A process that is alone, and would hear the news of another that joins, sends few: nobody waits for them. Who joins sees
-to it that its own silence is noticed as soon as anybody's (``heartbeat.lua``).
+A process that is alone, and subscribed to the news, sends few: nobody waits for them. A process that joins cuts the
+time of the others, so that their silence is noticed as soon as ever (``heartbeat.lua``), and the news make them answer.
 
 While the control slot can't be reached, the members stay as they were. When it is reached again, members seen before
 count as alive for one more period. Otherwise a process that was cut off would take over every shard at once.
