@@ -87,6 +87,12 @@ _BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
 _BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
 _PLAIN = {bytes([VERSION << 4 | codec.number]): codec.decode for codec in _BY_NAME.values()}
 """First byte of a record without a head → the decoder of its payload."""
+_WITH_NONCE = {
+    bytes([VERSION << 4 | _HEADED | codec.number]) + b"\0\x08\x81\xa1n\xce": codec.decode for codec in _BY_NAME.values()
+}
+"""First bytes of a record whose head is a nonce alone, as with most ids of the caller's own → likewise."""
+_NONCE_END = 11
+"""The payload's place in such a record."""
 
 
 def codec_named(choice: str | Codec) -> Codec:
@@ -252,14 +258,18 @@ def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) 
 def decode_payload(
     record: bytes, own: Codec | None = None, type: Any = None
 ) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
-    """The payload, the headers and the tags, as ``decode_record`` reads them; for records without a head in a third of
-    its time.
+    """The payload, the headers and the tags, as ``decode_record`` reads them; in a third of its time for records whose
+    head is missing or a nonce alone.
     """
-    if type is None and (decode := _PLAIN.get(record[:1])):
-        try:
-            return decode(record[1:]), {}, ()
-        except Exception as exc:
-            raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[1:], exc) from exc
+    if type is None:
+        decode, begin = _PLAIN.get(record[:1]), 1
+        if decode is None and len(record) >= _NONCE_END:
+            decode, begin = _WITH_NONCE.get(record[:7]), _NONCE_END
+        if decode is not None:
+            try:
+                return decode(record[begin:]), {}, ()
+            except Exception as exc:
+                raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[begin:], exc) from exc
     decoded = decode_record(record, own=own, type=type)
     return decoded.payload, decoded.headers, decoded.tags
 

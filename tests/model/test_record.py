@@ -18,8 +18,10 @@ from shardq.model.record import (
     JSON,
     MSGPACK,
     RAW,
+    Builtin,
     Codec,
     codec_named,
+    decode_payload,
     decode_record,
     encode_head,
     encode_record,
@@ -256,3 +258,31 @@ def test_decoded_headers_belong_to_the_caller() -> None:
         assert isinstance(first, dict)
         first["mine"] = "1"
         assert decode_record(encode_record(JSON, 1, head)).headers == {}
+
+
+@pytest.mark.parametrize("codec", [JSON, MSGPACK, RAW], ids=lambda codec: codec.name)
+@pytest.mark.parametrize(
+    "head",
+    [
+        None,
+        encode_head(nonce=7),
+        encode_head(nonce=4_000_000_000),
+        encode_head(nonce=4_000_000_000, max_attempts=3),
+        encode_head(headers={"a": "b"}),
+        encode_head(tags=("a",)),
+    ],
+    ids=["none", "a small nonce", "a nonce", "a nonce and attempts", "headers", "tags"],
+)
+def test_a_consumer_reads_what_everybody_reads(codec: Builtin, head: bytes | None) -> None:
+    record = encode_record(codec, b"hi" if codec is RAW else {"n": 1}, head)
+    whole = decode_record(record)
+    assert decode_payload(record) == (whole.payload, whole.headers, whole.tags)
+    # cut off in the head, or in the payload of a codec that notices
+    for length in range(len(record)):
+        try:
+            whole = decode_record(record[:length])
+        except PayloadNotDecodable:
+            with pytest.raises(PayloadNotDecodable):
+                decode_payload(record[:length])
+        else:
+            assert decode_payload(record[:length]) == (whole.payload, whole.headers, whole.tags)
