@@ -27,6 +27,7 @@ from redis.retry import Retry
 
 from cluster import servers, warden
 from cluster.ports import HOST, free_port
+from shardq.embedded.program import environment
 
 START_TIMEOUT_S = 60.0  # a slow machine under load, with an append-only file to read
 ANSWER_TIMEOUT_S = 20.0  # likewise, where the disk is slow, too
@@ -154,6 +155,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env=environment(),
                 start_new_session=True,
             )
         self._paused = False

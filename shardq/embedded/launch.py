@@ -39,6 +39,7 @@ def launch(place: Place, *, fsync: str, lock: int) -> None:
             place.log.replace(place.folder / "server.log.1")
         run = subprocess.run(
             [binary, place.config],
+            env=program.environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_START_S,

