@@ -104,13 +104,14 @@ def work(
     wanted = Target.parsed(target)
 
     def load() -> Worker | AsyncWorker:
-        chosen = topics.split(",") if topics is not None else None
+        chosen = [topic.strip() for topic in topics.split(",")] if topics is not None else None
         worker = wanted.load(topics=chosen, concurrency=concurrency)
         set_up_root(verbose=given.verbose, form=log)
         return worker
 
+    worker = None if reload else load()  # Ctrl-C interrupts that
     with Shutdown() as shutdown:
-        if reload:
+        if worker is None:
             wanted.look()
             supervisor = ProcessSupervisor(1, again=CHANGED)
             loaded = partial(_say, given, processes=1)
@@ -118,7 +119,7 @@ def work(
             grace = math.inf  # the child knows the worker's
             supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=grace)
         else:
-            _serve(given, load(), processes, http, shutdown)
+            _serve(given, worker, processes, http, shutdown)
     if not given.json:
         complain("stopped")
     return shutdown.code

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from shardq.cli.output import complain
@@ -48,7 +49,9 @@ class Files:
     def add(self, files: Iterable[str] = ()) -> None:
         """Notes the modules that are there by now, and further files."""
         modules = [module for name, module in list(sys.modules.items()) if name not in self._before]
-        for file in (*files, *filter(None, (getattr(module, "__file__", None) for module in modules))):
+        # By the dict: some modules import more when they are asked for a name.
+        loaded = (vars(module).get("__file__") for module in modules if isinstance(module, ModuleType))
+        for file in filter(None, (*files, *loaded)):
             if file.endswith(".py") and file not in self._saved and not file.startswith(self._foreign):
                 with suppress(OSError):
                     self._saved[file] = Path(file).stat().st_mtime_ns

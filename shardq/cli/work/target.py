@@ -77,8 +77,7 @@ class Target:
         worker = self._worker(self._found(self._module()))
         if concurrency is not None:
             worker.concurrency = concurrency
-        if not plan_of(worker).handlers:
-            raise BadInput(f"{self} serves no topic: declare functions with @worker.on(topic) or @engine.task")
+        plan_of(worker)  # which says what is wrong with it, before any process is started
         if topics is not None:
             choose_topics(worker, topics)
         return worker
