@@ -280,7 +280,7 @@ def test_a_module_that_fails_shows_its_own_traceback(shell: Shell, tmp_path: Pat
 def test_ctrl_c_while_the_module_is_imported(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(1000)\n")
     process = shell.start("work", "slow:engine")
-    wait_until((tmp_path / "began").exists, "it is imported", timeout=SOON_S)
+    wait_until((tmp_path / "began").exists, "it is imported", timeout=LONGEST_S)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LONGEST_S)
     assert (process.returncode, out, err.strip()) == (130, "", "")
