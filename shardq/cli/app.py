@@ -31,6 +31,7 @@ from shardq.cli.shards import shards
 from shardq.cli.spool import spool
 from shardq.cli.stats import stats
 from shardq.cli.tags import cancel_tag
+from shardq.cli.top.command import top
 from shardq.cli.topics import limit, pause, purge, resume, topics
 from shardq.cli.words import in_options
 from shardq.cli.work.command import work
@@ -91,6 +92,7 @@ for command in (
     forward,
     stats,
     health,
+    top,
     fleet,
     topics,
     shards,

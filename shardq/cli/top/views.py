@@ -70,8 +70,8 @@ def _seconds(value: float | None) -> str:
 
 
 def _behind(age: float | None) -> float | None:
-    """How long the first task of a shard is overdue."""
-    return None if age is None else max(0.0, age)
+    """How long the first task of a shard is overdue; None if it is not."""
+    return age if age is not None and age > 0 else None
 
 
 # ---- shards
@@ -239,12 +239,12 @@ def _fleet(look: Look) -> View[Member]:
             Column("process", lambda member: f"{member.host}:{member.pid}", text=True),
             Column("kind", lambda member: member.kind, rank=1),
             Column("up", lambda member: _seconds(max(0.0, time.time() - member.since)), rank=5),
-            Column("seen", lambda member: _seconds(member.seen_s), rank=4),
-            Column("running", lambda member: f"{member.running:,}" if member.kind == "worker" else "", rank=3),
+            Column("seen", lambda member: _seconds(member.seen_s), rank=6),
+            Column("running", lambda member: f"{member.running:,}" if member.kind == "worker" else "", rank=4),
             Column("handled", lambda member: f"{member.handled:,}" if member.kind == "worker" else "", rank=3),
             Column("failed", lambda member: f"{member.failed:,}" if member.kind == "worker" else "", rank=2),
             Column("p99 ms", lambda member: milliseconds(late(member).p99_ms), rank=2),
-            Column("serves", serves, rank=6, text=True),
+            Column("serves", serves, rank=2, text=True),
         ),
         (
             lambda member: f"{member.host}:{member.pid}",
