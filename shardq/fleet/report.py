@@ -62,9 +62,9 @@ def encode(report: Report) -> bytes:
     while True:
         fitting = msgspec.structs.replace(
             report,
-            host=report.host[:64],
+            host=_text(report.host, 64),
             topics=named(report.topics, most),
-            error=report.error[:MOST_ERROR],
+            error=_text(report.error, MOST_ERROR),
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
         )
@@ -89,6 +89,11 @@ def named(topics: Iterable[str], most: int = MOST_TOPICS) -> tuple[str, ...]:
     """The first of these topics, and ``OTHERS`` if there are more."""
     topics = tuple(topics)
     return topics if len(topics) <= most else (*topics[:most], OTHERS)
+
+
+def _text(text: str, most: int) -> str:
+    """Its first characters, of which none is half of a pair: no heartbeat may fail for what an error says."""
+    return text[:most].encode("utf-8", "replace").decode()
 
 
 def _fewer(histograms: dict[str, list[int]], most: int) -> dict[str, list[int]]:

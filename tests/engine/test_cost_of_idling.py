@@ -30,8 +30,8 @@ FAR_S = 86_400.0
 WINDOW_S = 26.0
 """Longer than the longest sleep of a poller, so that every one of them has looked at least once."""
 
-PER_SHARD = 0.25
-HEARTBEAT = 2.5
+PER_SHARD = 0.3
+HEARTBEAT = 4.0
 """Commands a second that may be spent."""
 
 CPU = 0.02

@@ -63,6 +63,12 @@ def test_the_largest_report_fits_and_counts_every_task() -> None:
         assert Lateness.total(map(dense, histograms.values())).count == 200 * BINS * 2**31
 
 
+def test_an_error_that_is_no_valid_text_is_sent() -> None:
+    back = decode(encode(msgspec.structs.replace(BASE, error="caf\udce9 failed", host="h\ud800")))
+    assert back is not None
+    assert (back.error, back.host) == ("caf? failed", "h?")
+
+
 def test_the_topics_with_most_tasks_are_named() -> None:
     counts = {f"t{n}": [0, 5, n + 1] for n in range(MOST_TOPICS + 10)}
     back = decode(encode(msgspec.structs.replace(BASE, dispatch=counts)))
