@@ -110,6 +110,24 @@ TABLE: dict[str, tuple[State, Call[Claim] | Mapping[str, int], int, list[Claimed
             "meta": RUNG,
         },
     ),
+    "its past beside the leases of others": (
+        {
+            "ready/": ["b", "a"],
+            "task": {"a": A, "b": B, "c": C},
+            "leased": {"c": T + LEASE},
+            "lease": {"c": "0:0::x", "a": "1:0::"},
+        },
+        {"": 10},
+        10,
+        [task("b", B), task("a", A, 1)],
+        [0],
+        {
+            "ready/": None,
+            "leased": dict.fromkeys("abc", T + LEASE),
+            "lease": {"c": "0:0::x", "b": "0:0::tok", "a": "1:0::tok"},
+            "meta": RUNG,
+        },
+    ),
     "a new limit counts": (
         {"ready/": ["d"], "task": {"d": LIMITED}, "lease": {"d": "0:0::~old"}},
         {"": 10},

@@ -195,6 +195,17 @@ def test_verdicts_by_id(shard: Shard, keys: ShardKeys) -> None:
     }
 
 
+def test_acks_of_several_claims_in_any_order(shard: Shard, keys: ShardKeys) -> None:
+    leases = {"a": "0:0::x", "b": "0:0::y", "c": "1:0::x", "d": "0:0::~y", "e": "0:0::x", "f": "0:0::z"}
+    shard.seed(
+        {"meta": meta(), "task": dict.fromkeys(leases, A), "lease": leases, "leased": dict.fromkeys(leases, T + 9)}
+    )
+    acks = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "y"), ("e", "z"), ("f", "z")]
+    assert shard.run(settle(keys, *(SettleAck(*ack) for ack in acks))) == {"d": "replaced", "e": "lost"}
+    state = shard.state()
+    assert state["task"].keys() == state["lease"].keys() == state["leased"].keys() == {"d", "e"}
+
+
 @pytest.mark.parametrize(
     "item", [SettleAck("a", "tok"), retry("a"), SettleBury("a", "tok", "x"), SettleGiveBack("a", "tok")]
 )
