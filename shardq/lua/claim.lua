@@ -32,7 +32,7 @@ local haunted, held, known_leases
 local ids_given, records_given, entries, pasts = {}, {}, {}, {}
 local met, odd, reasons = {}, {}, {}
 local taken_of, drained, given_of = {}, {}, {}
-local given, looked, read, bytes = 0, 0, 0, 0
+local given, looked, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 3
 for list = 8, 7 + lists do
   local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 3 - 14])), ARGV[list * 3 - 13]
@@ -52,7 +52,7 @@ for list = 8, 7 + lists do
       end
       stale = haunted and marked(ids, redis.call('HMGET', KEYS[5], unpack(ids))) or {}
     end
-    local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, read, bytes))
+    local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, looked, bytes))
     local records = redis.call('HMGET', KEYS[2], unpack(ids, at + 1, last))
     -- each leased task has an entry: if there are no more than these, no ready task has one
     local leases = known_leases > held and redis.call('HMGET', KEYS[4], unpack(ids, at + 1, last)) or {}
@@ -84,7 +84,7 @@ for list = 8, 7 + lists do
         end
       end
     end
-    looked, taken, read = looked + at - before, taken + at - before, read + at - before
+    looked, taken = looked + at - before, taken + at - before
   end
   taken_of[list], drained[list], given_of[list] = taken, ended and at == #ids, given
 end
