@@ -74,7 +74,8 @@ ROLES = {
     | _SCHEDULING
     | _role(
         "push peek page page_ready forecast fleet purge requeue unmark",
-        "zcard zrangebyscore time hmget memory|usage cluster|nodes",
+        "zcard zrangebyscore time hmget memory|usage cluster|nodes"
+        " hrandfield zrandmember hstrlen zmscore lpos llen zadd",
     ),
 }  # fmt: skip
 """Name → role."""
@@ -123,9 +124,9 @@ roles:
   worker      claims and settles tasks
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
-  operator    stats, health, fleet, topics, shards, resize, expand, shrink,
-              list, peek, forecast, get, cancel, cancel-tag, reschedule,
-              requeue, purge, pause, resume, limit, forward
+  operator    stats, health, doctor, fleet, topics, shards, resize, expand,
+              shrink, list, peek, forecast, get, cancel, cancel-tag,
+              reschedule, requeue, purge, pause, resume, limit, forward
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

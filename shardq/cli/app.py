@@ -12,6 +12,7 @@ from shardq.cli.acl import acl
 from shardq.cli.by_id import cancel, get, requeue, reschedule
 from shardq.cli.config import config
 from shardq.cli.demo.command import demo
+from shardq.cli.doctor import doctor
 from shardq.cli.every import every
 from shardq.cli.fleet import fleet
 from shardq.cli.forecast import forecast
@@ -92,6 +93,7 @@ for command in (
     forward,
     stats,
     health,
+    doctor,
     top,
     fleet,
     topics,

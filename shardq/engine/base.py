@@ -357,15 +357,22 @@ class EngineBase:
         )
 
     def _examine(
-        self, driver: Driver | AsyncDriver, counts_by_shard: CountsByShard, *, subscriber: Subscriber | None
+        self,
+        driver: Driver | AsyncDriver,
+        counts_by_shard: CountsByShard,
+        *,
+        subscriber: Subscriber | None,
+        pollers: Driver | None = None,
     ) -> Operation[Examined]:
-        """Looks at the servers on which a shard was seen, and for dispatchers that serve each."""
+        """Looks at the servers on which a shard was seen, and for dispatchers that serve each. ``pollers``: as of
+        ``_advice``; those of this process if there are any.
+        """
         slots = {
             node: keys.slot
             for keys, seen in counts_by_shard
             if not isinstance(seen, ShardqError) and (node := driver.node_of(keys.slot))
         }
-        found = yield from self._advice(driver, counts_by_shard, pollers=self._pollers_driver())
+        found = yield from self._advice(driver, counts_by_shard, pollers=pollers or self._pollers_driver())
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
         found += yield from servers.find_faults(slots)
         try:

@@ -85,6 +85,17 @@ class Unserved:
     dispatchers: int
     """The dispatchers that live."""
 
+    @property
+    def reasons(self) -> list[str]:
+        if not self.dispatchers:
+            return ["no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"]
+        if self.shards:
+            return [
+                f"{named(self.shards)}: none of the {self.dispatchers:,} dispatchers that live serves it; see their "
+                "logs, and end one that hangs"
+            ]
+        return []
+
 
 def find_unserved(cache: TopologyCache) -> Operation[Unserved]:
     """Finds the shards that nobody serves. Shards change hands when a dispatcher comes or goes: only what two looks
@@ -113,7 +124,7 @@ def judge(stats: Stats, examined: Examined, *, max_late: float, max_ready_age: f
     advised = [*examined.advised, *replicas_behind(stats.replication)]
     reasons = [
         *_blind(stats.shards),
-        *_unserved(examined.unserved),
+        *(examined.unserved.reasons if examined.unserved is not None else ()),
         *_failing(stats),
         *own,
         *_overdue(stats.shards, max_late),
@@ -136,18 +147,6 @@ def _blind(shards: Sequence[ShardStats]) -> Iterator[str]:
     blind = [shard for shard in shards if shard.error]
     if blind:
         yield f"{_named_shards(blind)} could not be seen, the totals are without: {blind[0].error}"
-
-
-def _unserved(unserved: Unserved | None) -> Iterator[str]:
-    if unserved is None:
-        return
-    if not unserved.dispatchers:
-        yield "no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"
-    elif unserved.shards:
-        yield (
-            f"{_named(unserved.shards)}: none of the {unserved.dispatchers:,} dispatchers that live serves it; see "
-            "their logs, and end one that hangs"
-        )
 
 
 def _failing(stats: Stats) -> Iterator[str]:
@@ -208,10 +207,15 @@ def _schedules(stats: Stats) -> Iterator[str]:
 
 
 def _named_shards(some: Sequence[ShardStats]) -> str:
-    return _named([each.shard for each in some])
+    return named([each.shard for each in some])
 
 
-def _named(some: Sequence[int]) -> str:
+def named(some: Sequence[int]) -> str:
+    """Some shards, as a sentence names them.
+
+    >>> named([3]), named(range(8))
+    ('shard 3', 'shards 0, 1, 2, 3, 4 and 3 more')
+    """
     numbers = ", ".join(map(str, some[:NAMED]))
     more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
     return f"shard{'' if len(some) == 1 else 's'} {numbers}{more}"

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
     from shardq.engine.aio import AsyncEngine
     from shardq.engine.base import EngineBase
+    from shardq.engine.control import CountsByShard
+    from shardq.engine.health import Examined
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
     from shardq.engine.tracing import Tracing
+    from shardq.operation import Operation
     from shardq.worker.base import Plan
     from shardq.worker.outcomes import Outcomes
     from shardq.worker.processor import Processor
@@ -110,6 +113,11 @@ def claims_of(engine: EngineBase, topics: Sequence[str]) -> Claims:
 def planned_claims(engine: EngineBase, plan: Plan) -> Claims:
     """The claims of a worker of an open engine."""
     return engine._planned_claims(plan)
+
+
+def examined(engine: EngineBase, driver: Driver, counts_by_shard: CountsByShard) -> Operation[Examined]:
+    """Looks at the servers of an open engine, as for a process that may have to serve every shard."""
+    return engine._examine(driver, counts_by_shard, subscriber=None, pollers=driver)
 
 
 def has_opened(engine: EngineBase) -> bool:

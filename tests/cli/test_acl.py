@@ -35,6 +35,11 @@ def test_a_server_takes_the_line(shell: Shell, own_server: Server, role: str) ->
         done = shell.run("stats", "--url", f"redis://orders-{role}:secret9@{own_server.address}", "--name", "orders")
         assert done.err == ""
         assert [line for line in done.lines if line.startswith("not ok")] == [ANY], "no dispatcher runs"
+    if role in ("operator", ALL):
+        url = f"redis://orders-{role}:secret9@{own_server.address}"
+        said = shell.run("doctor", "--all", "--url", url, "--name", "orders").out
+        assert "may not look" not in said
+        assert "records      ok: " in said
 
 
 def test_roles_together_and_lists(shell: Shell) -> None:

@@ -16,21 +16,8 @@ from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
     *("demo", "run", "push", "get", "list", "peek", "forecast", "cancel", "reschedule", "requeue", "every", "forward"),
-    *(
-        "stats",
-        "health",
-        "config",
-        "topics",
-        "shards",
-        "resize",
-        "expand",
-        "shrink",
-        "purge",
-        "pause",
-        "resume",
-        "limit",
-        "acl",
-    ),
+    *("stats", "health", "doctor", "config", "topics", "shards", "resize", "expand", "shrink", "purge", "pause"),
+    *("resume", "limit", "acl"),
 )
 
 

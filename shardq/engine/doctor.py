@@ -1,0 +1,264 @@
+"""What may be wrong with an engine and its servers, one check after the other, with what to do; and what can be mended
+without a risk for tasks. Called by ``shardq doctor``. Judgements on servers are those of ``advice`` and ``servers``;
+who serves the shards is judged as by ``health``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from shardq.calls import places, resharding
+from shardq.calls.observe import Replication, clock
+from shardq.engine.advice import Advice
+from shardq.engine.health import Examined, named
+from shardq.engine.servers import replicas_behind
+from shardq.errors import ShardqError
+from shardq.fleet.member import fleet
+from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topic_of
+from shardq.operation import Many, Operation, Pause, values
+from shardq.recovery import open_shards
+from shardq.resharding.migration import MigrationPipeline, MoveTokens
+from shardq.topology_cache import TopologyCache
+from shardq.version import __version__
+
+LOOKED_AT = 100
+"""The ids of each shard and state that are looked at, unless all are."""
+
+LONGEST_LIST = 200_000
+"""A ready list that is longer is not searched: each search would hold its server for a millisecond or more."""
+
+MOST_PLACED = 100_000
+"""The ids of one set of a shard that are looked at with ``--all``."""
+
+AGAIN_S = 1.5
+"""Tasks change their state between two reads. What is wrong counts if it is so after this time, too."""
+
+EXAMPLES = 3
+
+Mend = Callable[[], Operation[int]]
+"""Mends what was found. Returns how many."""
+
+OK = {
+    "versions": "all processes run this version of shardq",
+    "coverage": "all shards can be reached",
+    "dispatchers": "every shard is served",
+    "eviction": "no server evicts tasks",
+    "memory": "no server is full",
+    "persistence": "every server keeps its data",
+    "replicas": "no replica is behind",
+    "clocks": "the clocks agree",
+    "commands": "the servers allow what is needed",
+    "clients": "the servers take enough connections",
+    "files": "this machine allows enough open files",
+    "epochs": "every shard knows the present topology",
+    "places": "the ids that were looked at are in the shards where they belong",
+    "records": "the records that were looked at have a place, and the ids a record",
+}
+"""Each check, in the order in which they are told → what is said when nothing was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, with what to do in its text."""
+
+    check: str
+    text: str
+    fix: str = ""
+    """What ``mend`` will do; empty where nothing can be mended without a risk."""
+    mend: Mend | None = field(default=None, compare=False, repr=False)
+
+
+def findings_on_servers(examined: Examined, replication: dict[str, Replication]) -> Iterator[Finding]:
+    """``examined``: what ``health`` looks at, too."""
+    advised: list[Advice] = [*examined.advised, *replicas_behind(replication)]
+    for advice in advised:
+        yield Finding(advice.check, advice.text)
+    if examined.unserved is not None:
+        for reason in examined.unserved.reasons:
+            yield Finding("dispatchers", reason)
+
+
+def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:
+    """Finds processes of other versions than this one."""
+    members = yield from fleet(cache.control)
+    others = Counter(member.version or "unknown" for member in members if member.version != __version__)
+    if not others:
+        return []
+    told = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
+    text = f"this is shardq {__version__}, and processes of other versions run: {told}; bring all to one version"
+    return [Finding("versions", text)]
+
+
+def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
+    """Finds shards that missed the last change of the topology, or were lost."""
+    topology = cache.topology
+    answers = yield Many({keys: resharding.meta_fields(keys, "epoch") for keys in cache.span()})
+    epochs = {keys: int(told[0] or 0) for keys, told in answers if not isinstance(told, ShardqError)}
+    lost = [keys for keys, epoch in epochs.items() if not epoch]
+    behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
+    ahead = [keys for keys, epoch in epochs.items() if epoch > topology.epoch]
+    found = []
+    for what, some, consequence in (
+        ("was never opened, or its data was lost", lost, "the next command on it opens it"),
+        (f"missed the change to epoch {topology.epoch}", behind, "the next command on it tells it"),
+    ):
+        if some:
+            found.append(
+                Finding(
+                    "epochs",
+                    f"{_shards(some)} {what}: {consequence}",
+                    f"tell {_shards(some)} the topology of epoch {topology.epoch}; no task is touched",
+                    _opener(cache, some),
+                )
+            )
+    if ahead:
+        text = (
+            f"{_shards(ahead)} knows a newer topology than the one that is stored, which a failover may have lost: any "
+            "push or `shardq stats` restores it from the shards"
+        )
+        found.append(Finding("epochs", text))
+    return found
+
+
+def _opener(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Mend:
+    def mend() -> Operation[int]:
+        yield from open_shards(cache, shards)
+        return len(shards)
+
+    return mend
+
+
+def find_misplaced(cache: TopologyCache, *, everything: bool) -> Operation[list[Finding]]:
+    """Finds records in shards where they do not belong; while the number of shards changes, some do by right."""
+    topology = cache.topology
+    if topology.priors or topology.pending:
+        return []
+    found = []
+    for keys in cache.span():
+        ids = yield from _records(cache, keys, everything=everything)
+        elsewhere = [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != keys.shard]
+        if elsewhere:
+            text = (
+                f"shard {keys.shard}: {len(elsewhere):,} of {len(ids):,} ids belong to another shard, like "
+                f"{_examples(id for _, id in elsewhere)}: they are dispatched, but no get, cancel or push finds them"
+            )
+            fix = "move those of them that are scheduled or dead to where they belong, as a resize does"
+            found.append(Finding("places", text, fix, _mover(cache, keys, elsewhere)))
+    return found
+
+
+def _mover(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]]) -> Mend:
+    def mend() -> Operation[int]:
+        pipeline = MigrationPipeline(cache, cache.topology, keys, MoveTokens(f"doctor-{secrets.token_hex(4)}"))
+        moved = 0
+        for at in range(0, len(elsewhere), resharding.BATCH):
+            moved += yield from pipeline.advance(elsewhere[at : at + resharding.BATCH])
+        return moved + (yield from pipeline.finish())
+
+    return mend
+
+
+def find_orphans(cache: TopologyCache, *, everything: bool) -> Operation[list[Finding]]:
+    """Finds records without a place, which nobody will ever get, and places without a record. Looks at each twice."""
+    lost: dict[ShardKeys, list[str]] = {}
+    empty: dict[ShardKeys, list[str]] = {}
+    for keys in cache.span():
+        ids = yield from _records(cache, keys, everything=everything)
+        if some := (yield from _without_place(keys, ids)):
+            lost[keys] = some
+        if some := (yield from _without_record(keys, (yield from _placed(keys, everything=everything)))):
+            empty[keys] = some
+    if lost or empty:
+        yield Pause(AGAIN_S)
+    found = []
+    for keys, ids in lost.items():
+        if still := (yield from _without_place(keys, ids)):
+            text = (
+                f"shard {keys.shard}: {len(still):,} tasks have a record and are in no list or set, like "
+                f"{_examples(still)}: nobody will ever get them"
+            )
+            fix = "schedule them for now; a task that just changed its state may then be handled twice"
+            found.append(Finding("records", text, fix, _scheduler(keys, still)))
+    for keys, ids in empty.items():
+        if still := (yield from _without_record(keys, ids)):
+            text = (
+                f"shard {keys.shard}: {len(still):,} ids are in a set without a record, like {_examples(still)}: their "
+                "tasks are gone, by eviction or by hand; the ids are dropped when they are due, or trimmed"
+            )
+            found.append(Finding("records", text))
+    return found
+
+
+def _records(cache: TopologyCache, keys: ShardKeys, *, everything: bool) -> Operation[list[str]]:
+    if not everything:
+        drawn: list[str] = yield places.some_records(keys, LOOKED_AT)
+        return drawn
+    ids: list[str] = []
+    cursor = "0"
+    while True:
+        page = yield resharding.stock(keys, cache.topology.epoch, cursor, count=resharding.SCAN)
+        ids += page.ids
+        cursor = page.cursor
+        if cursor == "0":
+            return list(dict.fromkeys(ids))
+
+
+def _placed(keys: ShardKeys, *, everything: bool) -> Operation[list[str]]:
+    ids: list[str] = []
+    for key in (keys.due, keys.leased, keys.dead):
+        ids += yield places.some_members(keys, key, MOST_PLACED if everything else LOOKED_AT)
+    return ids
+
+
+def _without_record(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
+    there = values((yield Many(enumerate(places.has_records(keys, ids)))))
+    return [id for at, id in enumerate(ids) if not there[at]]
+
+
+def _without_place(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
+    """Those of these ids that have a record and are in no set, and in their ready list as ghosts at most."""
+    sets = (keys.due, keys.leased, keys.dead)
+    left = list(ids)
+    for key in sets:
+        left = yield from _not_in(keys, key, left)
+    lists = {topic: places.length(keys, topic) for topic in {topic_of(id) for id in left}}
+    lengths = values((yield Many(lists)))
+    left = [id for id in left if lengths[topic_of(id)] <= LONGEST_LIST]
+    if not left:
+        return []
+    entries = values((yield Many((id, places.entries(keys, topic_of(id), id)) for id in left)))
+    stale = yield places.ghosts(keys, left)
+    left = [id for id, ghosts in zip(left, stale, strict=True) if entries[id] <= ghosts]
+    there = values((yield Many(enumerate(places.has_records(keys, left)))))
+    return [id for at, id in enumerate(left) if there[at]]
+
+
+def _not_in(keys: ShardKeys, key: str, ids: Sequence[str]) -> Operation[list[str]]:
+    left: list[str] = []
+    for at in range(0, len(ids), 1000):
+        part = ids[at : at + 1000]
+        there = yield places.are_members(keys, key, part)
+        left += [id for id, known in zip(part, there, strict=True) if not known]
+    return left
+
+
+def _scheduler(keys: ShardKeys, ids: Sequence[str]) -> Mend:
+    def mend() -> Operation[int]:
+        still = yield from _without_place(keys, ids)
+        now = yield clock(keys.slot)
+        added = values((yield Many((id, places.schedule_anew(keys, id, int(now * 1000))) for id in still)))
+        return sum(added.values())
+
+    return mend
+
+
+def _shards(some: Sequence[ShardKeys]) -> str:
+    return named([keys.shard for keys in some])
+
+
+def _examples(ids: Iterable[str]) -> str:
+    return ", ".join(repr(id) for id, _ in zip(ids, range(EXAMPLES), strict=False))

@@ -1,0 +1,170 @@
+"""doctor finds what is wrong on real servers, says what to do, and mends without losing a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.ports import HOST, free_port
+from cluster.server import Server
+from shardq import Engine, Task
+from shardq.engine.doctor import OK
+from shardq.layout.keys import ShardKeys, shard_keys
+from tests.cli.conftest import SHARDS
+from tests.cli.shell import ON_BOTH, Shell
+from tests.support.servers import Servers
+from tests.support.states import FAR_S, STATES, claim, put, state_of
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def servers(url: str) -> Iterator[Servers]:
+    with Servers(url) as servers:
+        yield servers
+
+
+@pytest.fixture
+def own(shell: Shell, own_server: Server, name: str) -> Iterator[tuple[Engine, tuple[str, ...]]]:
+    """An engine on a server of its own that is as it should be, with pollers, and the options that name it."""
+    own_server.ask("CONFIG", "SET", "appendonly", "yes")
+    with Engine(own_server.url, name=name, shards=2) as engine:
+        engine.start()
+        yield engine, ("--url", own_server.url, "--name", name)
+
+
+def found(shell: Shell, *words: str) -> dict[str, list[dict[str, Any]]]:
+    """Check → what was found."""
+    told = shell.run("doctor", "--json", *words)
+    wrong: dict[str, list[dict[str, Any]]] = {}
+    for each in told.objects:
+        if each["ok"] is False:
+            wrong.setdefault(each["check"], []).append(each)
+    assert told.code == (1 if wrong else 0), told
+    return wrong
+
+
+def keys_of(engine: Engine, id: str) -> ShardKeys:
+    return shard_keys(engine.name, engine.topology.shard_of(id))
+
+
+def test_all_is_well(shell: Shell, own: tuple[Engine, tuple[str, ...]]) -> None:
+    engine, options = own
+    for state in STATES:
+        put(engine, state, topic=state)
+    engine.push_many([Task(n, delay=FAR_S) for n in range(50)])
+    for words in ([], ["--all"]):
+        done = shell.run("doctor", *words, *options)
+        assert (done.code, done.err) == (0, ""), done
+        assert [line.split()[0] for line in done.lines] == list(OK)
+        assert all(" ok: " in line for line in done.lines)
+
+
+@ON_BOTH
+def test_a_task_that_nobody_will_ever_get(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    ids = engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(20)])
+    lost = ids[3]
+    keys = keys_of(engine, lost)
+    servers.ask(keys.slot, "ZREM", keys.due, lost)
+    assert state_of(engine, lost) == "ready", "so it seems, and it is in no list"
+    (told,) = found(shardq)["records"]
+    assert told["text"].startswith(
+        f"shard {keys.shard}: 1 tasks have a record and are in no list or set, like '{lost}'"
+    )
+    assert told["fix"].startswith("schedule them for now")
+    done = shardq.run("doctor", "--fix", "--all")
+    assert "fixed 1: schedule them for now" in done.out
+    assert "records" not in found(shardq)
+    engine.start()
+    (delivery,) = claim(engine.consumer("mail"), 1)
+    assert delivery.id == lost
+    assert {state_of(engine, id) for id in ids if id != lost} == {"scheduled"}
+
+
+def test_what_is_in_a_list_is_not_lost(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    ids = engine.push_many([Task(n, topic="mail") for n in range(40)])
+    wait_until(lambda: engine.stats().ready == 40, "all are ready")
+    cancelled, again = ids[:5], ids[5:10]
+    for id in cancelled:
+        engine.cancel(id)
+    for id in again:
+        engine.reschedule(id, delay=0)  # its old entry is a ghost now
+    wait_until(lambda: engine.stats().scheduled == 0, "all are ready again")
+    claim(engine.consumer("mail", lease=60), 5)
+    assert "records" not in found(shardq, "--all")
+
+
+@ON_BOTH
+def test_ids_without_a_record(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    id = engine.push("x", delay=FAR_S)
+    keys = keys_of(engine, id)
+    servers.ask(keys.slot, "HDEL", keys.task, id)
+    (told,) = found(shardq)["records"]
+    assert told["text"].startswith(f"shard {keys.shard}: 1 ids are in a set without a record, like '{id}'")
+    assert told["fix"] is None
+
+
+@ON_BOTH
+def test_a_task_in_a_shard_that_is_not_its_own(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    id = engine.push("x", delay=FAR_S)
+    home = keys_of(engine, id)
+    other = shard_keys(engine.name, (home.shard + 1) % SHARDS)
+    record = servers.ask(home.slot, "HGET", home.task, id)
+    due = servers.ask(home.slot, "ZSCORE", home.due, id)
+    servers.ask(home.slot, "HDEL", home.task, id)
+    servers.ask(home.slot, "ZREM", home.due, id)
+    servers.ask(other.slot, "HSET", other.task, id, record)
+    servers.ask(other.slot, "ZADD", other.due, due, id)
+    assert engine.get(id) is None
+    (told,) = found(shardq)["places"]
+    assert told["text"].startswith(f"shard {other.shard}: 1 of 1 ids belong to another shard, like '{id}'")
+    assert "fixed 1: move those" in shardq.run("doctor", "--fix").out
+    assert "places" not in found(shardq)
+    task = engine.get(id)
+    assert task is not None
+    assert (task.state, task.payload) == ("scheduled", "x")
+    assert engine.stats().scheduled == 1
+
+
+@ON_BOTH
+def test_a_shard_that_missed_a_change(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    engine.pause("mail")
+    behind, lost = (shard_keys(engine.name, shard) for shard in (1, 2))
+    servers.ask(behind.slot, "HSET", behind.meta, "epoch", "1")
+    servers.ask(lost.slot, "DEL", lost.meta)
+    told = shardq.run("doctor", "--json", "--fix")
+    assert told.code == 1, "nobody dispatches"
+    texts = [each["text"] for each in told.objects if each["check"] == "epochs" and "text" in each]
+    assert [text.partition(":")[0] for text in texts] == [
+        f"shard {lost.shard} was never opened, or its data was lost",
+        f"shard {behind.shard} missed the change to epoch 2",
+    ]
+    assert {servers.ask(keys.slot, "HGET", keys.meta, "epoch") for keys in (behind, lost)} == {b"2"}
+    assert "epochs" not in found(shardq)
+
+
+def test_servers_processes_and_files(shell: Shell, own: tuple[Engine, tuple[str, ...]], own_server: Server) -> None:
+    engine, options = own
+    used = int(own_server.ask("INFO", "memory")["used_memory"])
+    own_server.ask("CONFIG", "SET", "maxmemory", str(used + used // 30), "maxmemory-policy", "allkeys-lru")
+    wrong = found(shell, *options)
+    assert wrong.keys() == {"eviction", "memory"}
+    assert "set maxmemory-policy to noeviction" in wrong["eviction"][0]["text"]
+    own_server.ask("CONFIG", "SET", "maxmemory", "0", "appendonly", "no", "maxclients", "40")
+    engine.stop()
+    wrong = found(shell, *options)
+    assert wrong.keys() == {"persistence", "clients", "dispatchers"}
+    assert "set appendonly to yes" in wrong["persistence"][0]["text"]
+    assert "raise its maxclients" in wrong["clients"][0]["text"]
+    assert "start one with `shardq run`" in wrong["dispatchers"][0]["text"]
+
+
+def test_what_can_not_be_told(shell: Shell) -> None:
+    began = time.monotonic()
+    done = shell.run("doctor", "--url", f"redis://{HOST}:{free_port()}", "--timeout", "30s")
+    assert (done.code, done.err) == (2, "")
+    assert done.out.startswith("can't tell: ")
+    assert time.monotonic() - began < 60
