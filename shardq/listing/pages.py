@@ -53,12 +53,18 @@ Entries = tuple[list[Entry], Place | None]
 
 
 def following(cache: TopologyCache, query: Query, place: Place, limit: int) -> Operation[Entries]:
-    """Reads the page behind a place: ``limit`` ids at most, all of one state."""
-    if place.state == "ready":
-        entries, last = yield from _ready(cache, query, place, limit)
-    else:
-        entries, last = yield from _sorted(cache, query, place.state, place, limit)
-    return entries, last if last is not None else query.after(place.state)
+    """Reads the page behind a place: ``limit`` ids at most, all of one state. A state without tasks is passed over."""
+    while True:
+        if place.state == "ready":
+            entries, last = yield from _ready(cache, query, place, limit)
+        else:
+            entries, last = yield from _sorted(cache, query, place.state, place, limit)
+        if last is not None:
+            return entries, last
+        following = query.after(place.state)
+        if entries or following is None:
+            return entries, following
+        place = following
 
 
 def server_now(cache: TopologyCache) -> Operation[int]:

@@ -24,7 +24,7 @@ from shardq.layout.slots import slot_of
 from tests.lua.contract import NAMES
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, claim, state_of
+from tests.support.states import FAR_S, STATES, claim, state_of
 from tests.support.waiting import wait_until
 
 SHARDS = 4
@@ -196,7 +196,11 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     ids = admin.push_many([Task(n, topic="mail") for n in range(10)])
     consumer = admin.consumer("mail", lease=60)
     consumer.bury(claim(consumer, 10), "of no use")
-    assert {task.id for task in engine.tasks(topic="mail")} == set(ids)
+    assert {task.id for task in engine.tasks(topic="mail", state="dead")} == set(ids)
+    for state in STATES:
+        engine.tasks(state=state)
+    engine.tasks(holder="nobody")
+    assert engine.forecast("hour").total == 0
     assert engine.requeue(ids[0]) == Outcome.REQUEUED
     assert engine.requeue_all("mail").done == 9
     engine.pause("mail")
@@ -207,6 +211,9 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     engine.limit("mail")
     wait_until(lambda: engine.stats().ready == 10, "they are ready again")
     assert engine.cancel(ids[0]) == Outcome.CANCELLED
+    assert engine.reschedule_all(state="ready", delay=FAR_S).done == 9
+    assert engine.reschedule_all(topic="mail", delay=0).done == 9
+    assert engine.cancel_all(topic="other").done == 0
     engine.preview(2 * SHARDS)
     engine.expand(2 * SHARDS)
     engine.growth()

@@ -24,7 +24,7 @@ from shardq.listing.query import Query
 from shardq.model.record import codec_named
 from shardq.operation import Histories, run
 from shardq.topology_cache import TopologyCache
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
 from tests.support.states import STATES, claim, put
 from tests.support.waiting import wait_until
@@ -36,6 +36,12 @@ COUNT = 20_000
 
 FAR = 1_900_000_000
 """March 2030."""
+
+
+@pytest.fixture
+def patient(engines: Engines, url: str, name: str) -> Engine:
+    """An engine for many tasks on a machine that is busy."""
+    return engines.opened(url, name=name, shards=SHARDS, timeout=60.0)
 
 
 def order(task: TaskInfo) -> tuple[dt.datetime | None, bytes]:
@@ -60,17 +66,17 @@ def test_dead_tasks_of_many_pages(engine: Engine) -> None:
     assert list(engine.dead("none")) == []
 
 
-def test_every_task_once_in_the_order_of_its_due_time(engine: Engine) -> None:
+def test_every_task_once_in_the_order_of_its_due_time(patient: Engine) -> None:
     """Many are due at one instant."""
-    ids = engine.push_many([Task(n, at=FAR + n % 97) for n in range(COUNT)])
-    tasks = listed(engine, state="scheduled", limit=1000)
+    ids = patient.push_many([Task(n, at=FAR + n % 97) for n in range(COUNT)])
+    tasks = listed(patient, state="scheduled", limit=1000)
     assert sorted(task.id for task in tasks) == sorted(ids)
     assert [order(task) for task in tasks] == sorted(order(task) for task in tasks)
     few = [task.id for task in tasks[:250]]
-    page = engine.tasks(limit=100)
+    page = patient.tasks(limit=100)
     met = [task.id for task in page]
     for limit in (1, 149):
-        page = engine.tasks(limit=limit, cursor=page.cursor)
+        page = patient.tasks(limit=limit, cursor=page.cursor)
         met += [task.id for task in page]
     assert met == few
 
@@ -93,6 +99,13 @@ def test_what_is_told_of_a_task(running: Engine) -> None:
         assert (page.cursor, [*page]) == (None, [running.get(id)])
         assert [task.id for task in listed(running, topic=state)] == [id]
     assert [task.state for task in listed(running)] == list(STATES)
+
+
+def test_states_of_which_there_is_nothing_are_passed_over(running: Engine) -> None:
+    id = put(running, "dead", topic="mail")
+    page = running.tasks(topic="mail")
+    assert ([task.id for task in page], page.cursor) == ([id], None)
+    assert (running.tasks(topic="sms"), running.tasks(topic="sms").cursor) == ([], None)
 
 
 def test_leases_of_a_holder(running: Engine) -> None:
@@ -124,27 +137,27 @@ def test_large_payloads_end_a_page(engines: Engines, url: str, name: str) -> Non
 # ---- while things happen
 
 
-def test_a_walk_while_tasks_are_pushed_dispatched_and_moved(engine: Engine) -> None:
+def test_a_walk_while_tasks_are_pushed_dispatched_and_moved(patient: Engine) -> None:
     """To twice as many shards: every task that stays scheduled is met, once."""
-    ids = [*engine.push_many([Task(n, at=FAR + n % 1013, topic="stays") for n in range(COUNT)])]
-    engine.start()
+    ids = [*patient.push_many([Task(n, at=FAR + n % 1013, topic="stays") for n in range(COUNT)])]
+    patient.start()
     ending, met = threading.Event(), Counter[str]()
 
     def others() -> None:
         while not ending.is_set():
-            engine.push_many([Task(n, delay=n / 100, topic="goes") for n in range(20)])
-            engine.push_many([Task(n, at=FAR + n, topic="comes") for n in range(50)])
+            patient.push_many([Task(n, delay=n / 100, topic="goes") for n in range(20)])
+            patient.push_many([Task(n, at=FAR + n, topic="comes") for n in range(50)])
 
     with ThreadPoolExecutor(1) as threads:
         pushing = threads.submit(others)
         try:
-            page = engine.tasks(state="scheduled", limit=500)
-            engine.expand(8)
+            page = patient.tasks(state="scheduled", limit=500)
+            patient.expand(8)
             while True:
                 met.update(task.id for task in page if task.topic == "stays")
                 if page.cursor is None:
                     break
-                page = engine.tasks(state="scheduled", limit=500, cursor=page.cursor)
+                page = patient.tasks(state="scheduled", limit=500, cursor=page.cursor)
         finally:
             ending.set()
         pushing.result()
@@ -256,16 +269,16 @@ class Counting:
 
 
 @pytest.mark.parametrize("state", ["scheduled", "ready"])
-def test_the_work_of_a_page_is_bounded(engine: Engine, state: str) -> None:
+def test_the_work_of_a_page_is_bounded(patient: Engine, state: str) -> None:
     """Whatever is asked for, also if there is none of it."""
-    engine.push_many([Task(n, at=FAR + n if state == "scheduled" else None, topic="mail") for n in range(COUNT)])
+    patient.push_many([Task(n, at=FAR + n if state == "scheduled" else None, topic="mail") for n in range(COUNT)])
     if state == "ready":
-        engine.start()
-        wait_until(lambda: engine.stats().ready == COUNT, "all are ready")
-        engine.stop()
-    cache, raw = TopologyCache(engine.name, engine.topology), codec_named("json")
+        patient.start()
+        wait_until(lambda: patient.stats().ready == COUNT, "all are ready")
+        patient.stop()
+    cache, raw = TopologyCache(patient.name, patient.topology), codec_named("json")
     shards = len(cache.span())
-    with connected(engine.options) as driver:
+    with connected(patient.options) as driver:
         for topic, limit in ((None, 1), (None, 100), (None, 1000), ("mail", 100), ("none", 100)):
             query, cursor, calls, found = Query.checked(state=state, topic=topic), None, 0, 0
             while calls < 30:
