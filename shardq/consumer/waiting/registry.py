@@ -157,6 +157,9 @@ class WaiterRegistry:
     def unregistered(self, shards: Sequence[int], topics: Collection[str]) -> list[int]:
         """The shards with a list of these topics in which the process is not registered."""
         with self._lock:
+            if not self._registered and topics:
+                # most often: in a backlog nobody waits
+                return list(shards)
             return [s for s in shards if any((s, t) not in self._registered for t in topics)]
 
     def forget_all(self) -> None:

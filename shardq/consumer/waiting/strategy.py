@@ -70,10 +70,10 @@ class WaitStrategy:
             shards: Sequence[int] = span
         else:
             shards = waiters.unregistered(span, topics) if topics else []
-        reachable = [shard for shard in shards if self.wakeups.is_subscribed(self.claims.cache.keys(shard))]
         self._claims_made += 1
         if self._claims_made == 1 and shards:
             return ClaimFrom(shards, registering=False)
+        reachable = [shard for shard in shards if self.wakeups.is_subscribed(self.claims.cache.keys(shard))]
         if self._claims_made <= 2 and reachable:
             self._claims_made = 2
             return ClaimFrom(reachable, registering=True)
