@@ -35,13 +35,17 @@ class BegunCall(Generic[T]):
         try:
             answer = self._connection.receive(min(left, READ_TIMEOUT_S))
         except BaseException:
-            self.retrying.finished(self._connection.receive(FINISH_S))
-            self._pool.drop(self._connection)
+            self.leave()
             raise
-        finally:
-            self._read()
+        self._read()
         if isinstance(answer, Fault):
             self._pool.drop(self._connection)
         else:
             self._pool.give(self._connection)
         return answer
+
+    def leave(self) -> None:
+        """Takes the answer for a caller who was interrupted: it says what the caller was given."""
+        self.retrying.finished(self._connection.receive(FINISH_S))
+        self._pool.drop(self._connection)
+        self._read()

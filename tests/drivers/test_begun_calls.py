@@ -48,6 +48,16 @@ def test_one_whose_connection_is_lost_is_sent_again(driver: Driver, own_server: 
     assert driver.finish(begun) == 2
 
 
+def test_one_that_is_left_is_decoded_and_gives_its_connection_up(driver: Driver) -> None:
+    answers: list[int] = []
+    begun = driver.begin(Command(0, ("INCR", "calls"), answers.append))
+    assert begun is not None
+    begun.leave()
+    assert answers == [2]
+    assert [each.shared for each in driver.connections().values()] == [0]
+    assert driver.call(count()) == 3
+
+
 def test_without_an_idle_connection_nothing_is_sent(driver: Driver, own_server: Server) -> None:
     begun = driver.begin(count())
     assert begun is not None
