@@ -9,43 +9,48 @@ from typing import TYPE_CHECKING
 import click
 
 from shardq.cli.output import complain
+from shardq.cli.settings import Setting
 from shardq.engine import AsyncEngine, Engine
 from shardq.errors import BadInput
 
 if TYPE_CHECKING:
-    from shardq.metrics.http import Address
     from shardq.metrics.probes import Duty
 
 
-def _address(ctx: click.Context, param: click.Parameter, text: str | None) -> Address | None:
-    if text is None:
-        return None
-    from shardq.metrics.http import Address  # here: most commands serve nothing
+class _Place(click.ParamType[str]):
+    """HOST:PORT, checked, and kept as text: settings show it."""
 
-    return Address.parsed(text)
+    name = "host:port"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from shardq.metrics.http import Address  # here: most commands serve nothing
+
+        Address.parsed(value)
+        return value
 
 
 http = click.option(
     "--http",
+    cls=Setting,
     metavar="HOST:PORT",
-    callback=_address,
+    type=_Place(),
     help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
 )
 
 
 @contextmanager
-def served(engine: Engine | AsyncEngine, address: Address | None, duty: Duty) -> Iterator[None]:
+def served(engine: Engine | AsyncEngine, place: str | None, duty: Duty) -> Iterator[None]:
     """Serves the probes and metrics of this process, if that was asked for."""
-    if address is None:
+    if place is None:
         yield
         return
-    from shardq.metrics.http import ProbeServer  # as above
+    from shardq.metrics.http import Address, ProbeServer  # as above
 
-    with ProbeServer(engine, address, duty=duty) as server:
+    with ProbeServer(engine, Address.parsed(place), duty=duty) as server:
         complain(f"probes and metrics at {server.url}")
         yield
 
 
-def check_one_process(address: Address | None, processes: int) -> None:
-    if address is not None and processes > 1:
+def check_one_process(place: str | None, processes: int) -> None:
+    if place is not None and processes > 1:
         raise BadInput("--http serves one process: leave out --processes, or start several commands with a port each")

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -27,9 +26,6 @@ from shardq.engine import Engine, Health
 from shardq.errors import ShardqError
 from shardq.layout.slots import MAX_SHARDS
 from shardq.worker.supervisor import ProcessSupervisor
-
-if TYPE_CHECKING:
-    from shardq.metrics.http import Address
 
 LIVE_S = 1.0
 """Between two looks on a terminal; each asks every shard once."""
@@ -62,7 +58,7 @@ example:
 @log_option
 @shared
 @pass_given
-def run(given: Given, shards: int | None, processes: int, http: Address | None, quiet: bool, log: str) -> int:
+def run(given: Given, shards: int | None, processes: int, http: str | None, quiet: bool, log: str) -> int:
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 
     Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).

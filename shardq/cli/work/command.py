@@ -27,7 +27,6 @@ from shardq.worker.base import plan_of
 from shardq.worker.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
-    from shardq.metrics.http import Address
     from shardq.worker import AsyncWorker
 
 MAX_CONCURRENCY = 100_000
@@ -81,7 +80,7 @@ def work(
     processes: int | None,
     concurrency: int | None,
     topics: str | None,
-    http: Address | None,
+    http: str | None,
     reload: bool,
     log: str,
 ) -> int:
@@ -126,7 +125,7 @@ def work(
 
 
 def _serve(
-    given: Given, worker: Worker | AsyncWorker, processes: int | None, http: Address | None, shutdown: Shutdown
+    given: Given, worker: Worker | AsyncWorker, processes: int | None, http: str | None, shutdown: Shutdown
 ) -> None:
     if isinstance(worker, Worker):
         processes = processes or worker.processes
