@@ -119,7 +119,8 @@ def test_a_full_server_dispatches(engine: Engine, own_server: Server) -> None:
     consumer.ack(claim(consumer, 10))
     stats = engine.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 10)
-    wait_until(lambda: engine.health().ok, "every poller is well")
+    wait_until(lambda: {shard.poller for shard in engine.stats().shards} == {"running"}, "every poller is well")
+    assert any("of its maxmemory of 1 bytes" in reason for reason in engine.health().reasons)
 
 
 # ---- read-only
