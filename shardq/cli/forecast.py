@@ -79,8 +79,8 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
             }
         )
         return
-    within = found.total - found.overdue - found.later
-    say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within a {horizon}, {found.later:,} later")
+    within, ahead = found.total - found.overdue - found.later, "an hour" if horizon == "hour" else f"a {horizon}"
+    say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within {ahead}, {found.later:,} later")
     width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
     for line in drawn(found, _LABELS[horizon], width=width, capacity=capacity, block=_block()):
         say(line)
