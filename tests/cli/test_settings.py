@@ -72,7 +72,7 @@ def test_the_environment_counts_more_than_the_file(project: Path, monkeypatch: p
         ("[tool.shardq]\nurll = 1", r"pyproject.toml \[tool.shardq\] has no 'urll'; did you mean 'url'\?"),
         ("[tool.shardq.rum]\nx = 1", r"has no 'rum'; did you mean 'run'\?"),
         ("[tool.shardq.run]\nproceses = 1", r"\[tool.shardq.run\] has no 'proceses'; did you mean 'processes'\?"),
-        ("[tool.shardq.run]\nzzz = 1", "has no 'zzz'; there is processes, quiet"),
+        ("[tool.shardq.run]\nzzz = 1", "has no 'zzz'; there is processes, http, quiet"),
         ("[tool.shardq]\nrun = 1", r"run is a table: write \[tool.shardq.run\]"),
         ("[tool.shardq.run]\nprocesses = 0", "0 is not in the range 1<=x<=1000"),
         ("[tool.shardq.run]\nprocesses = 1.5", r"processes in .*toml \[tool.shardq.run\]: '1.5' is not a whole number"),

@@ -188,3 +188,10 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_page_tells_what_to_do_at_each_alert() -> None:
+    rules = yaml.safe_load((ROOT / "shardq/metrics/alerts.yml").read_text())
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    told = set(re.findall(r"^\| `(Shardq\w+)` \|", (ROOT / "cluster/README.md").read_text(), re.MULTILINE))
+    assert told == alerts
