@@ -16,8 +16,12 @@ from shardq.errors import BadInput
 if TYPE_CHECKING:
     from shardq.metrics.probes import Duty
 
+    Text = click.ParamType[str]
+else:
+    Text = click.ParamType  # which older versions of click can't take a parameter for
 
-class _Place(click.ParamType[str]):
+
+class _Place(Text):
     """HOST:PORT, checked, and kept as text: settings show it."""
 
     name = "host:port"
