@@ -79,8 +79,7 @@ class BulkCommand:
 
     def run(self) -> int:
         if self.dry_run or self.yes:
-            with Ending() as ending, opened(self.given) as engine:
-                return self._walk(engine, ending, dry=self.dry_run)
+            return self._at_once()
         with opened(self.given) as engine:
             with Ending() as ending:
                 code = self._walk(engine, ending, dry=True, first=True)
@@ -91,6 +90,17 @@ class BulkCommand:
                 return 1
             with Ending() as ending:
                 return self._walk(engine, ending, dry=False)
+
+    def _at_once(self) -> int:
+        with Ending() as ending:
+            try:
+                with opened(self.given) as engine:
+                    return self._walk(engine, ending, dry=self.dry_run)
+            except ShardqError:
+                # it was told to end before it could begin: what else went wrong is no news
+                if not ending.asked or self._so_far.matched:
+                    raise
+                return ending.code
 
     def _arguments(self, engine: Engine) -> dict[str, Any]:
         if self.verb == "requeue":

@@ -10,10 +10,10 @@ import click
 
 from shardq.cli.output import complain
 from shardq.cli.settings import Setting
-from shardq.engine import AsyncEngine, Engine
 from shardq.errors import BadInput
 
 if TYPE_CHECKING:
+    from shardq.engine import AsyncEngine, Engine
     from shardq.metrics.probes import Duty
 
     Text = click.ParamType[str]

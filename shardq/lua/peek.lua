@@ -76,12 +76,14 @@ for i = 7, #KEYS do
     emptied[#emptied + 1] = topic
   end
 end
--- removals come first: after one a server without memory takes the rest
-for _, topic in ipairs(emptied) do redis.call('HDEL', KEYS[6], topic) end
-for topic, text in pairs(notes) do redis.pcall('HSET', KEYS[6], topic, text) end
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-return {
+local answer = {
   'ok', string.format('%.0f', now_us), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
   {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])},
 }
+-- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server
+-- without memory takes the rest
+for _, topic in ipairs(emptied) do redis.call('HDEL', KEYS[6], topic) end
+for topic, text in pairs(notes) do redis.pcall('HSET', KEYS[6], topic, text) end
+return answer

@@ -151,9 +151,13 @@ def shards_for(masters: int) -> int:
 
 def _smallest(load: Load, costs: Costs) -> tuple[int, int, _Master]:
     for masters in range(1, MOST_MASTERS + 1):
+        # as if shards lay evenly: how they do lie takes long to say, and only makes it worse
+        fullest = _fullest(load, costs, masters, uneven=1.0)
+        if not _fits(load, fullest):
+            continue
         shards = shards_for(masters)
-        fullest = _fullest(load, costs, masters, shards)
-        if fullest.busy <= load.busy and fullest.memory <= load.node_memory:
+        fullest = _fullest(load, costs, masters, uneven=imbalance(masters, shards))
+        if _fits(load, fullest):
             return masters, shards, fullest
     raise NotPossible(
         f"{MOST_MASTERS} masters do not carry that: each would be busy for {fullest.busy:.0%} of its core and hold "
@@ -162,8 +166,11 @@ def _smallest(load: Load, costs: Costs) -> tuple[int, int, _Master]:
     )
 
 
-def _fullest(load: Load, costs: Costs, masters: int, shards: int) -> _Master:
-    uneven = imbalance(masters, shards)
+def _fits(load: Load, fullest: _Master) -> bool:
+    return fullest.busy <= load.busy and fullest.memory <= load.node_memory
+
+
+def _fullest(load: Load, costs: Costs, masters: int, *, uneven: float) -> _Master:
     pending = load.rate * load.delay_s * uneven / masters
     push = by_magnitude(costs.push, pending) * at(costs.push_by_bytes, load.payload)
     if load.single:

@@ -78,10 +78,11 @@ def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> Non
     done = shardq.run("forward", "sms", "--to", "theirs")
     assert done.code != 0
     assert "limited to 5 at once, so it can't be forwarded" in done.err
-    topics = {
-        row["topic"]: (row["to"], row["rate"], row["concurrency"]) for row in shardq.run("topics", "--json").objects
+    topics = {row["topic"]: (row["route"], row["limit"]) for row in shardq.run("topics", "--json").objects}
+    assert topics == {
+        "mail": ({"to": "theirs", "side": "right"}, {"rate": 5.0, "concurrency": None}),
+        "sms": (None, {"rate": None, "concurrency": 5}),
     }
-    assert topics == {"mail": ("theirs", 5, None), "sms": (None, None, 5)}
 
 
 def test_limit(shardq: Shell, engine: Engine) -> None:

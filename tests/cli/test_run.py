@@ -53,12 +53,12 @@ def test_it_dispatches_until_it_is_told_to_end(shardq: Shell, engine: Engine, nu
 
 def test_as_json(shardq: Shell, engine: Engine) -> None:
     process = shardq.start("run", "--json")
-    seen = next(seen for seen in map(json.loads, lines(process)) if seen.get("healthy"))
+    seen = next(seen for seen in map(json.loads, lines(process)) if seen.get("ok"))
     assert {
         "name": engine.name,
         "shards": SHARDS,
         "failing": [],
-        "healthy": True,
+        "ok": True,
         "dispatchers": 1,
     }.items() <= seen.items()
     assert seen["polling"] == list(range(SHARDS))

@@ -46,7 +46,8 @@ def test_where_only_ascii_can_be_shown(shardq: Shell, full: Engine, encoding: di
     id = full.push("\N{SNOWMAN}", headers={"k": "\N{SNOWMAN}"}, delay=3600)
     for words in (*TABLES, ["shards", "--json"], ["expand", "8", "--dry-run"], ["--help"], ["get", id]):
         done = shardq.run(*words, **encoding)
-        assert (done.code, done.err) == (0, ""), words
+        # nobody serves it: that is what stats says is wrong
+        assert done.code == int(words == ["stats"]), words
         assert done.out.isascii()
         assert "Traceback" not in done.err
     assert "\\u2603" in shardq.run("get", id, **encoding).out

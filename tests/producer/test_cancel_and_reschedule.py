@@ -111,5 +111,4 @@ def test_get_changes_nothing(running: Engine, servers: Servers, name: str) -> No
     before = servers.held(name)
     for id in ids:
         running.get(id)
-    running.stats()
     assert servers.held(name) == before
