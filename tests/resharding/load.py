@@ -185,7 +185,7 @@ class Book:
 def main(url: str, name: str, number: int, folder: Path) -> None:
     end = threading.Event()
     with (
-        Engine(url, name=name) as engine,
+        Engine(url, name=name, timeout=60.0) as engine,  # slots that move hold calls up
         ThreadPoolExecutor(2) as threads,
         (folder / f"{number}.pushed.book").open("w") as pushes,
         (folder / f"{number}.taken.book").open("w") as takes,

@@ -50,7 +50,7 @@ def counted(engine: Engine) -> Stats:
         stats = engine.stats()
         return None if any(shard.error for shard in stats.shards) else stats
 
-    stats = wait_until(all_seen, "every shard is seen")
+    stats = wait_until(all_seen, "every shard is seen", timeout=100)
     assert stats is not None
     return stats
 
