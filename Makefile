@@ -13,6 +13,9 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 4
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
+# Hundreds of tests start processes, which load compiled modules in half the time. Where the environment says that
+# nothing compiled is kept, it does not count here.
+export PYTHONDONTWRITEBYTECODE =
 MASTERS ?= 3
 REPLICAS ?= 1
 

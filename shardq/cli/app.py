@@ -8,34 +8,11 @@ import traceback
 
 import click
 
-from shardq.cli.acl import acl
-from shardq.cli.by_id import cancel, get, requeue, reschedule
-from shardq.cli.config import config
-from shardq.cli.demo.command import demo
-from shardq.cli.doctor import doctor
-from shardq.cli.every import every
-from shardq.cli.fleet import fleet
-from shardq.cli.forecast import forecast
-from shardq.cli.forward import forward
-from shardq.cli.health import health
-from shardq.cli.listing import list_tasks, peek
-from shardq.cli.metrics import metrics
+from shardq.cli.commands import Commands, with_settings
 from shardq.cli.options import Given, shared
-from shardq.cli.outbox import outbox
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
-from shardq.cli.plan import plan
-from shardq.cli.push.command import push
-from shardq.cli.resize import expand, resize, shrink
-from shardq.cli.run import run
 from shardq.cli.settings import Settings
-from shardq.cli.shards import shards
-from shardq.cli.spool import spool
-from shardq.cli.stats import stats
-from shardq.cli.tags import cancel_tag
-from shardq.cli.top.command import top
-from shardq.cli.topics import limit, pause, purge, resume, topics
 from shardq.cli.words import in_options
-from shardq.cli.work.command import work
 from shardq.errors import BadInput, ShardqError
 
 HELP = frozenset(("-h", "--help", "--version"))
@@ -44,15 +21,8 @@ HELP = frozenset(("-h", "--help", "--version"))
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
-class _InOrder(click.Group):
-    """A group whose help lists the commands in the order in which they were added, not by the alphabet."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
 @click.group(
-    cls=_InOrder,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 example:
@@ -77,52 +47,13 @@ def app() -> None:
     """
 
 
-for command in (
-    demo,
-    run,
-    work,
-    push,
-    get,
-    list_tasks,
-    peek,
-    forecast,
-    cancel,
-    cancel_tag,
-    reschedule,
-    every,
-    forward,
-    stats,
-    health,
-    doctor,
-    top,
-    fleet,
-    topics,
-    shards,
-    resize,
-    expand,
-    shrink,
-    requeue,
-    purge,
-    pause,
-    resume,
-    limit,
-    outbox,
-    spool,
-    metrics,
-    plan,
-    acl,
-    config,
-):
-    app.add_command(command)
-
-
 def invoke() -> int:
     """Runs the command line and returns the exit code."""
     prepare()
     given = Given()
     try:
         if not HELP.intersection(sys.argv):
-            given.settings = Settings.read(app.commands.values())
+            given.settings = Settings.read(with_settings)
         code = app.main(prog_name="shardq", standalone_mode=False, obj=given, default_map=given.settings.default_map)
         sys.stdout.flush()
     except click.ClickException as exc:

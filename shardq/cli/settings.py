@@ -25,6 +25,7 @@ from shardq.model.checks import check_name
 
 FILE = "pyproject.toml"
 TABLE = "tool.shardq"
+PREFIX = "SHARDQ_"
 
 
 class Setting(click.Option):
@@ -70,8 +71,13 @@ class Value:
 class Settings:
     """The values that are set, by section and name."""
 
-    known: Iterable[Known] = ()
+    commands: Callable[[], Iterable[click.Command]] = tuple
+    """Loads the commands that have settings of their own."""
     values: Mapping[tuple[str, str], Value] = field(default_factory=dict)
+
+    @property
+    def known(self) -> list[Known]:
+        return [*_of_every_command(), *_of(self.commands())]
 
     def get(self, name: str) -> Any:
         """A setting of every command, or None."""
@@ -87,14 +93,19 @@ class Settings:
         return {section: values for section, values in maps.items() if section}
 
     @classmethod
-    def read(cls, commands: Iterable[click.Command]) -> Settings:
-        """Reads them all, and refuses what is unknown or impossible."""
-        known = [*_of_every_command(), *_of(commands)]
-        values = {(each.section, each.name): value for each, value in _of_file(known)}
+    def read(cls, commands: Callable[[], Iterable[click.Command]]) -> Settings:
+        """Reads them all, and refuses what is unknown or impossible. Loads ``commands`` only if something is set that
+        may be theirs.
+        """
+        path, table = _nearest()
+        known = list(_of_every_command())
+        if table or _variables() - {each.variable for each in known}:
+            known += _of(commands())
+        values = {(each.section, each.name): value for each, value in _of_file(known, path, table)}
         for each in known:
             if text := os.environ.get(each.variable):
                 values[each.section, each.name] = Value(_checked(each, text, f"${each.variable}"), f"${each.variable}")
-        return cls(known, values)
+        return cls(commands, values)
 
 
 def variable(section: str, name: str) -> str:
@@ -102,7 +113,12 @@ def variable(section: str, name: str) -> str:
     >>> variable("", "url"), variable("run", "processes")
     ('SHARDQ_URL', 'SHARDQ_RUN_PROCESSES')
     """
-    return "_".join(filter(None, ("SHARDQ", section.upper(), name.upper())))
+    return PREFIX + "_".join(filter(None, (section.upper(), name.upper())))
+
+
+def _variables() -> set[str]:
+    """The names of our variables that are set."""
+    return {name for name, text in os.environ.items() if name.startswith(PREFIX) and text}
 
 
 def _of_every_command() -> Iterator[Known]:
@@ -134,8 +150,7 @@ def _converter(kind: click.ParamType[Any]) -> Callable[[str], Any]:
     return lambda text: kind.convert(text, None, None)
 
 
-def _of_file(known: list[Known]) -> Iterator[tuple[Known, Value]]:
-    path, table = _nearest()
+def _of_file(known: list[Known], path: Path, table: Mapping[str, Any]) -> Iterator[tuple[Known, Value]]:
     of_section: dict[str, dict[str, Known]] = {}
     for each in known:
         of_section.setdefault(each.section, {})[each.name] = each

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine
-from shardq.cli.app import app
-from shardq.cli.settings import Settings
+from shardq.cli.commands import PLACES, load, with_settings
+from shardq.cli.settings import Setting, Settings
 from shardq.errors import BadInput
 from tests.cli.shell import Shell
 
@@ -44,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read() -> Settings:
-    return Settings.read(app.commands.values())
+    return Settings.read(with_settings)
 
 
 def test_the_environment_counts_more_than_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +97,11 @@ def test_a_variable_that_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SHARDQ_RUN_PROCESSES", "many")
     with pytest.raises(BadInput, match=r"^\$SHARDQ_RUN_PROCESSES: 'many' is not a whole number"):
         read()
+
+
+def test_the_commands_with_settings_are_known() -> None:
+    having = [name for name in PLACES if any(isinstance(option, Setting) for option in load(name).params)]
+    assert having == [command.name for command in with_settings()]
 
 
 def test_config_shows_values_and_where_they_come_from(shell: Shell, project: Path) -> None:
