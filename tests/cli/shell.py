@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import forked
 
 SCRIPT = Path(sys.executable).parent / "shardq"
 
@@ -89,17 +92,24 @@ class Shell:
         self._started: list[subprocess.Popen[str]] = []
 
     def run(self, *words: str, stdin: str | bytes = "", **variables: str) -> Done:
-        """The command, waited for."""
-        done = subprocess.run(
-            [SCRIPT, *words],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            env=self.environment | variables,
-            cwd=self.cwd,
-            timeout=LONGEST_S,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        """The command, waited for, in a process that has it loaded unless a variable is for Python's start."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        environment = self.environment | variables
+        if any(variable.startswith(("PYTHON", "LC_")) for variable in variables):
+            done = subprocess.run(
+                [SCRIPT, *words], input=given, capture_output=True, env=environment, timeout=LONGEST_S, check=False
+            )
+            return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        with tempfile.TemporaryDirectory() as folder:
+            code, out, err = forked.run(
+                words,
+                stdin=given,
+                environment=environment,
+                cwd=self.cwd,
+                folder=Path(folder),
+                timeout=LONGEST_S,
+            )
+        return Done(code, out.decode(), err.decode())
 
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """The command, in the background."""
