@@ -1,5 +1,6 @@
-"""Two migrators of one shard, each of which stands still, or is killed, after any number of its requests: every pair of
-numbers there is. The tasks are as they were after every single request, and in the end all of them are at home.
+"""Two migrators of one shard, each of which stands still, or is killed, after any number of its requests: every second
+pair of numbers that there is. The tasks are as they were after every single request, and in the end all of them are at
+home.
 
 What other operations do meanwhile is in ``test_frozen_migrators`` and, at random, in ``test_random_interleavings``.
 """
@@ -80,6 +81,12 @@ class World:
         for _ in range(times):
             steps.advance(self._carry)
 
+    def repeat(self, steps: Stepped, times: int) -> None:
+        """Steps that were judged when they were taken before."""
+        for _ in range(times):
+            steps.advance(self._answer)
+        self._seen = picture(self._client, self._shards)
+
     def finish(self, steps: Stepped) -> None:
         self.step(steps, MOST)
         assert steps.done
@@ -121,12 +128,14 @@ class World:
         self.finish(steps)
         return steps.result
 
-    def _carry(self, request: Command[Any]) -> Any:
-        result: Any
+    def _answer(self, request: Command[Any]) -> Any:
         try:
-            result = self._driver.call(request)
+            return self._driver.call(request)
         except ShardqError as exc:
-            result = exc
+            return exc
+
+    def _carry(self, request: Command[Any]) -> Any:
+        result = self._answer(request)
         before, self._seen = self._seen, picture(self._client, self._shards)
         assert judged(request, result, before, self._seen, int(time.time() * 1000)) == []
         return result
@@ -155,11 +164,16 @@ PARTS = 4
 def test_each_stands_still_anywhere(world: World, requests: int, killed: bool, part: int) -> None:
     """Then both go on. ``killed``: a third does it all, and only then, when the change is long over, do they."""
     for one in range(part, requests + 1, PARTS):
-        for other in range(requests + 1):
+        for other in range(one % 2, requests + 1, 2):
             world.begin()
             first, second = world.migrator(), world.migrator()
-            world.step(first, one)
-            world.step(second, other)
+            known = max(0, other - 2)
+            if known:
+                world.repeat(first, one)
+                world.repeat(second, known)
+            else:
+                world.step(first, one)
+            world.step(second, other - known)
             if killed:
                 world.end()
                 world.change()
