@@ -15,6 +15,7 @@ from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import InvalidOption
 from shardq.fleet.member import fleet
+from shardq.fleet.serving import dispatchers, unserved
 from shardq.operation import Operation, Pause
 from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
@@ -101,22 +102,18 @@ def find_unserved(cache: TopologyCache) -> Operation[Unserved]:
     """Finds the shards that nobody serves. Shards change hands when a dispatcher comes or goes: only what two looks
     found counts, with some time between them.
     """
-    unserved = yield from _unserved_now(cache)
-    if unserved.dispatchers and unserved.shards:
+    found = yield from _unserved_now(cache)
+    if found.dispatchers and found.shards:
         yield Pause(AGAIN_S)
         again = yield from _unserved_now(cache)
-        shards = sorted(set(unserved.shards) & set(again.shards))
-        unserved = Unserved(shards, again.dispatchers)
-    return unserved
+        shards = sorted(set(found.shards) & set(again.shards))
+        found = Unserved(shards, again.dispatchers)
+    return found
 
 
 def _unserved_now(cache: TopologyCache) -> Operation[Unserved]:
     members = yield from fleet(cache.control)
-    dispatchers = [member for member in members if member.kind == "dispatcher"]
-    served = {shard for member in dispatchers for shard in member.shards}
-    if not all(member.host for member in dispatchers):  # one of another version, whose report can't be read
-        return Unserved([], len(dispatchers))
-    return Unserved([keys.shard for keys in cache.span() if keys.shard not in served], len(dispatchers))
+    return Unserved(unserved(members, (keys.shard for keys in cache.span())), len(dispatchers(members)))
 
 
 def judge(stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[str]) -> Health:

@@ -1,7 +1,8 @@
 """The fleet: the processes of an engine, dispatchers and workers, and what each of them says of itself.
 
 ``report`` is what a process stores about itself with its heartbeat, and how; ``reporter`` sends a worker's, the
-dispatcher's ``membership`` that of a dispatcher. ``member`` reads them all. ``lateness`` is the histograms in them.
+dispatcher's ``membership`` that of a dispatcher. ``member`` reads them all, ``serving`` tells who serves which shard.
+``lateness`` is the histograms in the reports.
 """
 
 from shardq.fleet.lateness import Lateness

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardq.engine.stats import Stats
 from shardq.engine.sync import Engine
+from shardq.fleet.serving import unserved
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
@@ -91,7 +92,6 @@ class Looker:
 
 def _seen(engine: Engine) -> Seen:
     stats = engine.stats()
-    served = {shard for member in engine.fleet() for shard in member.shards}
-    unserved = sum(shard not in served for shard in engine.topology.span())
+    nobodys = unserved(engine.fleet(), engine.topology.span())
     progress = engine.growth().progress()
-    return Seen(stats, unserved, 0 if progress.done else progress.of - progress.swept)
+    return Seen(stats, len(nobodys), 0 if progress.done else progress.of - progress.swept)

@@ -13,6 +13,7 @@ from shardq.cli.table import Column
 from shardq.cli.top.look import Look
 from shardq.engine import ShardStats, TopicStats
 from shardq.fleet import Lateness, Member
+from shardq.fleet.serving import servers, unserved
 
 Row = TypeVar("Row")
 
@@ -78,7 +79,9 @@ def _behind(age: float | None) -> float | None:
 
 
 def _shards(look: Look) -> View[ShardStats]:
-    servers = _servers(look)
+    nobodys = unserved(look.fleet, (shard.shard for shard in look.stats.shards))
+    served_by = dict.fromkeys(nobodys, "nobody")
+    served_by |= {shard: f"{each.host}:{each.pid}" for shard, each in servers(look.fleet).items()}
     return View(
         (
             Column("shard", lambda shard: str(shard.shard)),
@@ -89,7 +92,7 @@ def _shards(look: Look) -> View[ShardStats]:
             Column("per s", lambda shard: _per_s(shard.dispatched_per_s), rank=2),
             Column("behind", lambda shard: _seconds(_behind(shard.head_age)), rank=1),
             Column("node", lambda shard: shard.node, rank=3),
-            Column("served by", lambda shard: servers.get(shard.shard, "nobody"), rank=4, text=True),
+            Column("served by", lambda shard: served_by.get(shard.shard, "?"), rank=4, text=True),
         ),
         (
             lambda shard: -shard.shard,
@@ -100,19 +103,12 @@ def _shards(look: Look) -> View[ShardStats]:
             lambda shard: shard.dispatched_per_s,
             lambda shard: _behind(shard.head_age),
             lambda shard: shard.node,
-            lambda shard: servers.get(shard.shard, ""),
+            lambda shard: served_by.get(shard.shard, ""),
         ),
         look.stats.shards,
-        lambda shard: shard.error is not None or (bool(look.fleet) and shard.shard not in servers),
+        lambda shard: shard.error is not None or (bool(look.fleet) and shard.shard in nobodys),
         "no shards",
     )
-
-
-def _servers(look: Look) -> dict[int, str]:
-    """Shard → the dispatcher that serves it."""
-    return {
-        shard: f"{each.host}:{each.pid}" for each in look.fleet if each.kind == "dispatcher" for shard in each.shards
-    }
 
 
 # ---- nodes
