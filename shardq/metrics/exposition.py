@@ -12,7 +12,7 @@ from shardq.engine.base import EngineBase
 from shardq.engine.parts import counted_outcomes, dispatcher_of, pushed_by
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.fleet.lateness import Lateness
+from shardq.fleet.lateness import OTHERS, Lateness
 from shardq.metrics import catalogue
 from shardq.metrics.catalogue import METRICS, Metric
 from shardq.metrics.look import Looker, Seen
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
 
 MOST_TOPICS = 200
-"""Topics with series of their own in a gauge; those with the fewest tasks count together as ``*``."""
-
-OTHERS = "*"
+"""Topics with series of their own in a gauge; those with the fewest tasks count together as ``OTHERS``."""
 
 STATES = ("scheduled", "ready", "leased", "dead")
 
