@@ -95,16 +95,18 @@ def milliseconds(ms: int | None) -> str:
     return f"{ms:,}" if ms else "<1"
 
 
-def age(seconds: float) -> str:
+def age(seconds: float | None) -> str:
     """A length of time in the largest unit of which it has two or more.
 
-    >>> age(0.25), age(119), age(120), age(90_000), age(200_000)
-    ('0.2 s', '119.0 s', '2 m', '25 h', '2 d')
+    >>> age(None), age(0.25), age(119), age(120), age(90_000), age(200_000)
+    ('-', '0.2 s', '119 s', '2 m', '25 h', '2 d')
     """
+    if seconds is None:
+        return "-"
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def per_second(rate: float | None) -> str:

@@ -57,7 +57,7 @@ def print_topics(seen: Stats) -> None:
         Column[TopicRow]("topic", lambda row: row[0] or "''", text=True),
         Column("scheduled", lambda row: _count(row[1], "scheduled"), rank=1),
         Column("ready", lambda row: f"{row[1].ready:,}"),
-        Column("oldest", lambda row: "-" if row[1].oldest_ready is None else age(row[1].oldest_ready), rank=2),
+        Column("oldest", lambda row: age(row[1].oldest_ready), rank=2),
         Column("leased", lambda row: _count(row[1], "leased"), rank=5),
         Column("dead", lambda row: _count(row[1], "dead"), rank=3),
         Column("dispatched", lambda row: f"{row[1].dispatched:,}", rank=6),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardq.cli.output import milliseconds
+from shardq.cli.output import age, milliseconds, per_second
 from shardq.cli.table import Column
 from shardq.cli.top.look import Look
 from shardq.engine import ShardStats, TopicStats
@@ -51,28 +51,9 @@ def view(name: str, look: Look) -> View[Any]:
     return _VIEWS[name](look)
 
 
-def _per_s(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _seconds(value: float | None) -> str:
-    """
-    >>> _seconds(None), _seconds(0.25), _seconds(75), _seconds(7200)
-    ('-', '0.2 s', '75 s', '2 h')
-    """
-    if value is None:
-        return "-"
-    if abs(value) < 10:
-        return f"{value:.1f} s"
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if abs(value) >= 2 * size:
-            return f"{value / size:.0f} {unit}"
-    return f"{value:.0f} s"
-
-
-def _behind(age: float | None) -> float | None:
+def _behind(head_age: float | None) -> float | None:
     """How long the first task of a shard is overdue; None if it is not."""
-    return age if age is not None and age > 0 else None
+    return head_age if head_age is not None and head_age > 0 else None
 
 
 # ---- shards
@@ -89,8 +70,8 @@ def _shards(look: Look) -> View[ShardStats]:
             Column("ready", lambda shard: "?" if shard.error else f"{shard.ready:,}", rank=2),
             Column("leased", lambda shard: "?" if shard.error else f"{shard.leased:,}", rank=5),
             Column("dead", lambda shard: "?" if shard.error else f"{shard.dead:,}", rank=6),
-            Column("per s", lambda shard: _per_s(shard.dispatched_per_s), rank=2),
-            Column("behind", lambda shard: _seconds(_behind(shard.head_age)), rank=1),
+            Column("per s", lambda shard: per_second(shard.dispatched_per_s), rank=2),
+            Column("behind", lambda shard: age(_behind(shard.head_age)), rank=1),
             Column("node", lambda shard: shard.node, rank=3),
             Column("served by", lambda shard: served_by.get(shard.shard, "?"), rank=4, text=True),
         ),
@@ -151,8 +132,8 @@ def _nodes(look: Look) -> View[NodeRow]:
             Column("shards", lambda row: str(row.shards), rank=4),
             Column("scheduled", lambda row: f"{row.scheduled:,}", rank=1),
             Column("ready", lambda row: f"{row.ready:,}", rank=2),
-            Column("per s", lambda row: _per_s(row.per_s), rank=2),
-            Column("behind", lambda row: _seconds(row.behind), rank=1),
+            Column("per s", lambda row: per_second(row.per_s), rank=2),
+            Column("behind", lambda row: age(row.behind), rank=1),
             Column("replicas", lambda row: "?" if row.replicas is None else str(row.replicas), rank=3),
             Column("lag", lambda row: "-" if row.unconfirmed is None else f"{row.unconfirmed:,} B", rank=5),
         ),
@@ -186,8 +167,8 @@ def _topics(look: Look) -> View[tuple[str, TopicStats]]:
             Column("ready", lambda row: f"{row[1].ready:,}", rank=1),
             Column("leased", lambda row: estimate(row[1].leased, "leased", row[1]), rank=4),
             Column("dead", lambda row: estimate(row[1].dead, "dead", row[1]), rank=5),
-            Column("taken/s", lambda row: _per_s(row[1].taken_per_s), rank=2),
-            Column("oldest", lambda row: _seconds(row[1].oldest_ready), rank=1),
+            Column("taken/s", lambda row: per_second(row[1].taken_per_s), rank=2),
+            Column("oldest", lambda row: age(row[1].oldest_ready), rank=1),
             Column("set", _settings, rank=6, text=True),
         ),
         (
@@ -234,8 +215,8 @@ def _fleet(look: Look) -> View[Member]:
         (
             Column("process", lambda member: f"{member.host}:{member.pid}", text=True),
             Column("kind", lambda member: member.kind, rank=1),
-            Column("up", lambda member: _seconds(max(0.0, time.time() - member.since)), rank=5),
-            Column("seen", lambda member: _seconds(member.seen_s), rank=6),
+            Column("up", lambda member: age(max(0.0, time.time() - member.since)), rank=5),
+            Column("seen", lambda member: age(member.seen_s), rank=6),
             Column("running", lambda member: f"{member.running:,}" if member.kind == "worker" else "", rank=4),
             Column("handled", lambda member: f"{member.handled:,}" if member.kind == "worker" else "", rank=3),
             Column("failed", lambda member: f"{member.failed:,}" if member.kind == "worker" else "", rank=2),
