@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -13,6 +12,7 @@ import msgspec
 
 from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option
+from shardq.cli.looking import Looker, Told
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, lateness_shown, say, tell
@@ -23,7 +23,6 @@ from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, POLLER, ShardVie
 from shardq.cli.signals import Ending, Shutdown
 from shardq.drivers import descriptors
 from shardq.engine import Engine, Health
-from shardq.errors import ShardqError
 from shardq.layout.slots import MAX_SHARDS
 from shardq.worker.supervisor import ProcessSupervisor
 
@@ -69,11 +68,11 @@ def run(given: Given, shards: int | None, processes: int, http: str | None, quie
         engine = stack.enter_context(opened(given, create=True, shards=shards, log=log))
         look = engine.health if processes == 1 else partial(_look_at_all, engine)
 
-        def looking() -> _Looker | None:
+        def looking() -> Looker[Health] | None:
             """Says that it serves, and shows from now on what it does."""
             if quiet:
                 return None
-            looker = _Looker(engine, look, *_reporter(given, engine, stack, processes))
+            looker = Looker(engine, look, *_reporter(given, engine, stack, processes))
             looker.start()
             return looker
 
@@ -85,7 +84,7 @@ def run(given: Given, shards: int | None, processes: int, http: str | None, quie
     return code
 
 
-def _poll(engine: Engine, looking: Callable[[], _Looker | None]) -> int:
+def _poll(engine: Engine, looking: Callable[[], Looker[Health] | None]) -> int:
     with Ending() as ending:
         engine.start()
         looker = looking()
@@ -95,7 +94,7 @@ def _poll(engine: Engine, looking: Callable[[], _Looker | None]) -> int:
     return 0
 
 
-def _supervise(given: Given, processes: int, engine: Engine, looking: Callable[[], _Looker | None]) -> int:
+def _supervise(given: Given, processes: int, engine: Engine, looking: Callable[[], Looker[Health] | None]) -> int:
     """Runs the pollers in children, and none here; their heartbeats share the shards among them."""
     with Shutdown() as shutdown:
 
@@ -121,11 +120,8 @@ def _look_at_all(engine: Engine) -> Health:
     return msgspec.structs.replace(health, stats=msgspec.structs.replace(health.stats, dispatchers=names))
 
 
-Report = Callable[[Health | None, str], None]
-"""Shows the newest verdict and its stats, or the error that kept them away."""
-
-
-def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) -> tuple[Report, float]:
+def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) -> tuple[Told[Health], float]:
+    """Shows the newest verdict and its stats, or the error that kept them away; and the seconds between two looks."""
     if given.json:
         return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
     with suppress(OSError):  # the pollers run, even if nobody can read it
@@ -172,41 +168,3 @@ def _shown(health: Health) -> dict[str, object]:
         "dispatched": seen.dispatched,
         "lateness": lateness_shown(seen.lateness),
     }
-
-
-class _Looker:
-    """Asks for stats in a thread of its own: the main one stays free for signals."""
-
-    def __init__(self, engine: Engine, look: Callable[[], Health], report: Report, every_s: float) -> None:
-        self._engine = engine
-        self._look = look
-        self._report = report
-        self._every_s = every_s
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shardq-looker", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread. Closes the engine first, which ends a look that waits for a silent server."""
-        self._ending.set()
-        self._engine.close()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                seen, trouble = self._look(), ""
-            except ShardqError as exc:
-                seen, trouble = None, str(exc)
-            if self._ending.is_set():
-                return
-            try:
-                self._report(seen, trouble)
-            except BrokenPipeError:
-                return  # the reader has gone; the pollers go on
-            except OSError:
-                pass  # the disk may be full for a while
-            if self._ending.wait(self._every_s):
-                return

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 import click
 
 from shardq.cli.durations import read_by, seconds
+from shardq.cli.looking import Looker
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.cli.top.keys import Keyboard
-from shardq.cli.top.look import Course, Look, Looker
+from shardq.cli.top.look import Course, Eye, Look
 from shardq.cli.top.screen import Screen
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.engine import Engine
@@ -57,8 +58,8 @@ class _Loop:
         self._state = state
         self._course = Course()
         self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {engine.options.safe_url}")
-        self._looker = Looker(engine, every_s, self._told)
-        self._news: list[Look | str] = []
+        self._looker = Looker(engine, Eye(engine).look, self._told, every_s)
+        self._news: list[tuple[Look | None, str]] = []
         self._lock = threading.Lock()
         self._ears, self._mouth = os.pipe()
 
@@ -98,13 +99,13 @@ class _Loop:
             with self._lock:
                 news, self._news = self._news, []
             if not self._state.paused:
-                for each in news:
-                    if isinstance(each, str):
-                        self._course.trouble = each
+                for look, trouble in news:
+                    if look is None:
+                        self._course.trouble = trouble
                     else:
-                        self._course.note(each)
+                        self._course.note(look)
 
-    def _told(self, found: Look | str) -> None:
+    def _told(self, look: Look | None, trouble: str) -> None:
         with self._lock:
-            self._news.append(found)
+            self._news.append((look, trouble))
         os.write(self._mouth, b"\0")

@@ -1,15 +1,13 @@
-"""Reads all that the screen shows, in a thread of its own, and remembers the last minutes. Called by ``command``."""
+"""Reads all that the screen shows, and remembers the last minutes. Called by ``command``."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardq.engine import Engine, Health, Stats
-from shardq.errors import ShardqError
 from shardq.fleet import Lateness, Member
 from shardq.listing import Forecast
 from shardq.model.task import TaskInfo
@@ -97,46 +95,14 @@ def handled(look: Look) -> Counter[str]:
     return Counter({each.name: each.handled + each.failed for each in look.fleet})
 
 
-class Looker:
-    """Looks every so often, in a thread. ``told`` is called there with each look, or with the reason why it failed."""
+class Eye:
+    """Reads the looks of one engine; counts what falls due less often than the rest. Used by one thread."""
 
-    def __init__(self, engine: Engine, every_s: float, told: Callable[[Look | str], None]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._every_s = every_s
-        self._told = told
-        self._due = threading.Event()
-        self._ending = threading.Event()
         self._forecast: tuple[float, Forecast] | None = None
-        self._thread = threading.Thread(target=self._run, name="shardq-looker", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def now(self) -> None:
-        """Makes the next look begin at once."""
-        self._due.set()
-
-    def stop(self) -> None:
-        """Ends the thread. Closes the engine first, which ends a look that waits for a silent server."""
-        self._ending.set()
-        self._due.set()
-        self._engine.close()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ending.is_set():
-            self._due.clear()
-            found: Look | str
-            try:
-                found = self._look()
-            except ShardqError as exc:
-                found = str(exc)
-            if self._ending.is_set():
-                return
-            self._told(found)
-            self._due.wait(self._every_s)
-
-    def _look(self) -> Look:
+    def look(self) -> Look:
         engine, now = self._engine, time.monotonic()
         health = engine.health()
         if self._forecast is None or now - self._forecast[0] >= FORECAST_S:
