@@ -23,7 +23,7 @@ from shardq.cli.spool import shown as shown_spool
 from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
-from shardq.engine.health import with_reasons
+from shardq.engine.health import NO_DISPATCHER, with_reasons
 from shardq.spool.stats import problems as problems_of_spool
 
 
@@ -37,8 +37,8 @@ example:
   shardq stats > /dev/null || echo "not well"
   shardq stats --spool /var/lib/shop/orders.spool
 \b
-exit codes, as of `shardq health`:
-  0  all is well
+exit codes:
+  0  all is well, or only no dispatcher runs, and no task is late for it
   1  something is wrong: the first lines say what; or it failed
   2  no shard could be seen""",
 )
@@ -53,7 +53,8 @@ exit codes, as of `shardq health`:
 @pass_given
 def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -> int:
     """Show if all is well, how many tasks each shard and each topic has in each state, and in total; exit 1 when
-    something is wrong.
+    something is wrong. The verdict is that of `shardq health`, except for an engine that is only pushed to: while no
+    task is late, it is no more than a warning that no dispatcher runs.
 
     A number with ~ is an estimate. "oldest" is how long the oldest ready task of a topic has waited at least, as far as
     anybody has looked: 0 at the first look.
@@ -72,13 +73,20 @@ def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -
 
 
 def _seen(engine: Engine, spool: Path | None) -> Health:
-    seen = engine.health()
+    seen = _lenient(engine.health())
     if spool is None:
         return seen
     with opened_spool(spool) as file:
         gauge = file.stats()
     counted = msgspec.structs.replace(seen.stats, spool=gauge)
     return with_reasons(msgspec.structs.replace(seen, stats=counted), problems_of_spool(gauge))
+
+
+def _lenient(seen: Health) -> Health:
+    """The verdict, with a warning in place of its only reason if that is that no dispatcher runs."""
+    if seen.reasons != [NO_DISPATCHER]:
+        return seen
+    return msgspec.structs.replace(seen, ok=True, reasons=[], warnings=[*seen.warnings, NO_DISPATCHER])
 
 
 def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals: bool) -> Callable[[Health], None]:
@@ -88,9 +96,12 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
     columns = (*COUNTS, DEAD, DISPATCHED, FIRST_DUE, *((NODE,) if len(nodes) > 1 else ()))
     if live:
         view = stack.enter_context(ShardView(*columns))
-        return lambda seen: view.show(
-            seen.stats, f"{time.strftime('%X')}  {'; '.join(seen.reasons) or _where(seen.stats)}"
-        )
+
+        def redraw(health: Health) -> None:
+            said = health.reasons or [warning for warning in health.warnings if warning == NO_DISPATCHER]
+            view.show(health.stats, f"{time.strftime('%X')}  {'; '.join(said) or _where(health.stats)}")
+
+        return redraw
 
     def once(health: Health) -> None:
         seen = health.stats

@@ -31,6 +31,7 @@ MAX_READY_AGE_S = 60.0
 NAMED = 5
 """The most shards, schedules and topics that a sentence names; it counts the others."""
 
+NO_DISPATCHER = "no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"
 
 AGAIN_S = 1.5
 """Longer than a heartbeat's interval, with which dispatchers hear of each other."""
@@ -89,7 +90,7 @@ class Unserved:
     @property
     def reasons(self) -> list[str]:
         if not self.dispatchers:
-            return ["no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"]
+            return [NO_DISPATCHER]
         if self.shards:
             return [
                 f"{named(self.shards)}: none of the {self.dispatchers:,} dispatchers that live serves it; see their "

@@ -31,7 +31,7 @@ COMMANDS: dict[str, int] = {
     "every tick --interval 1h": 0,
     "every": 0,
     "forward mail --to list": 0,
-    "stats": 1,  # nobody dispatches
+    "stats": 0,
     "topics": 0,
     "shards": 0,
     "resize 4": 0,

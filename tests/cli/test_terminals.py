@@ -27,7 +27,7 @@ def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
     counts = [f"{shard.scheduled:,}" for shard in full.stats().shards]
     for command in ("stats", "shards"):
         done = shardq.on_terminal(command, columns=columns, rows=30)
-        assert done.code == (1 if command == "stats" else 0), "nobody dispatches"
+        assert done.code == 0
         # what is said below the table may take more than one line
         assert max(len(line) for line in own(done.out).splitlines() if line.startswith(" ")) <= columns
         lines = done.out.splitlines()
@@ -46,8 +46,7 @@ def test_where_only_ascii_can_be_shown(shardq: Shell, full: Engine, encoding: di
     id = full.push("\N{SNOWMAN}", headers={"k": "\N{SNOWMAN}"}, delay=3600)
     for words in (*TABLES, ["shards", "--json"], ["expand", "8", "--dry-run"], ["--help"], ["get", id]):
         done = shardq.run(*words, **encoding)
-        # nobody serves it: that is what stats says is wrong
-        assert done.code == int(words == ["stats"]), words
+        assert done.code == 0, words
         assert done.out.isascii()
         assert "Traceback" not in done.err
     assert "\\u2603" in shardq.run("get", id, **encoding).out
