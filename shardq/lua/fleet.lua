@@ -1,4 +1,5 @@
 -- fleet: lists the processes of the engine, dispatchers and workers, with their reports. Changes nothing.
+-- USES: clock
 -- KEYS 1 members ZSET
 -- KEYS 2 workers ZSET
 -- KEYS 3 reports HASH
@@ -7,11 +8,6 @@
 --         those whose time is over are still in it
 -- ATOMIC
 -- COST O(processes), each with a report of 8 KiB at most
-local now_us = ARGV[1]
-if now_us == '' then
-  local time = redis.call('TIME')
-  now_us = string.format('%.0f', time[1] * 1000000 + time[2])
-end
 local members = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local workers = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
-return {'ok', now_us, members, workers, redis.call('HGETALL', KEYS[3])}
+return {'ok', string.format('%.0f', clock_us(ARGV[1])), members, workers, redis.call('HGETALL', KEYS[3])}

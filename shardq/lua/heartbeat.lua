@@ -1,4 +1,5 @@
 -- heartbeat: a dispatcher process says that it lives, and hears who else does and whether the topology changed.
+-- USES: clock
 -- KEYS 1 topology HASH
 -- KEYS 2 members ZSET
 -- KEYS 3 reports HASH
@@ -14,13 +15,7 @@
 --         {field, value, … of the topology; empty when its epoch is ARGV 5}, 1 when this process was no member before, else 0}
 -- ATOMIC a member that is removed leaves no report
 -- COST O(members)
-local now_us
-if ARGV[2] == '' then
-  local time = redis.call('TIME')
-  now_us = time[1] * 1000000 + time[2]
-else
-  now_us = tonumber(ARGV[2])
-end
+local now_us = clock_us(ARGV[2])
 local now_ms = math.floor(now_us / 1000)
 local joined, changed = 0, false
 if ARGV[6] == 'leave' then

@@ -1,5 +1,5 @@
 -- permit: grants a claimer tasks of a limited topic, within what the whole fleet may take.
--- USES: control, steady
+-- USES: clock, control, steady
 -- KEYS 1 topology HASH
 -- KEYS 2 bucket HASH
 -- KEYS 3 permits ZSET

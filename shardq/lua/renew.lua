@@ -1,5 +1,5 @@
 -- renew: extends permits together with the leases that they were granted for.
--- USES: steady
+-- USES: clock, steady
 -- KEYS 1 bucket HASH
 -- KEYS 2 permits ZSET
 -- ARGV 1 now_us or ''
@@ -8,13 +8,7 @@
 -- RETURNS {'ok'}
 -- ATOMIC
 -- COST O(n log N)
-local now_ms
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-else
-  now_ms = math.floor(tonumber(ARGV[1]) / 1000)
-end
+local now_ms = math.floor(clock_us(ARGV[1]) / 1000)
 local bucket = redis.call('HMGET', KEYS[1], 'clock', 'ahead')
 local deadline = steady(now_ms, bucket[1], bucket[2]) + tonumber(ARGV[2])
 -- a removal that removes nothing: behind it a server without memory takes the next write, which needs none

@@ -1,4 +1,5 @@
 -- report: a worker process says that it lives, and what it has done; workers that are silent for too long are removed.
+-- USES: clock
 -- KEYS 1 workers ZSET
 -- KEYS 2 reports HASH
 -- ARGV 1 worker
@@ -9,14 +10,7 @@
 -- RETURNS {'ok', 1 when this worker was not known before, else 0}
 -- ATOMIC a worker that is removed leaves no report
 -- COST O(log workers + removed), 100 of them at most
-local now_us
-if ARGV[2] == '' then
-  local time = redis.call('TIME')
-  now_us = time[1] * 1000000 + time[2]
-else
-  now_us = tonumber(ARGV[2])
-end
-local now_ms = math.floor(now_us / 1000)
+local now_ms = math.floor(clock_us(ARGV[2]) / 1000)
 local until_ms = string.format('%.0f', now_ms + ARGV[3])
 local joined = 0
 if ARGV[4] == 'leave' then

@@ -1,17 +1,12 @@
 -- schedules: reads schedules, and the clock by which their occurrences are counted.
+-- USES: clock
 -- KEYS 1 schedules HASH
 -- ARGV 1 now_us or ''
 -- ARGV 2.. names; none: all
 -- RETURNS {'ok', now_us, {name, state, declaration, …}}
 -- ATOMIC
 -- COST O(schedules that are read)
-local now_us
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now_us = time[1] * 1000000 + time[2]
-else
-  now_us = tonumber(ARGV[1])
-end
+local now_us = clock_us(ARGV[1])
 local found = {}
 if #ARGV == 1 then
   local all, declared = redis.call('HGETALL', KEYS[1]), {}
