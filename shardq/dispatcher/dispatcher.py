@@ -18,7 +18,7 @@ from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
 from shardq.fleet.lateness import Lateness, TopicLateness
-from shardq.fleet.report import Report, by_topic, here, runs
+from shardq.fleet.report import Report, by_topic, runs
 from shardq.layout.topology import Topology
 from shardq.resharding.migrator import Migrator
 from shardq.schedules.scheduler import Scheduler, SchedulerReport
@@ -137,12 +137,8 @@ class Dispatcher:
         """This process's report to the fleet."""
         reports = self.reports()
         self._last_error = next((report.error for report in reports.values() if report.error), self._last_error)
-        host, pid, version = here()
         lateness = self.lateness()
         return Report(
-            host=host,
-            pid=pid,
-            version=version,
             since=self._since,
             alive_s=alive_s,
             shards=runs(reports),

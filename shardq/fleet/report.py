@@ -26,11 +26,11 @@ LEAST_GAP_S = 5.0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a process says of itself. All counters count since ``since``."""
+    """What a process says of itself. All counters count since ``since``. ``Reports`` adds which process it is."""
 
-    host: str
-    pid: int
-    version: str
+    host: str = ""
+    pid: int = 0
+    version: str = ""
     since: float
     """When it started, in seconds since 1970 by its own clock."""
     alive_s: float
@@ -158,11 +158,11 @@ def shards_of(flat: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shard for first, last in pairs for shard in range(first, last + 1))
 
 
-def here() -> tuple[str, int, str]:
-    """This process: host, pid and version of shardq."""
+def _signed(report: Report) -> Report:
+    """The report as that of this process."""
     from shardq.version import __version__  # here: it brings importlib.metadata
 
-    return socket.gethostname(), os.getpid(), __version__
+    return msgspec.structs.replace(report, host=socket.gethostname(), pid=os.getpid(), version=__version__)
 
 
 class Reports:
@@ -181,7 +181,7 @@ class Reports:
         report = self._make(alive_s)
         if self._news_of(report) == self._known and now - self._sent_at < LEAST_GAP_S:
             return b""
-        text = encode(report)
+        text = encode(_signed(report))
         return b"" if text == self._sent else text
 
     def sent(self, text: bytes, now: float) -> None:

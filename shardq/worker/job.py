@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +24,11 @@ class Job:
     stage: Stage = "held"
     began_at: float = 0.0
     ended_at: float = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """How long it waited for its handler, once that began."""
+        return self.began_at - self.claimed_at
 
     @property
     def name(self) -> str:
@@ -52,3 +58,13 @@ class Job:
 
 
 Settlement = SettleAck | OtherSettlement
+
+Outcome = Literal["done", "retried", "buried"]
+"""How an attempt ended."""
+
+_OUTCOMES: Mapping[type[Settlement], Outcome] = {SettleAck: "done", SettleRetry: "retried", SettleBury: "buried"}
+
+
+def outcome_of(settlement: Settlement) -> Outcome | None:
+    """How the attempt ended; None for a task that is given back undone."""
+    return _OUTCOMES.get(type(settlement))

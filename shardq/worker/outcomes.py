@@ -7,16 +7,10 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
-from shardq.calls.consume import SettleAck, SettleBury, SettleRetry
-from shardq.worker.job import Job, Settlement
-
-Outcome = Literal["done", "retried", "buried"]
-
-_OUTCOMES: Mapping[type[Settlement], Outcome] = {SettleAck: "done", SettleRetry: "retried", SettleBury: "buried"}
+from shardq.worker.job import Job, Outcome, Settlement, outcome_of
 
 DOUBLINGS = 18
 """Durations are counted up to 1 ms, 2 ms, 4 ms and so on, up to 131 s, and those above."""
@@ -52,7 +46,7 @@ class Outcomes:
         """Counts jobs that are finished. Those given back undone are not counted."""
         with self._lock:
             for job, settlement in settlements:
-                outcome = _OUTCOMES.get(type(settlement))
+                outcome = outcome_of(settlement)
                 if outcome is None:
                     continue
                 topic = job.delivery.topic
@@ -60,10 +54,9 @@ class Outcomes:
                 if seen is None:
                     seen = self._topics[topic] = TopicOutcomes()
                 seen.outcomes[outcome] += 1
-                began_at = job.began_at
-                if began_at:
-                    _note(seen.handler, job.ended_at - began_at)
-                    _note(seen.pickup, began_at - job.claimed_at)
+                if job.began_at:
+                    _note(seen.handler, job.ended_at - job.began_at)
+                    _note(seen.pickup, job.waited_s)
 
     def snapshot(self) -> dict[str, TopicOutcomes]:
         """The outcomes by topic so far."""

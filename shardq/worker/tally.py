@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from shardq.calls.consume import SettleAck, SettleBury, SettleRetry
+from shardq.calls.consume import SettleBury, SettleRetry
 from shardq.fleet.lateness import TopicLateness
-from shardq.fleet.report import Report, by_topic, here, named
-from shardq.worker.job import Job, Settlement
+from shardq.fleet.report import Report, by_topic, named
+from shardq.worker.job import Job, Settlement, outcome_of
 
 
 class Tally:
@@ -29,26 +29,22 @@ class Tally:
         """Counts jobs that are finished, whether or not their settlements reach the server."""
         waited: dict[tuple[str, int], int] = {}
         for job, settlement in settlements:
-            kind = type(settlement)
-            if kind is SettleAck:
+            outcome = outcome_of(settlement)
+            if outcome == "done":
                 self._handled += 1
             elif isinstance(settlement, SettleRetry | SettleBury):
                 self._failed += 1
-                self._retried += kind is SettleRetry
+                self._retried += outcome == "retried"
                 self._last_error = settlement.reason.rpartition("\n")[2]
             if job.began_at:
-                key = job.delivery.topic, int((job.began_at - job.claimed_at) * 1000)
+                key = job.delivery.topic, int(job.waited_s * 1000)
                 waited[key] = waited.get(key, 0) + 1
         for (topic, ms), jobs in waited.items():
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 
     def report(self, alive_s: float) -> Report:
         """The report of the worker; ``alive_s``: the time for which its heartbeat counts."""
-        host, pid, version = here()
         return Report(
-            host=host,
-            pid=pid,
-            version=version,
             since=self._since,
             alive_s=alive_s,
             topics=self._topics,
