@@ -24,6 +24,7 @@ PLACES = {
     "health": "health:health",
     "doctor": "doctor:doctor",
     "top": "top.command:top",
+    "dashboard": "dashboard:dashboard",
     "fleet": "fleet:fleet",
     "topics": "topics:topics",
     "shards": "shards:shards",
@@ -42,7 +43,7 @@ PLACES = {
     "acl": "acl:acl",
     "config": "config:config",
 }
-WITH_SETTINGS = ("run", "work")
+WITH_SETTINGS = ("run", "work", "dashboard")
 """The commands that have settings of their own."""
 
 

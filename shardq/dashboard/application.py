@@ -1,0 +1,79 @@
+"""``app``: the ASGI application, put together from the pages, the guard in front of them, and the engine they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shardq.dashboard import pages
+from shardq.dashboard.asking import Asker
+from shardq.dashboard.guard import Guard, Key
+from shardq.dashboard.rendering import rendered
+from shardq.dashboard.visit import Dashboard
+from shardq.engine.base import EngineBase
+from shardq.engine.sync import Engine
+from shardq.errors import BadInput, ChangeUnderWay, Conflict, InvalidOption, ServerFault, ShardqError, UnknownSchedule
+
+if TYPE_CHECKING:
+    from shardq.engine.aio import AsyncEngine
+
+
+def app(
+    engine: Engine | AsyncEngine,
+    *,
+    token: str | None = None,
+    read_only: bool = False,
+    hosts: Iterable[str] = (),
+) -> Starlette:
+    """Returns the dashboard of an engine as an ASGI application, to be served by itself or mounted under any prefix.
+
+    ``token``: what a browser has to show once, as ``?token=…`` or on the page that asks for it, and a program in
+    ``Authorization: Bearer …``; at least 16 characters. Without one everybody who can reach the application may use it:
+    put it behind the login of yours. ``read_only``: shows all, and changes nothing. ``hosts``: the names under which
+    browsers reach it, such as ``"ops.example.org"``; needed where a proxy on the same machine is in front of it.
+
+    An engine for threads is asked in threads, one for asyncio in the event loop that serves the application.
+
+    >>> dashboard = shardq.dashboard.app(engine, token="a long secret of yours", read_only=True)
+    """
+    if not isinstance(engine, EngineBase):
+        raise InvalidOption(f"app({engine!r}) is not possible; give an Engine or an AsyncEngine")
+    found = Starlette(
+        routes=pages.routes(),
+        middleware=[Middleware(Guard, key=Key(token), hosts=frozenset(hosts))],
+        exception_handlers={ShardqError: _refused, HTTPException: _not_here},
+    )
+    found.state.dashboard = Dashboard(ask=Asker(engine), engine=engine, read_only=read_only)
+    return found
+
+
+_STATUSES: tuple[tuple[type[ShardqError], int], ...] = (
+    (BadInput, 400),
+    (UnknownSchedule, 404),
+    (ChangeUnderWay, 409),
+    (Conflict, 409),
+    (ServerFault, 503),
+)
+
+
+async def _refused(request: Request, exc: Exception) -> Response:
+    """Says on a page what the engine could not do."""
+    status = next((status for kind, status in _STATUSES if isinstance(exc, kind)), 500)
+    return rendered(request, "error.html", status, title="That was not possible", reason=str(exc))
+
+
+async def _not_here(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    reason = exc.detail
+    title = "That was not possible"
+    if exc.status_code == 404:
+        title = "There is no such page"
+    elif exc.status_code == 405:
+        reason = f"{request.method} is not for this address."
+    return rendered(request, "error.html", exc.status_code, title=title, reason=reason, headers=exc.headers)

@@ -1,0 +1,61 @@
+"""What a page knows beside its request: the dashboard that it belongs to, and the browser that asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from shardq.dashboard.asking import Asker
+from shardq.engine.sync import Engine
+
+if TYPE_CHECKING:
+    from shardq.engine.aio import AsyncEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """The parts that the pages of one application share."""
+
+    ask: Asker
+    engine: Engine | AsyncEngine
+    """For its name and options; calls go by ``ask``."""
+    read_only: bool
+
+
+def dashboard_of(request: Request) -> Dashboard:
+    found: Dashboard = request.app.state.dashboard
+    return found
+
+
+@dataclass(slots=True)
+class Visit:
+    """What the guard found out about a request."""
+
+    csrf: str
+    """The value of the field that a form of this browser must bring."""
+    by_bearer: bool
+    """True for a program that showed the token itself: no other site can make a browser send that."""
+
+
+_KEY = "shardq.dashboard"
+
+
+def note_visit(scope: Any, visit: Visit) -> None:
+    scope[_KEY] = visit
+
+
+def visit_of(request: Request) -> Visit:
+    found: Visit = request.scope[_KEY]
+    return found
+
+
+def root_of(request: Request) -> str:
+    """The prefix of every address of this application: "" or "/queue"."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def place_of(request: Request) -> str:
+    """The address within the application."""
+    return str(request.scope["path"]).removeprefix(root_of(request)) or "/"

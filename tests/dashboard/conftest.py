@@ -1,0 +1,39 @@
+"""``client`` is a browser on a dashboard without a token, ``guarded`` on one that has one: over HTTP, a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine
+from shardq.dashboard import app
+from tests.dashboard.browsing import Browser, browsing
+
+TOKEN = "a-token-for-these-tests"
+
+
+@pytest.fixture
+def url(single: Server) -> str:
+    """What the pages ask is tried on a cluster elsewhere."""
+    return single.url
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    """An open engine without pollers."""
+    with Engine(url, name=name, shards=4) as engine:
+        yield engine
+
+
+@pytest.fixture
+def client(engine: Engine) -> Iterator[Browser]:
+    with browsing(app(engine)) as client:
+        yield client
+
+
+@pytest.fixture
+def guarded(engine: Engine) -> Iterator[Browser]:
+    with browsing(app(engine, token=TOKEN)) as client:
+        yield client

@@ -1,0 +1,160 @@
+"""Who sees the dashboard and who may change something: tokens, hosts, origins, forms, and what browsers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount
+
+from shardq import Engine, InvalidOption
+from shardq.dashboard import app
+from shardq.dashboard.routing import Form, action, done, page
+from shardq.dashboard.visit import visit_of
+from tests.dashboard.browsing import Browser, browsing
+from tests.dashboard.conftest import TOKEN
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def test_nobody_sees_a_page_without_the_token(guarded: Browser) -> None:
+    for path in ("/", "/nowhere", "/topics"):
+        answer = guarded.get(path)
+        assert answer.status_code == 401
+        assert "asks for its token" in answer.text
+        assert "scheduled" not in answer.text
+    assert guarded.get("/?token=wrong-wrong-wrong-wrong").status_code == 403
+    assert guarded.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert guarded.get("/static/style.css").status_code == 200
+
+
+def test_a_link_with_the_token_sets_a_cookie_and_takes_it_out_of_the_address(guarded: Browser) -> None:
+    answer = guarded.get(f"/?x=1&token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?x=1")
+    said = next(each for each in answer.headers.get_list("set-cookie") if "_form" not in each)
+    assert "HttpOnly" in said
+    assert "SameSite=Strict" in said
+    assert TOKEN not in said
+    assert guarded.get("/").status_code == 200
+
+
+def test_a_program_shows_the_token_itself(guarded: Browser) -> None:
+    assert guarded.get("/", headers=BEARER).status_code == 200
+    assert guarded.get("/").status_code == 401
+
+
+@pytest.mark.parametrize("token", ["", "short", "ü" * 20, 5])
+def test_tokens_that_are_no_secret_are_refused(engine: Engine, token: str) -> None:
+    with pytest.raises(InvalidOption, match="a token needs 16 ASCII characters or more"):
+        app(engine, token=token)
+
+
+def test_only_an_engine_has_a_dashboard() -> None:
+    with pytest.raises(InvalidOption, match="give an Engine or an AsyncEngine"):
+        app("redis://127.0.0.1")  # type: ignore[arg-type]
+
+
+def test_every_answer_says_what_browsers_may_do(client: Browser) -> None:
+    for path in ("/", "/nowhere", "/static/style.css"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "same-origin"
+    assert client.get("/").headers["cache-control"] == "no-store"
+
+
+def test_a_name_that_another_site_points_here_is_refused(engine: Engine) -> None:
+    with browsing(app(engine, hosts=["Queue.example.org"])) as client:
+
+        def status(host: str) -> int:
+            return client.get("/static/icon.svg", headers={"Host": host}).status_code
+
+        for host in ("localhost:8787", "127.0.0.1:8787", "[::1]:8787", "LOCALHOST", "queue.example.org"):
+            assert status(host) == 200, host
+        for host in ("evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "[", "x@evil.example"):
+            assert status(host) in (400, 403), host
+
+
+@pytest.fixture
+def changed() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def trial(engine: Engine, changed: list[str]) -> Iterator[Browser]:
+    """A browser on a dashboard with one more page, whose form adds to ``changed``."""
+    with browsing(_with_form(app(engine, token=TOKEN), changed)) as client:
+        client.get(f"/?token={TOKEN}")
+        yield client
+
+
+def _with_form(dashboard: Starlette, changed: list[str]) -> Starlette:
+    async def form(request: Request) -> Response:
+        return PlainTextResponse(f'name="csrf" value="{visit_of(request).csrf}"')
+
+    async def change(request: Request, form: Form) -> Response:
+        changed.append(form.text("word"))
+        return done(request, "added <it>", back="/")
+
+    dashboard.router.routes[:0] = [page("/trial", form), action("/trial", change)]
+    return dashboard
+
+
+def test_a_form_of_a_page_is_taken_and_the_next_page_tells_once(trial: Browser, changed: list[str]) -> None:
+    assert "added &lt;it&gt;" in trial.submit("/trial", "/trial", word=" one ").text
+    assert changed == ["one"]
+    assert "added" not in trial.get("/").text
+
+
+def test_a_form_that_no_page_gave_is_refused(trial: Browser, changed: list[str]) -> None:
+    here = {"Origin": str(trial.base_url).rstrip("/")}
+    csrf = trial.form_of("/trial")
+    for fields in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
+        answer = trial.post("/trial", data=fields, headers=here)
+        assert answer.status_code == 403
+        assert "nothing was changed" in answer.text
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        answer = trial.post("/trial", data={"csrf": csrf}, headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert "another site" in answer.text
+    trial.cookies.delete("shardq_form")
+    assert trial.post("/trial", data={"csrf": csrf}, headers=here).status_code == 403
+    assert trial.post("/trial", content=b"\xff", headers=here).status_code == 400
+    assert trial.post("/trial", content=b"a" * 300_000, headers=here).status_code == 400
+    assert changed == []
+    assert trial.post("/trial", data={"word": "two"}, headers=BEARER).status_code == 303
+    assert changed == ["two"]
+
+
+def test_nothing_is_changed_read_only(engine: Engine, changed: list[str]) -> None:
+    with browsing(_with_form(app(engine, read_only=True), changed)) as client:
+        answer = client.submit("/trial", "/trial", word="one")
+        assert answer.status_code == 403
+        assert "read-only" in answer.text
+        assert "read-only" in client.get("/").text
+    assert changed == []
+
+
+def test_other_methods_are_refused_in_words(client: Browser) -> None:
+    answer = client.put("/")
+    assert answer.status_code == 405
+    assert "PUT is not for this address." in answer.text
+
+
+def test_the_dashboard_works_under_a_prefix(engine: Engine) -> None:
+    site = Starlette(routes=[Mount("/ops/queue", app(engine, token=TOKEN))])
+    with browsing(site, prefix="/ops/queue") as client:
+        answer = client.get(f"/?token={TOKEN}")
+        assert answer.headers["location"] == "/ops/queue/"
+        text = client.get("/").text
+        assert 'href="/ops/queue/topics"' in text
+        assert 'href="/ops/queue/static/style.css?' in text
+        assert {cookie.path for cookie in client.cookies.jar} == {"/ops/queue/"}
+        assert client.get("/nowhere").status_code == 404
