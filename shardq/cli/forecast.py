@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
 import shutil
 import sys
 
@@ -14,6 +12,7 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.listing import Forecast
+from shardq.listing.capacity import LABELS, exceeded, judged, rate
 from shardq.listing.forecast import STEPS, Horizon
 
 WIDTH = 80
@@ -21,23 +20,6 @@ WIDTH = 80
 
 LEAST_BAR = 8
 """Columns of the longest bar; where there is less room, none are drawn."""
-
-_LABELS: dict[Horizon, str] = {"hour": "%H:%M", "day": "%m-%d %H:%M", "month": "%Y-%m-%d"}
-_NAMES: dict[Horizon, str] = {"hour": "minute", "day": "hour", "month": "day"}
-_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(?:/\s*([smh]))?", re.ASCII)
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-def rate(text: str) -> float:
-    """Reads tasks a second. Raises ValueError.
-
-    >>> rate("500"), rate("500/s"), rate("90/m")
-    (500.0, 500.0, 1.5)
-    """
-    found = _RATE.fullmatch(text.strip())
-    if not found or float(found[1]) <= 0:
-        raise ValueError(f"{text!r:.80} is not a rate above 0; write tasks a second, or a minute: 500/s, 500, 30000/m")
-    return float(found[1]) / _UNITS[found[2] or "s"]
 
 
 @click.command(
@@ -82,17 +64,11 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
     within, ahead = found.total - found.overdue - found.later, "an hour" if horizon == "hour" else f"a {horizon}"
     say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within {ahead}, {found.later:,} later")
     width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
-    for line in drawn(found, _LABELS[horizon], width=width, capacity=capacity, block=_block()):
+    for line in drawn(found, LABELS[horizon], width=width, capacity=capacity, block=_block()):
         say(line)
     say(f"(UTC; it is {found.now:%Y-%m-%d %H:%M:%S})")
     if capacity is not None:
-        say(_judged(found, horizon, capacity, over))
-
-
-def exceeded(found: Forecast, capacity: float) -> tuple[dt.datetime, int] | None:
-    """The first bucket in which more falls due than the fleet can handle in its time."""
-    most = capacity * found.step.total_seconds()
-    return next((bucket for bucket in found.buckets if bucket[1] > most), None)
+        say(judged(found, horizon, capacity, over))
 
 
 def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = None, block: str = "#") -> list[str]:
@@ -113,18 +89,6 @@ def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = N
             bar = f"{bar[:line]}|{bar[line + 1 :]}"
         lines.append(f"{head}  {bar}".rstrip())
     return lines
-
-
-def _judged(found: Forecast, horizon: Horizon, capacity: float, over: tuple[dt.datetime, int] | None) -> str:
-    step_s, name = found.step.total_seconds(), _NAMES[horizon]
-    handled = f"{capacity:,g} tasks a second are {capacity * step_s:,.0f} in {'an' if name == 'hour' else 'a'} {name}"
-    if over is None:
-        return f"{handled}: no {name} has more"
-    start, count = over
-    return (
-        f"{handled}: the first {name} with more is {start.strftime(_LABELS[horizon])}, when {count:,} fall due, "
-        f"{count / step_s:,.1f} a second"
-    )
 
 
 def _block() -> str:

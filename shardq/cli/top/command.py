@@ -16,10 +16,11 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.cli.top.keys import Keyboard
-from shardq.cli.top.look import Course, Eye, Look
+from shardq.cli.top.look import Eye
 from shardq.cli.top.screen import Screen
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.engine import Engine
+from shardq.engine.course import Course, Look
 
 REDRAW_S = 0.5
 """The longest time between two screens: a window that changed its size is drawn anew by then."""

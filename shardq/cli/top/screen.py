@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardq.cli.output import milliseconds
 from shardq.cli.table import Table
-from shardq.cli.top.look import Course, Look
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.cli.top.views import View, view
+from shardq.engine.course import Course, Look
 from shardq.fleet import Lateness
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from shardq.cli.output import age, milliseconds, per_second
 from shardq.cli.table import Column
-from shardq.cli.top.look import Look
 from shardq.engine import ShardStats, TopicStats
+from shardq.engine.course import Look, NodeLook, behind
 from shardq.fleet import Lateness, Member
 from shardq.fleet.serving import servers, unserved
 
@@ -51,11 +51,6 @@ def view(name: str, look: Look) -> View[Any]:
     return _VIEWS[name](look)
 
 
-def _behind(head_age: float | None) -> float | None:
-    """How long the first task of a shard is overdue; None if it is not."""
-    return head_age if head_age is not None and head_age > 0 else None
-
-
 # ---- shards
 
 
@@ -71,7 +66,7 @@ def _shards(look: Look) -> View[ShardStats]:
             Column("leased", lambda shard: "?" if shard.error else f"{shard.leased:,}", rank=5),
             Column("dead", lambda shard: "?" if shard.error else f"{shard.dead:,}", rank=6),
             Column("per s", lambda shard: per_second(shard.dispatched_per_s), rank=2),
-            Column("behind", lambda shard: age(_behind(shard.head_age)), rank=1),
+            Column("behind", lambda shard: age(behind(shard.head_age)), rank=1),
             Column("node", lambda shard: shard.node, rank=3),
             Column("served by", lambda shard: served_by.get(shard.shard, "?"), rank=4, text=True),
         ),
@@ -82,7 +77,7 @@ def _shards(look: Look) -> View[ShardStats]:
             lambda shard: shard.leased,
             lambda shard: shard.dead,
             lambda shard: shard.dispatched_per_s,
-            lambda shard: _behind(shard.head_age),
+            lambda shard: behind(shard.head_age),
             lambda shard: shard.node,
             lambda shard: served_by.get(shard.shard, ""),
         ),
@@ -95,37 +90,7 @@ def _shards(look: Look) -> View[ShardStats]:
 # ---- nodes
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    node: str
-    shards: int
-    scheduled: int
-    ready: int
-    per_s: float
-    behind: float | None
-    replicas: int | None
-    unconfirmed: int | None
-
-
-def _nodes(look: Look) -> View[NodeRow]:
-    of_node = defaultdict[str, list[ShardStats]](list)
-    for shard in look.stats.shards:
-        of_node[shard.node].append(shard)
-    rows = []
-    for node, shards in sorted(of_node.items()):
-        replication = look.stats.replication.get(node)
-        rows.append(
-            NodeRow(
-                node,
-                len(shards),
-                sum(shard.scheduled for shard in shards),
-                sum(shard.ready for shard in shards),
-                sum(shard.dispatched_per_s or 0.0 for shard in shards),
-                max((late for shard in shards if (late := _behind(shard.head_age)) is not None), default=None),
-                replication.replicas if replication else None,
-                replication.unconfirmed if replication else None,
-            )
-        )
+def _nodes(look: Look) -> View[NodeLook]:
     return View(
         (
             Column("node", lambda row: row.node, text=True),
@@ -147,7 +112,7 @@ def _nodes(look: Look) -> View[NodeRow]:
             lambda row: row.replicas,
             lambda row: row.unconfirmed,
         ),
-        rows,
+        look.nodes,
         lambda row: False,
         "no node was reached",
     )
