@@ -15,6 +15,7 @@ from shardq.dashboard import pages
 from shardq.dashboard.asking import Asker
 from shardq.dashboard.guard import Guard, Key
 from shardq.dashboard.rendering import rendered
+from shardq.dashboard.sampler import Sampler
 from shardq.dashboard.visit import Dashboard
 from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
@@ -49,7 +50,8 @@ def app(
         middleware=[Middleware(Guard, key=Key(token), hosts=frozenset(hosts))],
         exception_handlers={ShardqError: _refused, HTTPException: _not_here},
     )
-    found.state.dashboard = Dashboard(ask=Asker(engine), engine=engine, read_only=read_only)
+    ask = Asker(engine)
+    found.state.dashboard = Dashboard(ask=ask, engine=engine, read_only=read_only, sampler=Sampler(ask))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -70,6 +70,20 @@ def counted(count: int, what: str) -> str:
     return f"{f'{count:,}' if count else 'no'} {what}{'' if count == 1 else 's'}"
 
 
+def points(values: Iterable[float], width: int, height: int) -> str:
+    """A line through these values, as the points of an SVG polyline, the newest at the right. It has a margin of 2.
+
+    >>> points([0, 5, 10], 24, 14)
+    '2,12 12,7 22,2'
+    """
+    shown = list(values)
+    most = max(shown, default=0) or 1
+    step = (width - 4) / max(1, len(shown) - 1)
+    return " ".join(
+        f"{2 + at * step:.4g},{height - 2 - (height - 4) * value / most:.4g}" for at, value in enumerate(shown)
+    )
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (number, per_second, milliseconds, duration, instant, counted)
+    each.__name__: each for each in (number, per_second, milliseconds, duration, instant, counted, points)
 }

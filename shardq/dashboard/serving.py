@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
 from starlette.applications import Starlette
 
+from shardq.dashboard.visit import Dashboard
 from shardq.errors import InvalidOption
 
 ANSWER_S = 2
@@ -20,14 +21,19 @@ ANSWER_S = 2
 class _Server(uvicorn.Server):
     """A server whose start and end can be waited for from another thread."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
         super().__init__(config)
+        self.ending = ending
         self.up = threading.Event()
         self.failure: BaseException | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.ending()
+        await super().shutdown(sockets)
 
     def life(self, listener: socket.socket) -> None:
         try:
@@ -40,7 +46,9 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def served(app: Starlette, host: str, port: int) -> Iterator[str]:
-    """Serves it there within the block; port 0 takes a free one. Gives the URL for a browser on this machine."""
+    """Serves a dashboard, or a program that has it mounted, within the block; port 0 takes a free one. Gives the URL
+    for a browser on this machine.
+    """
     with _listening(host, port) as listener:
         config = uvicorn.Config(
             app,
@@ -51,7 +59,8 @@ def served(app: Starlette, host: str, port: int) -> Iterator[str]:
             server_header=False,
             timeout_graceful_shutdown=ANSWER_S,
         )
-        server = _Server(config)
+        dashboard: Dashboard | None = getattr(app.state, "dashboard", None)
+        server = _Server(config, dashboard.sampler.end if dashboard else lambda: None)
         thread = threading.Thread(target=server.life, args=(listener,), name="shardq-dashboard", daemon=True)
         thread.start()
         server.up.wait()

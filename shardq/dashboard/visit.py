@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from shardq.dashboard.asking import Asker
+from shardq.dashboard.sampler import Sampler
 from shardq.engine.sync import Engine
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Dashboard:
     engine: Engine | AsyncEngine
     """For its name and options; calls go by ``ask``."""
     read_only: bool
+    sampler: Sampler
+    """The looks of all pages that are open."""
 
 
 def dashboard_of(request: Request) -> Dashboard:

@@ -16,7 +16,7 @@ from shardq.listing.forecast import Forecast
 from shardq.model.task import TaskInfo
 
 POINTS = 120
-"""Looks that are remembered, for the sparklines."""
+"""Figures that are remembered, for the sparklines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,8 @@ class Course:
     """Of the last seconds."""
     picked_up: Lateness = field(default_factory=Lateness)
     handled_per_s: float | None = None
-    _looks: deque[Look] = field(default_factory=lambda: deque(maxlen=POINTS))
+    _looks: deque[Look] = field(default_factory=deque)
+    """Those of the last seconds, two at least: a look at a thousand shards is large."""
 
     def note(self, look: Look, *, over_s: float = 10.0) -> None:
         """Takes the newest look. Lateness is over the last ``over_s``: reports come each second at most."""
@@ -121,7 +122,9 @@ class Course:
         newest = recent(before.dispatch, look.dispatch)
         if newest.count:
             self.late_ms.append(newest.p99_ms or 0)
-        base = next((each for each in self._looks if look.at - each.at <= over_s), before)
+        while len(self._looks) > 2 and look.at - self._looks[0].at > over_s:
+            self._looks.popleft()
+        base = self._looks[0]
         self.late = recent(base.dispatch, look.dispatch)
         self.picked_up = recent(base.pickup, look.pickup)
         seconds = look.at - base.at

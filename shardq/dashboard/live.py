@@ -1,0 +1,66 @@
+"""Pages that stay up to date: a part of the page is sent again after each look, as server-sent events.
+
+A page is complete without it. Each module of a page that is live has a function from a request to the context of its
+part, and adds ``live(NAME, template, context)`` to its routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from shardq.dashboard.rendering import fragment
+from shardq.dashboard.routing import page
+from shardq.dashboard.visit import dashboard_of
+
+LASTS_S = 25.0
+"""A stream ends after so long, and the page opens another: a server that is told to end waits for no page longer, and
+no proxy cuts a stream for being silent.
+"""
+
+MOST_WATCHERS = 200
+"""Pages that are open at once."""
+
+HEADERS = {"X-Accel-Buffering": "no"}
+"""nginx would keep events back."""
+
+Context = Callable[[Request], Awaitable[dict[str, Any]]]
+
+
+def live(name: str, template: str, context: Context) -> Route:
+    """The stream of a page, at /live/NAME; the page has ``data-live="{{ link('/live/NAME') }}"`` around its part."""
+
+    async def events(request: Request) -> AsyncGenerator[str]:
+        yield "retry: 1000\n\n"
+        async with aclosing(dashboard_of(request).sampler.watch(for_s=LASTS_S)) as watching:
+            async for _ in watching:
+                yield event(fragment(request, template, **await context(request)))
+
+    async def stream(request: Request) -> Response:
+        if dashboard_of(request).sampler.watchers >= MOST_WATCHERS:
+            return Response(f"{MOST_WATCHERS} pages are open already", 503, media_type="text/plain")
+        return StreamingResponse(events(request), media_type="text/event-stream", headers=HEADERS)
+
+    return page(f"/live/{name}", stream)
+
+
+async def seen(request: Request) -> dict[str, Any]:
+    """What the templates of live pages have: the newest look, and what became of the engine over the last ones. No
+    ``look`` if none has succeeded yet; then ``course.trouble`` says why.
+    """
+    sampler = dashboard_of(request).sampler
+    course = await sampler.newest()
+    return {"course": course, "look": course.look, "seen_at": sampler.seen_at, "interval_s": sampler.interval_s}
+
+
+def event(text: str) -> str:
+    """
+    >>> event("<p>one\\ntwo")
+    'data: <p>one\\ndata: two\\n\\n'
+    """
+    return "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
