@@ -239,12 +239,15 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         driver = await self._open_driver()
         return await arun(driver, by_id.requeue(self._map(), id, due))
 
-    async def get(self, id: str) -> TaskInfo | None:
-        """Returns the state of a task; None when it is gone.
+    async def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
+        """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
+        codec made, also where that codec can't read them any more.
 
         >>> if info := await engine.get(id):
         ...     print(info.state, info.due, info.payload)
+        >>> (await engine.get(id, decode=False)).payload
+        b'{"order":42}'
         """
         checked_id(id)
         driver = await self._open_driver()
-        return await arun(driver, by_id.get(self._map(), id, self.options.codec))
+        return await arun(driver, by_id.get(self._map(), id, self.options.codec if decode else None))

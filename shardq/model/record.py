@@ -255,6 +255,18 @@ def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) 
     return Decoded(payload, head.h, head.m, codec.name, head.t)
 
 
+def undecoded(record: bytes) -> Decoded:
+    """The same with the payload as its codec made it. Of a record that can't be read at all, it is the whole record."""
+    try:
+        number, head, encoded = _parts(record)
+    except PayloadNotDecodable:
+        return Decoded(record, {}, None, "")
+    codec = "own" if number == _OWN else _BY_NUMBER[number].name if number in _BY_NUMBER else ""
+    if head is None:
+        return Decoded(encoded, {}, None, codec)
+    return Decoded(encoded, head.h, head.m, codec, head.t)
+
+
 def decode_payload(
     record: bytes, own: Codec | None = None, type: Any = None
 ) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:

@@ -13,7 +13,7 @@ from shardq.calls.request import Call
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
-from shardq.model.record import Codec, Decoded, decode_record
+from shardq.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.model.task import Outcome, TaskInfo
 from shardq.operation import Operation
 from shardq.recovery import CallChain, Make, call_shards, walk_shards
@@ -91,11 +91,12 @@ def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Opera
     return answers
 
 
-def get(cache: TopologyCache, id: str, codec: Codec) -> Operation[TaskInfo | None]:
+def get(cache: TopologyCache, id: str, codec: Codec | None) -> Operation[TaskInfo | None]:
+    """Reads a task. Without a codec its payload stays as it is stored."""
     task = yield from find_and_call(cache, id, partial(by_id.get, id=id), absent=lambda found: found is None)
     if task is None:
         return None
-    return info_of(id, task, decode_record(task.record, own=codec))
+    return info_of(id, task, undecoded(task.record) if codec is None else decode_record(task.record, own=codec))
 
 
 def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:

@@ -67,6 +67,13 @@ def test_an_own_codec_is_needed_to_read_what_it_wrote(engines: Engines, url: str
         engines.opened(url, name=name).get(id)
 
 
+def test_a_payload_that_nobody_can_read_is_given_as_it_is_stored(engines: Engines, url: str, name: str) -> None:
+    id = engines.opened(url, name=name, shards=2, codec=Squeezed()).push("x", delay=FAR_S, headers={"a": "b"})
+    task = engines.opened(url, name=name).get(id, decode=False)
+    assert task is not None
+    assert (task.payload, task.headers) == (Squeezed().encode("x"), {"a": "b"})
+
+
 def test_what_a_consumer_can_not_read_is_buried(
     engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
