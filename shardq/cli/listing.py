@@ -19,6 +19,7 @@ from shardq.cli.session import opened
 from shardq.cli.table import Column, Table
 from shardq.engine import Engine
 from shardq.listing.query import MAX_LIMIT, STATES
+from shardq.model.printable import printable
 from shardq.model.task import TaskInfo
 
 TABLE = 100
@@ -202,12 +203,3 @@ def _payload(task: TaskInfo) -> str:
         value = msgspec.json.encode(value, enc_hook=str).decode()
     text = printable(f"base64 {value}" if field == "payload_base64" else value[: PAYLOAD + 1])
     return text if len(text) <= PAYLOAD else f"{text[: PAYLOAD - 3]}..."
-
-
-def printable(text: str) -> str:
-    r"""The text with escapes for what steers a terminal, or is not to be seen.
-
-    >>> print(printable("a\x1b[31m\nb\u202e"))
-    a\x1b[31m\nb\u202e
-    """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
