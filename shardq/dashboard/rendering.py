@@ -14,7 +14,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from shardq.dashboard import formats
+from shardq.dashboard import formats, texts
 from shardq.dashboard.cookies import cookie
 from shardq.dashboard.visit import dashboard_of, place_of, root_of, visit_of
 
@@ -47,7 +47,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= formats.FILTERS
+    found.filters |= formats.FILTERS | texts.FILTERS
     return found
 
 

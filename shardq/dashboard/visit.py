@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
 from shardq.dashboard.asking import Asker
+from shardq.dashboard.jobs import Jobs
 from shardq.dashboard.sampler import Sampler
 from shardq.engine.sync import Engine
 
@@ -25,6 +26,7 @@ class Dashboard:
     read_only: bool
     sampler: Sampler
     """The looks of all pages that are open."""
+    jobs: Jobs = field(default_factory=Jobs)
 
 
 def dashboard_of(request: Request) -> Dashboard:

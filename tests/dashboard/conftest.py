@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
 
 from cluster.server import Server
-from shardq import Engine
+from shardq import AsyncEngine, Engine
 from shardq.dashboard import app
 from tests.dashboard.browsing import Browser, browsing
 
@@ -31,6 +35,20 @@ def engine(url: str, name: str) -> Iterator[Engine]:
 def client(engine: Engine) -> Iterator[Browser]:
     with browsing(app(engine)) as client:
         yield client
+
+
+@pytest.fixture
+def asynchronous(engine: Engine, url: str, name: str) -> Iterator[Browser]:
+    """The dashboard of an engine for asyncio, which shows the same tasks as ``engine`` has."""
+    shown = AsyncEngine(url, name=name, shards=4)
+
+    async def close(request: Request) -> Response:
+        await shown.close()
+        return PlainTextResponse("closed")
+
+    with browsing(Starlette(routes=[Route("/close", close), Mount("", app(shown))])) as client:
+        yield client
+        client.get("/close")
 
 
 @pytest.fixture

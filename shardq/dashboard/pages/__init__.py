@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
-from shardq.dashboard.pages import overview, static
+from shardq.dashboard.pages import bulk, dead, overview, static, task, tasks
 
-_MODULES = (overview, static)
+_MODULES = (overview, tasks, task, bulk, dead, static)
 
 
 def routes() -> list[BaseRoute]:

@@ -1,0 +1,124 @@
+"""A task's payload as text: bounded, and whatever a program has pushed. Templates escape what is returned."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from shardq.model.printable import printable
+
+MOST = 16_000
+"""Characters that a task's page shows."""
+
+PREVIEW = 80
+"""Characters that a list shows."""
+
+_BYTES = 2048
+"""Bytes that are shown in hex: some 10,000 characters."""
+
+_ROW = 16
+
+
+class Shown(NamedTuple):
+    """A payload as a page shows it."""
+
+    kind: str
+    text: str
+    is_cut: bool
+
+
+def shown(payload: Any, *, most: int = MOST) -> Shown:
+    """The payload on many lines: JSON with its structure, text as it is, other bytes in hex.
+
+    >>> print(shown({"to": "ann", "body": b"\\0"}).text)
+    {
+      "to": "ann",
+      "body": "hex 00"
+    }
+    """
+    if isinstance(payload, bytes):
+        return _shown_bytes(payload, most)
+    try:
+        text, is_cut = _joined(_indented.iterencode(payload), most)
+    except (TypeError, ValueError, RecursionError):
+        return _shown_other(payload, most)
+    return Shown("JSON", printable(text, keep="\n"), is_cut)
+
+
+def preview(payload: Any) -> str:
+    """The beginning of a payload on one line."""
+    if payload is None:
+        return ""
+    if isinstance(payload, bytes):
+        begin = payload[: PREVIEW * 4]
+        try:
+            text = begin.decode() if len(begin) == len(payload) else begin.decode(errors="ignore")
+        except UnicodeDecodeError:
+            text = f"hex {begin[: PREVIEW // 2].hex()}"
+    else:
+        try:
+            text, _ = _joined(_compact.iterencode(payload), PREVIEW + 1)
+        except (TypeError, ValueError, RecursionError):
+            text = _shown_other(payload, PREVIEW + 1).text
+    text = printable(text[: PREVIEW + 1])
+    return text if len(text) <= PREVIEW else f"{text[: PREVIEW - 1]}…"
+
+
+def _plain(value: object) -> object:
+    """What JSON has no word for: msgpack and codecs of the caller's own know more."""
+    if isinstance(value, bytes):
+        return f"hex {value[:_BYTES].hex()}"
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    return repr(value)
+
+
+_indented = json.JSONEncoder(indent=2, ensure_ascii=False, default=_plain)
+_compact = json.JSONEncoder(ensure_ascii=False, default=_plain)
+
+
+def _joined(parts: Iterable[str], most: int) -> tuple[str, bool]:
+    """The first characters, and True if there are more. No more parts are made than that takes."""
+    kept: list[str] = []
+    length = 0
+    for part in parts:
+        kept.append(part[: most - length])
+        length += len(part)
+        if length > most:
+            return "".join(kept), True
+    return "".join(kept), False
+
+
+def _shown_bytes(payload: bytes, most: int) -> Shown:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return _hex(payload)
+    if text[:1] in ("{", "["):
+        try:
+            return shown(json.loads(text), most=most)
+        except (ValueError, RecursionError):
+            pass
+    if any(char < " " and char not in "\n\r\t" for char in text[:most]):
+        return _hex(payload)
+    return Shown("text", printable(text[:most], keep="\n\t"), len(text) > most)
+
+
+def _hex(payload: bytes) -> Shown:
+    rows = []
+    for place in range(0, min(len(payload), _BYTES), _ROW):
+        row = payload[place : place + _ROW]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"{place:06x}  {row.hex(' '):<{_ROW * 3}} {text}")
+    return Shown(f"{len(payload):,} bytes", "\n".join(rows), len(payload) > _BYTES)
+
+
+def _shown_other(payload: object, most: int) -> Shown:
+    kind = type(payload).__name__
+    try:
+        text = repr(payload)
+    except Exception as exc:  # noqa: BLE001  a class of the caller's codec may raise anything
+        return Shown(kind, f"can't be shown: {type(exc).__name__}", False)
+    return Shown(kind, printable(text[:most], keep="\n"), len(text) > most)
