@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-browser test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
 
 test-all: $(STAMP) ## the tests on every server version found on this machine
 	$(BIN)/python -m pytest $(TOGETHER) --server all
+
+test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
+	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
 
 test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of all dependencies
 	$(LOWEST)/bin/python -m pytest $(TOGETHER) $(LOWEST_TESTS)

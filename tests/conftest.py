@@ -22,6 +22,7 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from cluster.servers import DEFAULT, KINDS, binary, found
 from shardq import Consumer, Engine
+from tests.support import browser
 from tests.support.engines import SHARDS, Engines
 from tests.support.leaks import Leaks
 from tests.support.servers import Servers
@@ -55,6 +56,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=(*KINDS, "all"),
         help="the kind of server to test on; a named kind that is not found fails (default: %(default)s)",
     )
+    parser.addoption(
+        "--browser",
+        default="found",
+        choices=("found", "required"),
+        help="run the tests in a browser where one is found, or fail where there is none (default: %(default)s)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--browser") == "required":
+        try:
+            browser.needed()
+        except browser.NoBrowser as exc:
+            raise pytest.UsageError(str(exc)) from None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out tests in a browser where there is none; ``pytest_terminal_summary`` says so."""
+    if config.getoption("--browser") == "required" or not collection_path.match(f"*/{browser.FOLDER}"):
+        return None
+    return True if browser.found() is None else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--browser") == "found" and (line := browser.left_out()):
+        terminalreporter.write_line(line, yellow=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
