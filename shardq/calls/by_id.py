@@ -125,6 +125,6 @@ def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
         failures=int(failures),
         lapses=int(lapses),
         token=token.decode(),
-        reason=reason.decode() if reason else None,
+        reason=reason.decode(errors="backslashreplace") if reason else None,
         record=record,
     )

@@ -10,9 +10,13 @@ from typing import Any
 from shardq.dashboard.asking import Asker
 from shardq.errors import InvalidOption
 from shardq.model.durations import Bound, due_range
+from shardq.model.printable import printable
 
 DEFAULT_TOPIC = "(default)"
 """The word for the topic whose name is empty: no other can have these characters."""
+
+_LONGEST = 200
+"""Characters of a field: no filter that is possible has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Asked:
     @classmethod
     def of(cls, word: Callable[[str], str | None]) -> Asked:
         """From the query of an address, or from a form: the function that gives a field."""
-        return cls(*((word(name) or "").strip() for name in cls.__slots__))
+        return cls(*(printable((word(name) or "").strip()[:_LONGEST]) for name in cls.__slots__))
 
     @property
     def fields(self) -> dict[str, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable
+from html import escape
 from typing import Any, NamedTuple
 
 from shardq.model.printable import printable
 
-MOST = 16_000
-"""Characters that a task's page shows."""
+MOST = 14_000
+"""Bytes of a payload, as a page has them, that a task's page shows: with the longest headers, tags and reason it stays
+within 80 kB.
+"""
 
 PREVIEW = 80
 """Characters that a list shows."""
@@ -44,7 +47,7 @@ def shown(payload: Any, *, most: int = MOST) -> Shown:
         text, is_cut = _joined(_indented.iterencode(payload), most)
     except (TypeError, ValueError, RecursionError):
         return _shown_other(payload, most)
-    return Shown("JSON", printable(text, keep="\n"), is_cut)
+    return _fitting("JSON", text, most, is_cut)
 
 
 def preview(payload: Any) -> str:
@@ -103,7 +106,7 @@ def _shown_bytes(payload: bytes, most: int) -> Shown:
             pass
     if any(char < " " and char not in "\n\r\t" for char in text[:most]):
         return _hex(payload)
-    return Shown("text", printable(text[:most], keep="\n\t"), len(text) > most)
+    return _fitting("text", text, most)
 
 
 def _hex(payload: bytes) -> Shown:
@@ -121,4 +124,18 @@ def _shown_other(payload: object, most: int) -> Shown:
         text = repr(payload)
     except Exception as exc:  # noqa: BLE001  a class of the caller's codec may raise anything
         return Shown(kind, f"can't be shown: {type(exc).__name__}", False)
-    return Shown(kind, printable(text[:most], keep="\n"), len(text) > most)
+    return _fitting(kind, text, most)
+
+
+def _fitting(kind: str, text: str, most: int, is_cut: bool = False) -> Shown:
+    whole = printable(text[:most], keep="\n\t")
+    begin = fitting(whole, most)
+    return Shown(kind, begin, is_cut or len(text) > most or len(begin) < len(whole))
+
+
+def fitting(text: str, most: int, *, end: bool = False) -> str:
+    """The beginning of a text, or its ``end``, that takes so many bytes of a page at most."""
+    while (size := len(escape(text).encode())) > most:
+        length = min(len(text) - 1, len(text) * most // size)
+        text = text[len(text) - length :] if end else text[:length]
+    return text

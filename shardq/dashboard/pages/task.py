@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardq.dashboard.payloads import shown
+from shardq.dashboard.payloads import fitting, shown
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of
@@ -22,8 +22,8 @@ from shardq.model.durations import expiry
 from shardq.model.printable import printable
 from shardq.model.task import Outcome
 
-REASON = 16_000
-"""Characters of a reason: a traceback has some thousand."""
+REASON = 6_000
+"""Bytes of a reason, as the page has them: the end of a traceback says most."""
 
 NO_TASK = "There is no such task: it is done, was cancelled, or was never pushed."
 
@@ -54,7 +54,7 @@ async def task(request: Request) -> Response:
         task=found,
         payload=shown(found.payload),
         undecodable=undecodable,
-        reason=(found.reason or "")[-REASON:],
+        reason=fitting(printable((found.reason or "")[-REASON:], keep="\n\t"), REASON, end=True),
         verbs=[verb for verb, states in STATES.items() if found.state in states],
         now=dt.datetime.now(dt.UTC),
     )
