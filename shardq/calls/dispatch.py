@@ -143,11 +143,11 @@ def forward(
     topic: str,
     *,
     to: str,
-    side: Literal["left", "right"],
+    side: Literal["left", "right", "stream"],
     limit: int,
     now_us: str = "",
 ) -> Call[Forwarded]:
-    """Only for a list on the same server, and on a cluster only for one in the same slot."""
+    """Only for a list or a stream on the same server, and on a cluster only for one in the same slot."""
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, limit, side],

@@ -1,4 +1,4 @@
-"""forward: the command that gives a topic a route to a Redis list."""
+"""forward: the command that gives a topic a route: to a list, a stream, or a URL."""
 
 from __future__ import annotations
 
@@ -9,38 +9,57 @@ import click
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
+from shardq.cli.topics import by
+from shardq.engine.arguments import route_of
 
 
 @click.command(
-    short_help="Send a topic's payloads to a Redis list.",
+    short_help="Send a topic's payloads to a list, a stream or a URL.",
     epilog="""\b
 example:
   shardq forward emails --to celery
   shardq forward emails --off
-  shardq forward '' --to inbox --left      (the default topic)""",
+  shardq forward '' --to inbox --left      (the default topic)
+  shardq forward events --to stream:events
+  shardq forward mail --to redis://10.0.0.7:6379/0#mail
+  shardq forward hooks --to 'https://${HOOK_TOKEN}@shop.example/hooks'
+\b
+where:
+  NAME                     a list on the engine's own server
+  stream:NAME              a stream there
+  redis://HOST:PORT/DB#NAME, …#stream:NAME
+                           another Redis: also rediss, unix, redis+cluster,
+                           rediss+cluster, redis+sentinel
+  SCHEME://…               what an installed package brings (shardq.sinks)
+\b
+The URL is stored in Redis. ${NAME} in it stands for a variable of the
+environment of the processes that forward (`shardq run`): use it for
+passwords. Commands and logs show no password.""",
 )
 @click.argument("topic")
-@click.option("--to", metavar="LIST", help="The name of a Redis list.")
-@click.option("--left", is_flag=True, help="Put payloads on the list with LPUSH instead of RPUSH.")
+@click.option("--to", metavar="WHERE", help="A list, stream:NAME, or a URL.")
+@click.option("--left", is_flag=True, help="Put payloads on a list with LPUSH instead of RPUSH.")
 @click.option("--off", is_flag=True, help="Forward it no longer.")
 @shared
 @pass_given
 def forward(given: Given, topic: str, to: str | None, left: bool, off: bool) -> None:
-    """Send the payloads of TOPIC, when they are due, to a Redis list that other consumers read.
+    """Send the payloads of TOPIC, when they are due, to a list, a stream, another Redis, a broker or an HTTP endpoint.
+    Every `shardq run` does it; `shardq stats` shows how it goes.
 
-    Workers get no task of TOPIC meanwhile. A rate set with `shardq limit` holds for it; a topic with a limit of
-    --concurrency is refused.
+    Workers get no task of TOPIC meanwhile. Limits and pauses hold for it; a topic with a limit of --concurrency is
+    refused with a list or a stream on the same server.
     """
     if off == bool(to):
-        raise click.UsageError("give the list, as --to LIST, or --off to stop forwarding")
+        raise click.UsageError("give the list, stream or URL, as --to WHERE, or --off to stop forwarding")
     if left and off:
         raise click.UsageError("--left goes with --to")
     side: Literal["left", "right"] = "left" if left else "right"
+    route = route_of(topic, to, side)
     with opened(given, create=True) as engine:
         engine.forward(topic, to=to, side=side)
     if given.json:
-        tell({"topic": topic, "to": to, "side": side if to else None})
-    elif to:
-        say(f"topic {topic!r} now goes to the list {to!r} by {'LPUSH' if left else 'RPUSH'}")
+        tell({"topic": topic, "to": route.shown if route else None, "side": side if route else None})
+    elif route is not None:
+        say(f"topic {topic!r} now goes to {by(route)}")
     else:
         say(f"topic {topic!r} is no longer forwarded")

@@ -24,6 +24,8 @@ from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.health import NO_DISPATCHER, with_reasons
+from shardq.fleet.sinks import SinkStats
+from shardq.layout.destinations import named
 from shardq.spool.stats import problems as problems_of_spool
 
 
@@ -74,6 +76,10 @@ def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -
 
 def _seen(engine: Engine, spool: Path | None) -> Health:
     seen = _lenient(engine.health())
+    sinks = sinks_of_all(engine, seen.stats)
+    seen = with_reasons(
+        msgspec.structs.replace(seen, stats=msgspec.structs.replace(seen.stats, sinks=sinks)), _down(sinks)
+    )
     if spool is None:
         return seen
     with opened_spool(spool) as file:
@@ -109,6 +115,8 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
         say("")
         print_shards(msgspec.structs.replace(seen, shards=[]) if totals else seen, *columns)
         print_topics(seen)
+        for sink in seen.sinks:
+            say(_sink(sink))
         say(_where(seen) + _unconfirmed(seen) + _rates(seen))
         if seen.spool is not None:
             say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
@@ -116,6 +124,40 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
             complain(in_options(said))
 
     return once
+
+
+def sinks_of_all(engine: Engine, seen: Stats) -> tuple[SinkStats, ...]:
+    """What all dispatchers together have sent of each forwarded topic, as they report it: this process sends nothing.
+    Asked only if a topic goes to a URL or a function.
+    """
+    if not any(topic.route is not None and not topic.route.is_here for topic in seen.topics.values()):
+        return ()
+    added: dict[str, SinkStats] = {}
+    for member in engine.fleet():
+        for sink in member.sinks:
+            known = added.get(sink.topic)
+            added[sink.topic] = sink if known is None else _added(known, sink)
+    return tuple(sink for _, sink in sorted(added.items()))
+
+
+def _added(one: SinkStats, other: SinkStats) -> SinkStats:
+    """The worse circuit of both, and the sums of their counters."""
+    worse = other if one.circuit == "closed" else one
+    sums = {name: getattr(one, name) + getattr(other, name) for name in ("sent", "failed", "retried", "buried")}
+    return msgspec.structs.replace(worse, **sums)
+
+
+def _down(sinks: tuple[SinkStats, ...]) -> list[str]:
+    return [
+        f"topic {sink.topic!r} can't be forwarded to {named(sink.to)}, and its tasks wait: {sink.error}"
+        for sink in sinks
+        if sink.circuit != "closed"
+    ]
+
+
+def _sink(sink: SinkStats) -> str:
+    counts = f"{sink.sent:,} sent, {sink.failed:,} failed, {sink.retried:,} retried, {sink.buried:,} buried"
+    return f"{sink.topic or repr('')} to {named(sink.to)}: {counts}, circuit {sink.circuit}"
 
 
 def _where(seen: Stats) -> str:

@@ -16,6 +16,7 @@ from shardq.cli.table import Column, Table
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Stats, TopicStats
 from shardq.engine.arguments import check_purge
+from shardq.layout.topology import Route
 
 
 @click.command(
@@ -79,8 +80,15 @@ def _settings(row: TopicStats) -> str:
     if row.limit is not None:
         parts.append(f"at most {_limits(row.limit.rate, row.limit.concurrency)}")
     if row.route is not None:
-        parts.append(f"to the list {row.route.to!r} by {'LPUSH' if row.route.side == 'left' else 'RPUSH'}")
+        parts.append(f"to {by(row.route)}")
     return "; ".join(parts) or "-"
+
+
+def by(route: Route) -> str:
+    """Where a topic goes, and how."""
+    if not route.is_here or route.way == "stream":
+        return route.named + (" by LPUSH" if route.side == "left" else "")
+    return f"{route.named} by {'LPUSH' if route.side == 'left' else 'RPUSH'}"
 
 
 def _limits(rate: float | None, concurrency: int | None) -> str:
@@ -144,8 +152,9 @@ example:
 @shared
 @pass_given
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
-    """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced. A rate holds for a
-    forwarded topic, too; --concurrency is refused there, because a task that has left for the list can't be counted.
+    """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced. They hold for a
+    forwarded topic, too; but --concurrency is refused with a list or a stream on the same server, because a task that
+    has left can't be counted.
     """
     if off == (rate is not None or concurrency is not None):
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")

@@ -25,7 +25,6 @@ from shardq.errors import (
 )
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
-from shardq.model.record import decode_payload
 from shardq.model.task import Delivery
 from shardq.operation import Many, Operation, Pause
 from shardq.recovery import REFUSALS, Refusal, refresh
@@ -249,11 +248,11 @@ def _deliveries(
     claims: Claims, keys: ShardKeys, token: str, tasks: Sequence[Claimed], broken: list[tuple[ShardKeys, SettleBury]]
 ) -> Iterator[Delivery]:
     """Makes the deliveries of one shard. Those that can't be decoded go to ``broken``."""
-    codec, types, shard = claims.codec, claims.types, keys.shard
+    codec, types, shard, decode = claims.codec, claims.types, keys.shard, claims.decode
     for task in tasks:
         id, failures, lapses, topic = task.id, task.failures, task.lapses, topic_of(task.id)
         try:
-            payload, headers, tags = decode_payload(task.record, codec, types.get(topic))
+            payload, headers, tags = decode(task.record, codec, types.get(topic))
         except PayloadNotDecodable as exc:
             fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
             log.error("task %s can't be decoded and is buried: %s", id, exc, extra=fields)

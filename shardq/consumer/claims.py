@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardq.consumer.claim_planner import ClaimPlanner, ReadyCounts
@@ -12,11 +12,14 @@ from shardq.consumer.rate_limiter import RateLimiter
 from shardq.consumer.waiting.registry import Waiter
 from shardq.errors import ShardqError
 from shardq.layout.topology import Route
-from shardq.model.record import Codec
+from shardq.model.record import Codec, decode_payload
 from shardq.recovery import Recovery
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.consumer")
+
+Decode = Callable[[bytes, Codec, Any], tuple[Any, Mapping[str, str], tuple[str, ...]]]
+"""Makes payload, headers and tags of a record."""
 
 UNREACHABLE_S = 0.25
 """A shard that could not be reached is asked again after this time."""
@@ -39,6 +42,8 @@ class Claims:
         weights: Mapping[str, int] | None = None,
         types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
+        route: Route | None = None,
+        decode: Decode = decode_payload,
     ) -> None:
         self.cache = cache
         self.topics = list(topics)
@@ -50,6 +55,9 @@ class Claims:
         """Topic → the attempts, failed or lapsed, that its tasks are allowed. Other topics: the engine's number."""
         self.types = types or {}
         """Topic → the type that its payloads are decoded into."""
+        self.route = route
+        """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
+        self.decode = decode
         self.ready_counts = ready_counts
         self.forwarded = {} if forwarded is None else forwarded
         """Forwarded topics that the log has named; shared by the consumers of an engine."""
@@ -101,10 +109,12 @@ class Claims:
         return [topic for topic in self.topics if topic not in left_out] if left_out else self.topics
 
     def open_topics(self) -> list[str]:
-        """The wanted topics that are neither paused nor forwarded."""
+        """The wanted topics that are neither paused nor forwarded; of one that serves a route, those that have it."""
         topology, wanted = self.cache.topology, self.wanted_topics()
-        if not topology.paused and not topology.routes and not self.forwarded:
+        if not topology.paused and not topology.routes and not self.forwarded and self.route is None:
             return wanted
+        if self.route is not None:
+            return [t for t in wanted if t not in topology.paused and topology.routes.get(t) == self.route]
         self._log_routes(topology.routes)
         return [topic for topic in wanted if topic not in topology.paused and topic not in topology.routes]
 
@@ -113,8 +123,8 @@ class Claims:
         for topic in self.topics:
             route, mark = routes.get(topic), object()
             if route is not None and self.forwarded.setdefault(topic, mark) is mark:
-                text = "the topic %r is forwarded to the list %r: consumers get nothing of it until that ends"
-                log.warning(text, topic, route.to)
+                text = "the topic %r is forwarded to %s: consumers get nothing of it until that ends"
+                log.warning(text, topic, route.named)
             elif route is None and self.forwarded.pop(topic, None) is not None:
                 log.warning("the topic %r is no longer forwarded: consumers get its tasks", topic)
 
@@ -122,8 +132,8 @@ class Claims:
         """Logs, when a consumer is made, that all of its topics are forwarded: it will get nothing."""
         routes = self.cache.topology.routes
         if all(topic in routes for topic in self.topics):
-            lists = ", ".join(f"{topic!r} to the list {routes[topic].to!r}" for topic in self.topics)
-            log.warning("every topic of this consumer is forwarded, so it gets nothing until that ends: %s", lists)
+            where = ", ".join(f"{topic!r} to {routes[topic].named}" for topic in self.topics)
+            log.warning("every topic of this consumer is forwarded, so it gets nothing until that ends: %s", where)
             self.forwarded.update(dict.fromkeys(self.topics, object()))
 
     def token(self) -> str:

@@ -4,12 +4,12 @@
 serves, and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a
 poller moves and how long it sleeps, ``quiet`` looks at idle shards cheaply. ``forwarding`` serves the routes of a
 poller, ``relay`` those to lists on other nodes and those with a rate, ``faults`` knows which of them fail. The
-scheduler of recurring tasks is in ``shardq.schedules``.
+scheduler of recurring tasks is in ``shardq.schedules``, what forwards to anything else in ``shardq.sinks``.
 """
 
-from shardq.dispatcher.dispatcher import Dispatcher
+from shardq.dispatcher.dispatcher import Dispatcher, Sinks
 from shardq.dispatcher.faults import RouteFault
 from shardq.dispatcher.poller import PollerReport, Retention
 from shardq.fleet.lateness import Lateness
 
-__all__ = ["Dispatcher", "Retention", "Lateness", "PollerReport", "RouteFault"]
+__all__ = ["Dispatcher", "Retention", "Lateness", "PollerReport", "RouteFault", "Sinks"]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Protocol
 
 from shardq.calls.schedules import CHANGED
 from shardq.dispatcher.faults import RouteFault, RouteFaults
@@ -19,6 +20,7 @@ from shardq.dispatcher.shares import shares
 from shardq.drivers.sync import Driver
 from shardq.fleet.lateness import Lateness, TopicLateness
 from shardq.fleet.report import Report, by_topic, runs
+from shardq.fleet.sinks import SinkStats
 from shardq.layout.topology import Topology
 from shardq.resharding.migrator import Migrator
 from shardq.schedules.scheduler import Scheduler, SchedulerReport
@@ -29,13 +31,37 @@ from shardq.topology_cache import TopologyCache
 log = logging.getLogger("shardq.dispatcher")
 
 
+class Sinks(Protocol):
+    """What serves the routes to anything but lists and streams here: ``shardq.sinks.relays``."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Tells it to end."""
+
+    def join(self) -> None:
+        """Returns when it has ended, or after some seconds."""
+
+    def stats(self) -> tuple[SinkStats, ...]: ...
+
+    def faults(self) -> tuple[RouteFault, ...]: ...
+
+
 class Dispatcher:
     """The dispatcher of a process, started once and stopped once."""
 
     def __init__(
-        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        max_attempts: int,
+        keep: Retention,
+        sinks: Sinks | None = None,
     ) -> None:
         self.driver = driver
+        self._sinks = sinks
         self._cache = cache
         self._max_attempts = max_attempts
         self._keep = keep
@@ -96,6 +122,8 @@ class Dispatcher:
             self._membership.join()
             self._mover.topology_changed(self._cache.topology)
             self._scheduler.start()
+            if self._sinks is not None:
+                self._sinks.start()
         except BaseException:
             self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
             self._unlearn()
@@ -104,6 +132,8 @@ class Dispatcher:
     def stop(self) -> None:
         """Ends every thread, then signs off, so that the other dispatchers take over at once."""
         self._unlearn()
+        if self._sinks is not None:
+            self._sinks.stop()
         with self._lock:
             self._stopped = True
             pollers, self._pollers = list(self._pollers.values()), {}
@@ -122,6 +152,9 @@ class Dispatcher:
         ended(thread for thread in threads if thread is not None)
         self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
         self._membership.leave()
+        # last: others serve the shards while a batch is on its way
+        if self._sinks is not None:
+            self._sinks.join()
 
     def reports(self) -> dict[int, PollerReport]:
         """Shard → the report of its poller in this process."""
@@ -136,7 +169,9 @@ class Dispatcher:
     def _report(self, alive_s: float) -> Report:
         """This process's report to the fleet."""
         reports = self.reports()
-        self._last_error = next((report.error for report in reports.values() if report.error), self._last_error)
+        sinks = self.sinks()
+        errors = [report.error or "" for report in reports.values()] + [sink.error for sink in sinks]
+        self._last_error = next(filter(None, errors), self._last_error)
         lateness = self.lateness()
         return Report(
             since=self._since,
@@ -145,13 +180,18 @@ class Dispatcher:
             dispatched=sum(each.count for each in lateness.values()),
             error=self._last_error,
             dispatch=by_topic(lateness),
+            sinks=sinks,
         )
 
     def failing_routes(self) -> tuple[RouteFault, ...]:
         """The routes that this process can't serve now."""
         with self._lock:
             mine = list(self._pollers)
-        return self._faults.shown(self._cache.topology, mine)
+        return self._faults.shown(self._cache.topology, mine) + (self._sinks.faults() if self._sinks else ())
+
+    def sinks(self) -> tuple[SinkStats, ...]:
+        """The counters of the topics that this process forwards to URLs and functions."""
+        return self._sinks.stats() if self._sinks is not None else ()
 
     def scheduler(self) -> SchedulerReport:
         """The report of this process's scheduler."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shardq.errors import Unanswered, Unavailable
+from shardq.layout import destinations
 from shardq.layout.topology import Route, Topology
 
 log = logging.getLogger("shardq.dispatcher")
@@ -26,11 +27,16 @@ class RouteFault(msgspec.Struct, frozen=True):
 
     topic: str
     to: str
-    """The list."""
+    """The list, stream or URL, without its secrets."""
     error: str
     """The reason."""
     shards: tuple[int, ...]
-    """The shards that hold tasks back for it."""
+    """The shards that hold tasks back for it; empty for a URL, which all share."""
+
+    @property
+    def named(self) -> str:
+        """Where it goes, as a sentence names it."""
+        return destinations.named(self.to)
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ class RouteFaults:
                 return
             trouble.said.add(cause)
         fields = {"topic": topic, "shard": shard, "error": type(exc).__name__}
-        log.error("topic %r can't be forwarded to the list %r, trying again: %s", topic, route.to, exc, extra=fields)
+        log.error("topic %r can't be forwarded to %s, trying again: %s", topic, route.named, exc, extra=fields)
 
     def works(self, topic: str, route: Route, shard: int) -> None:
         """Notes that they can, or that none are left."""
@@ -73,7 +79,7 @@ class RouteFaults:
                 return
             del self._troubles[topic, route.to]
         if trouble.said:
-            log.warning("topic %r is forwarded to the list %r again", topic, route.to, extra={"topic": topic})
+            log.warning("topic %r is forwarded to %s again", topic, route.named, extra={"topic": topic})
 
     def keep(self, topology: Topology, shards: Iterable[int]) -> None:
         """Forgets routes that were removed, and shards that other processes serve now."""

@@ -1,4 +1,5 @@
-"""Forwards tasks where the shard's own slot is not enough: to a list in another slot of a cluster, and within a rate.
+"""Forwards tasks where the shard's own slot is not enough: to a list or a stream in another slot of a cluster, and
+within a rate.
 Called by ``dispatcher``; pollers wake it.
 
 No script can reach another slot. So the relay claims tasks, pushes their payloads to the list, and acknowledges the
@@ -25,7 +26,8 @@ from typing import TypeVar
 
 from shardq.calls import consume, dispatch, limits
 from shardq.calls.answers import Missing, Stale
-from shardq.calls.request import Call, Command
+from shardq.calls.append import Entry, append
+from shardq.calls.request import Call
 from shardq.dispatcher.faults import RouteFaults
 from shardq.drivers.base import DriverBase
 from shardq.drivers.sync import Driver
@@ -33,7 +35,7 @@ from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.layout.slots import slot_of
 from shardq.layout.topology import Limit, Route, Topology
-from shardq.model.record import encoded_payload
+from shardq.model.record import encoded_parts
 from shardq.operation import run
 from shardq.recovery import call_shard, refresh
 from shardq.topology_cache import TopologyCache
@@ -61,7 +63,7 @@ Place = tuple[int, str]
 
 def reaches(driver: DriverBase, route: Route, keys: ShardKeys) -> bool:
     """True if the forward script of this shard can write to the route's list."""
-    return not driver.is_cluster or slot_of(route.to) == keys.slot
+    return not driver.is_cluster or slot_of(route.key) == keys.slot
 
 
 def is_relayed(driver: DriverBase, topology: Topology, topic: str, keys: ShardKeys) -> bool:
@@ -71,13 +73,13 @@ def is_relayed(driver: DriverBase, topology: Topology, topic: str, keys: ShardKe
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Leased tasks of one topic in one shard, with their payloads."""
+    """Leased tasks of one topic in one shard, with what is appended."""
 
     keys: ShardKeys
     topic: str
     route: Route
     acks: list[consume.SettleAck]
-    payloads: list[bytes]
+    entries: list[Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +285,13 @@ class Relay:
             if reaches(self._driver, route, keys):
                 done = self._on(
                     keys,
-                    lambda keys, epoch: dispatch.forward(keys, epoch, topic, to=route.to, side=route.side, limit=most),
+                    lambda keys, epoch: dispatch.forward(keys, epoch, topic, to=route.key, side=route.way, limit=most),
                 )
                 taken, left = done.sent, done.left
             else:
                 batch, left = self._claim(keys, topic, route, min(most, BATCH))
-                taken = len(batch.payloads)
-                if batch.payloads:
+                taken = len(batch.entries)
+                if batch.entries:
                     self._send(batch)
         except ShardqError as exc:
             self._failed(topic, route, shard, exc)
@@ -317,7 +319,8 @@ class Relay:
             ),
         )
         acks = [consume.SettleAck(task.id, token) for task in claim.tasks]
-        return _Batch(keys, topic, route, acks, [encoded_payload(task.record) for task in claim.tasks]), claim.left[0]
+        entries = [Entry(task.id, *encoded_parts(task.record)) for task in claim.tasks]
+        return _Batch(keys, topic, route, acks, entries), claim.left[0]
 
     def _token(self) -> str:
         """A new name for a lease, or a new beginning for the names of permits."""
@@ -327,10 +330,8 @@ class Relay:
     def _send(self, batch: _Batch) -> None:
         """Pushes the batch to its list and acknowledges it, or holds it."""
         to = batch.route.to
-        verb = "LPUSH" if batch.route.side == "left" else "RPUSH"
-        command: Command[int] = Command(slot=slot_of(to), words=(verb, to, *batch.payloads), decode=int)
         try:
-            self._driver.call(command, timeout=CALL_TIMEOUT_S)
+            self._driver.call(append(batch.route.key, batch.route.way, batch.entries), timeout=CALL_TIMEOUT_S)
         except ShardqError as exc:
             self._held[to] = _Held(batch, exc)
             self._again[to] = time.monotonic() + RETRY_S

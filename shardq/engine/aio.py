@@ -6,6 +6,7 @@ Pollers are threads for both: they sleep exactly, whatever the event loop is bus
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -31,11 +32,12 @@ from shardq.engine.schedule_commands_aio import AsyncScheduleCommands
 from shardq.engine.task_commands_aio import AsyncTaskCommands
 from shardq.engine.thread_work import Threads
 from shardq.errors import EngineClosed, ServerFault
-from shardq.model.task import Receipt
+from shardq.model.task import Delivery, Receipt
 from shardq.producer import pushing
 from shardq.producer.durable import Durability, check_durability, push_durably
 from shardq.producer.gathering import Gatherer
 from shardq.producer.packing import BATCH, Entries
+from shardq.sinks.function import BatchFunction
 from shardq.subscriber import Subscriber
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
@@ -218,6 +220,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             threads.subscriber,
             max_attempts=self.options.max_attempts,
             keep=self.options.keep(),
+            sinks=self._new_sinks(threads.driver, threads.subscriber),
         )
         dispatcher.start()
         return dispatcher
@@ -257,6 +260,17 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         steps = pushing.push(cache, self._packer, entries, most=batch)
         push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability)
         return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
+
+    def _batch_function(self, function: BatchFunction) -> BatchFunction:
+        """The function as a relay's thread calls it: a coroutine function runs in the loop that is running now."""
+        if not inspect.iscoroutinefunction(function):
+            return function
+        loop = asyncio.get_running_loop()
+
+        def call(batch: list[Delivery]) -> object:
+            return asyncio.run_coroutine_threadsafe(function(batch), loop).result()
+
+        return call
 
     def _present_subscriber(self) -> Subscriber | None:
         return self._threads.subscriber if self._threads else None

@@ -6,9 +6,12 @@ import datetime as dt
 from typing import Literal
 
 from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount
+from shardq.layout import destinations
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.model.checks import check_id, check_shards, check_topic, due_spec
 from shardq.producer.packing import MAX_BATCH
+from shardq.sinks import registry
+from shardq.sinks.function import BatchFunction
 
 
 def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:
@@ -79,14 +82,34 @@ def checked_id(id: str) -> str:
     return id
 
 
-def route_of(topic: str, to: str | None, side: str) -> Route | None:
+def route_of(topic: str, to: str | BatchFunction | None, side: str) -> Route | None:
+    """Checks where a topic is to be forwarded. None: it no longer is."""
     check_topic(topic)
     if side not in ("right", "left"):
         raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
     if to is None:
         return None
-    if not isinstance(to, str) or not to:
-        raise InvalidOption(f"to={to!r} is not possible; give the name of a list, or None to stop forwarding")
-    if to.startswith("shardq:{"):
+    if callable(to):
+        return _route_to_function(to, side)
+    if not isinstance(to, str) or not destinations.key_of(to):
+        raise InvalidOption(
+            f"to={to!r} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to stop "
+            "forwarding"
+        )
+    if destinations.key_of(to).startswith("shardq:{"):
         raise InvalidOption(f"to={to!r} is a key of shardq's own; give the name of another list")
-    return Route(to=to, side="left" if side == "left" else "right")
+    if side == "left" and destinations.is_stream(to):
+        raise InvalidOption("side='left' is for lists; leave it out")
+    if to.startswith(destinations.PYTHON):
+        raise InvalidOption(f"to={to!r} is not possible; give the function itself: forward(topic, to=function)")
+    route = Route(to=to, side="left" if side == "left" else "right")
+    if not route.is_here:
+        registry.check(route)
+    return route
+
+
+def _route_to_function(function: BatchFunction, side: str) -> Route:
+    if side == "left":
+        raise InvalidOption("side='left' is for lists; leave it out")
+    place = getattr(function, "__qualname__", type(function).__qualname__)
+    return Route(to=f"{destinations.PYTHON}{getattr(function, '__module__', '')}.{place}")

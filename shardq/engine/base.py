@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import secrets
 import socket
@@ -40,7 +41,7 @@ from shardq.engine.parts import Parts
 from shardq.engine.rates import RateMeter
 from shardq.engine.stats import Relay, Stats, stats_of
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
-from shardq.layout.topology import Topology
+from shardq.layout.topology import Route, Topology
 from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
 from shardq.model.record import Codec
 from shardq.model.task import Task
@@ -48,6 +49,8 @@ from shardq.operation import Operation
 from shardq.producer.packing import Entries, Packer
 from shardq.replay.journal import DEFAULT_BYTES, Journal
 from shardq.schedules.declaring import Summary
+from shardq.sinks.function import BatchFunction
+from shardq.sinks.relays import SinkRelays
 from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
 from shardq.worker.handlers import Registry, TaskFunction
@@ -131,6 +134,8 @@ class EngineBase:
         self._closed = False
         self._has_metrics = False
         """True if somebody asked for metrics: workers count how tasks end."""
+        self._functions: dict[str, tuple[Route, BatchFunction]] = {}
+        """Topic → the route and the function that it is forwarded to in this process."""
         self._spool = self._spool_at(spool, spool_bytes)
         self._forked()
         forks.watch(self, type(self)._forked)
@@ -144,6 +149,8 @@ class EngineBase:
         self._rates = RateMeter()
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
+        self._sinks: SinkRelays | None = None
+        """What serves routes to URLs and functions, while the pollers run."""
         self._processors: WeakSet[Processor] = WeakSet()
         self._outcomes: Outcomes | None = None
         self._packer.pushed = 0
@@ -222,6 +229,24 @@ class EngineBase:
         """The driver of the pollers, while they run in this process."""
         dispatcher = self._dispatcher
         return dispatcher.driver if dispatcher is not None else None
+
+    def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> SinkRelays:
+        """Inert until the dispatcher starts it."""
+        self._sinks = SinkRelays(
+            driver,
+            self._map(),
+            subscriber,
+            codec=self.options.codec,
+            max_attempts=self.options.max_attempts,
+            functions=self._functions,
+        )
+        return self._sinks
+
+    def _batch_function(self, function: BatchFunction) -> BatchFunction:
+        """The function as a relay's thread calls it."""
+        if inspect.iscoroutinefunction(function):
+            raise InvalidOption("a coroutine function needs an event loop: forward to it with AsyncEngine")
+        return function
 
     def _needs(self, driver: Driver) -> dict[str, int]:
         """Counts the further connections to each node that this process opens if it has to serve every shard."""
@@ -347,6 +372,7 @@ class EngineBase:
             server=server,
             reports=dispatcher.reports() if dispatcher else {},
             failing_routes=dispatcher.failing_routes() if dispatcher else (),
+            sinks=dispatcher.sinks() if dispatcher else (),
             schedules=schedules,
             scheduler=dispatcher.scheduler() if dispatcher else None,
             dispatchers=dispatcher.members if dispatcher else (),

@@ -51,13 +51,13 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
 
 
 def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[Topology]:
-    """Forwards a topic's payloads to a list from now on; None ends it."""
+    """Forwards a topic's payloads from now on; None ends it."""
 
     def edit(topology: Topology) -> Topology:
         routes = {name: to for name, to in topology.routes.items() if name != topic}
         if route is not None:
             at_once = topology.limits.get(topic, Limit()).concurrency
-            if at_once is not None:
+            if at_once is not None and route.is_here:
                 raise InvalidOption(
                     f"the topic {topic!r} is limited to {at_once:,} at once, so it can't be forwarded: its tasks would "
                     "leave, and are then not counted; end that limit first, or leave a rate alone"
@@ -83,9 +83,10 @@ def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]
 
     def edit(topology: Topology) -> Topology:
         limits = {name: other for name, other in topology.limits.items() if name != topic}
-        if limit.concurrency is not None and topic in topology.routes:
+        route = topology.routes.get(topic)
+        if limit.concurrency is not None and route is not None and route.is_here:
             raise InvalidOption(
-                f"the topic {topic!r} is forwarded to the list {topology.routes[topic].to!r}, so it can't be limited "
+                f"the topic {topic!r} is forwarded to {route.named}, so it can't be limited "
                 f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
                 "stop forwarding it first"
             )

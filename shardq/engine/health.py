@@ -160,7 +160,7 @@ def _failing(stats: Stats) -> Iterator[str]:
         longest = max(idle for idle, _ in stuck)
         yield f"{_named_shards([shard for _, shard in stuck])}: no step of this process's pollers for {longest:,.0f} s"
     for route in stats.failing_routes:
-        yield f"topic {route.topic!r} can't be forwarded to the list {route.to!r} by this process: {route.error}"
+        yield f"topic {route.topic!r} can't be forwarded to {route.named} by this process: {route.error}"
     for relay in stats.relays:
         if relay.problem:
             yield f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"

@@ -26,6 +26,7 @@ from shardq.resharding.handle_aio import AsyncGrowth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
 from shardq.schedules import declaring
+from shardq.sinks.function import BatchFunction
 from shardq.spool import aio as spool
 
 if TYPE_CHECKING:
@@ -42,19 +43,34 @@ class AsyncOperatorCommands(EngineBase, ABC):
     @abstractmethod
     def _present_subscriber(self) -> Subscriber | None: ...
 
-    async def forward(self, topic: str, *, to: str | None, side: Literal["right", "left"] = "right") -> None:
-        """Forwards the topic's payloads to that list from now on, byte for byte, with those that are ready already.
-        ``to=None`` ends it.
+    async def forward(
+        self, topic: str, *, to: str | BatchFunction | None, side: Literal["right", "left"] = "right"
+    ) -> None:
+        """Forwards the topic's payloads from now on, byte for byte, with those that are ready already. ``to=None`` ends
+        it. Consumers of shardq get nothing of the topic meanwhile.
 
-        A list on the same server gets each payload exactly once, a list in another slot of a cluster at least once. A
-        rate given with ``limit`` holds for it; a topic with limited concurrency is refused. Consumers of shardq get
-        nothing of the topic meanwhile.
+        ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
+        there, a URL of another Redis, a broker or an HTTP endpoint, or a function that takes a list of deliveries. The
+        page ``sinks/README.md`` tells which URLs there are. A URL is stored with the engine's settings: write
+        ``${NAME}`` for a password, which the processes that forward read from their environment.
+
+        A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
+        tell duplicates by. Whoever runs pollers forwards; a function only this process, once it has called ``start``.
 
         >>> await engine.forward("emails", to="mail-queue")
+        >>> await engine.forward("events", to="stream:events")
+        >>> await engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
         """
         route = route_of(topic, to, side)
+        function = self._batch_function(to) if callable(to) else None
         driver = await self._open_driver()
         await arun(driver, control.route(self._map(), topic, route))
+        if route is None or function is None:
+            self._functions.pop(topic, None)
+        else:
+            self._functions[topic] = route, function
+        if self._sinks is not None:
+            self._sinks.follow()
 
     async def resize(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardq.dispatcher import Dispatcher, Retention
+from shardq.dispatcher import Dispatcher, Retention, Sinks
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import InvalidOption
@@ -45,10 +45,17 @@ class Parts:
         return AsyncDriver(settings)
 
     def dispatcher(
-        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        max_attempts: int,
+        keep: Retention,
+        sinks: Sinks,
     ) -> Dispatcher:
         """Not started yet."""
-        return Dispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
+        return Dispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep, sinks=sinks)
 
 
 def refit(engine: EngineBase, parts: Parts, options: Options) -> tuple[Parts, Options]:

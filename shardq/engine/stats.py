@@ -14,6 +14,7 @@ from shardq.engine.control import CountsByShard
 from shardq.engine.rates import Interval, Rates
 from shardq.engine.topic_stats import TopicStats, topics_of
 from shardq.errors import ShardqError
+from shardq.fleet.sinks import SinkStats
 from shardq.layout.keys import ShardKeys
 from shardq.replay.stats import ReplayStats
 from shardq.schedules.declaring import Summary
@@ -133,6 +134,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The processes with pollers, as this process last heard; empty when it has none."""
     failing_routes: tuple[RouteFault, ...]
     """Routes that this process can't serve now: topic, list, reason, shards."""
+    sinks: tuple[SinkStats, ...]
+    """The topics that this process forwards to URLs and functions. ``fleet()`` has those of all processes."""
     schedules: ScheduleStats | None
     """The number of schedules; None if they could not be read."""
     connections: Mapping[str, ConnectionCounts]
@@ -207,6 +210,7 @@ def stats_of(
     server: str,
     reports: Mapping[int, PollerReport],
     failing_routes: tuple[RouteFault, ...],
+    sinks: tuple[SinkStats, ...],
     schedules: Summary | None,
     scheduler: SchedulerReport | None,
     dispatchers: tuple[str, ...],
@@ -235,6 +239,7 @@ def stats_of(
         shards=rows if shards else [],
         dispatchers=dispatchers,
         failing_routes=failing_routes,
+        sinks=sinks,
         schedules=None
         if schedules is None
         else ScheduleStats(

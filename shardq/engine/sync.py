@@ -143,6 +143,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                     self._open_subscriber(),
                     max_attempts=self.options.max_attempts,
                     keep=self.options.keep(),
+                    sinks=self._new_sinks(driver, self._open_subscriber()),
                 )
                 dispatcher.start()
                 self._dispatcher = dispatcher

@@ -47,7 +47,7 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     """True if its tasks are not given out."""
     limit: Limit | None
     route: Route | None
-    """The list to which its payloads go."""
+    """Where its payloads go; a URL without its secrets."""
 
     @property
     def held(self) -> bool:
@@ -82,7 +82,7 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
             taken_per_s=interval.taken.get(topic, 0.0) if interval else None,
             paused=topic in topology.paused,
             limit=topology.limits.get(topic),
-            route=topology.routes.get(topic),
+            route=route.masked if (route := topology.routes.get(topic)) else None,
         )
         for topic in sorted(names)
     }

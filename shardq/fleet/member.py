@@ -10,6 +10,7 @@ import msgspec
 from shardq.calls import fleet as calls
 from shardq.fleet.lateness import Lateness
 from shardq.fleet.report import decode, dense, shards_of
+from shardq.fleet.sinks import SinkStats
 from shardq.layout.keys import ControlKeys
 from shardq.operation import Operation
 
@@ -57,6 +58,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them after which the task came again, or died of its last attempt."""
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
+    sinks: tuple[SinkStats, ...] = ()
+    """What a dispatcher forwards to URLs and functions, by topic; of more than 16 topics those that fail, and then
+    those that have sent most.
+    """
     dispatch_lateness: Mapping[str, Lateness] = {}
     """Topic → how late a dispatcher moved its tasks to the ready list. ``*``: topics that are not named."""
     pickup_lateness: Mapping[str, Lateness] = {}
@@ -99,6 +104,7 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
         failed=report.failed,
         retried=report.retried,
         last_error=report.error,
+        sinks=report.sinks,
         dispatch_lateness=_histograms(report.dispatch),
         pickup_lateness=_histograms(report.pickup),
     )

@@ -15,11 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from shardq.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
+from shardq.fleet.sinks import SinkStats
 
 MOST_BYTES = 8192
 
 MOST_ERROR = 300
 """Characters of an error."""
+
+MOST_SINKS = 16
+MOST_SINK_TEXT = 120
+"""Characters of a sink's URL, and of its error."""
 
 LEAST_GAP_S = 5.0
 """The time between two reports that differ in counters only."""
@@ -50,6 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Topic → its dispatch lateness, as ``sparse``."""
     pickup: dict[str, list[int]] = {}
     """The same of the pick-up lateness."""
+    sinks: tuple[SinkStats, ...] = ()
+    """What a dispatcher forwards to URLs and functions, by topic."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -67,6 +74,7 @@ def encode(report: Report) -> bytes:
             error=_text(report.error, MOST_ERROR),
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
+            sinks=_fewer_sinks(report.sinks, min(most, MOST_SINKS)),
         )
         text = _encoder.encode(fitting)
         if len(text) <= MOST_BYTES:
@@ -103,6 +111,15 @@ def _fewer(histograms: dict[str, list[int]], most: int) -> dict[str, list[int]]:
     kept, rest = by_count[:most], by_count[most:]
     others = Lateness.total(dense(histograms[topic]) for topic in rest)
     return {topic: histograms[topic] for topic in kept} | {OTHERS: sparse(others)}
+
+
+def _fewer_sinks(sinks: tuple[SinkStats, ...], most: int) -> tuple[SinkStats, ...]:
+    """Those that fail first, and then those that have sent most."""
+    chosen = sorted(sinks, key=lambda sink: (sink.circuit == "closed", -sink.sent))[:most]
+    return tuple(
+        msgspec.structs.replace(sink, to=_text(sink.to, MOST_SINK_TEXT), error=_text(sink.error, MOST_SINK_TEXT))
+        for sink in sorted(chosen, key=lambda sink: sink.topic)
+    )
 
 
 def _coarse(histograms: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -199,4 +216,4 @@ class Reports:
 
     @staticmethod
     def _news_of(report: Report) -> object:
-        return report.alive_s, report.shards
+        return report.alive_s, report.shards, [(sink.topic, sink.circuit == "closed") for sink in report.sinks]

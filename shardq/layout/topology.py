@@ -18,6 +18,7 @@ import mmh3
 import msgspec
 
 from shardq.errors import ShardqError
+from shardq.layout import destinations
 from shardq.layout.buckets import BUCKETS, table
 from shardq.layout.slots import MAX_SHARDS
 
@@ -25,12 +26,45 @@ _MASK = BUCKETS - 1
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The list that gets a topic's payloads, in place of our consumers."""
+    """Where a topic's payloads go, in place of our consumers."""
 
     to: str
-    """The name of the list."""
+    """The name of a list, ``stream:NAME``, or a URL; ``destinations`` reads it. A URL may hold a password."""
     side: Literal["right", "left"] = "right"
-    """The end of the list that they are put on: RPUSH or LPUSH."""
+    """The end of a list that they are put on: RPUSH or LPUSH."""
+
+    def __repr__(self) -> str:
+        return f"Route(to={self.shown!r}, side={self.side!r})"
+
+    @property
+    def is_here(self) -> bool:
+        """True for a list or a stream of this engine's servers."""
+        return destinations.is_here(self.to)
+
+    @property
+    def key(self) -> str:
+        """The name of the list or of the stream here."""
+        return destinations.key_of(self.to)
+
+    @property
+    def way(self) -> Literal["right", "left", "stream"]:
+        """How payloads are put there: the end of a list, or as entries of a stream."""
+        return "stream" if destinations.is_stream(self.to) else self.side
+
+    @property
+    def shown(self) -> str:
+        """The destination without its secrets."""
+        return destinations.masked(self.to)
+
+    @property
+    def masked(self) -> Route:
+        """The same route, for people."""
+        return Route(to=self.shown, side=self.side)
+
+    @property
+    def named(self) -> str:
+        """The destination without its secrets, as a sentence names it."""
+        return destinations.named(self.shown)
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -56,7 +90,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     move_rate: float | None = None
     """Tasks a second that the fleet may move; None: as fast as it can."""
     routes: Mapping[str, Route] = {}
-    """Topic → list."""
+    """Topic → where it goes."""
     paused: tuple[str, ...] = ()
     """Topics of which nothing is given out."""
     limits: Mapping[str, Limit] = {}
@@ -64,8 +98,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_routes(self) -> Mapping[str, Route]:
-        """The routes of topics that are not paused."""
-        return {topic: route for topic, route in self.routes.items() if topic not in self.paused}
+        """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
+        return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}
 
     def shard_of(self, id: str) -> int:
         """The shard that a new task of this id goes to. The whole id counts, its topic included."""

@@ -1,4 +1,4 @@
--- forward: takes tasks off a ready list and appends their payloads to somebody's list in the same slot.
+-- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
 -- USES: guard, begin, record, ghosts
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -7,11 +7,12 @@
 -- KEYS 5 lease HASH
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
--- KEYS 8 destination LIST, not ours
+-- KEYS 8 destination LIST or STREAM, not ours
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 how many at most, up to 1,000
--- ARGV 4 right | left: the end of the destination to push to
+-- ARGV 4 right | left: the end of the list to push to; or stream: an entry for each, with the fields id, payload and, of a task
+--         with headers, headers (a JSON object)
 -- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
 -- COST O(n), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
@@ -22,8 +23,9 @@ local haunted = redis.call('HLEN', KEYS[4]) > 0
 local aged = redis.call('HLEN', KEYS[5]) > 0
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
-redis.call('LLEN', KEYS[8])
-local payloads, sent, odd, reasons, met = {}, {}, {}, {}, {}
+local streamed = ARGV[4] == 'stream'
+if streamed then redis.call('XLEN', KEYS[8]) else redis.call('LLEN', KEYS[8]) end
+local payloads, headers, sent, odd, reasons, met = {}, {}, {}, {}, {}, {}
 local ids, stale, at, taken, ended = {}, {}, 0, 0, false
 local read, bytes = 0, 0
 while wanted > 0 and taken < 1000 and bytes < 1048576 do
@@ -61,6 +63,7 @@ while wanted > 0 and taken < 1000 and bytes < 1048576 do
         wanted = wanted - 1
         payloads[#payloads + 1] = string.sub(record, start)
         sent[#sent + 1] = id
+        if streamed and head and head.h then headers[id] = cjson.encode(head.h) end
       else
         odd[#odd + 1], reasons[#reasons + 1] = id, 'format'
       end
@@ -80,7 +83,24 @@ forget_passed(KEYS[4])
 if #payloads > 0 then
   -- somebody's list: it may refuse
   local refused
-  if ARGV[4] == 'left' then
+  if streamed then
+    local added = {}
+    for i, id in ipairs(sent) do
+      local entry
+      if headers[id] then
+        entry = redis.pcall('XADD', KEYS[8], '*', 'id', id, 'payload', payloads[i], 'headers', headers[id])
+      else
+        entry = redis.pcall('XADD', KEYS[8], '*', 'id', id, 'payload', payloads[i])
+      end
+      if type(entry) == 'table' then
+        -- its ids may be used up by an entry of somebody's: all or none
+        if #added > 0 then redis.call('XDEL', KEYS[8], unpack(added)) end
+        refused = entry
+        break
+      end
+      added[i] = entry
+    end
+  elseif ARGV[4] == 'left' then
     refused = redis.pcall('LPUSH', KEYS[8], unpack(payloads))
   else
     refused = redis.pcall('RPUSH', KEYS[8], unpack(payloads))

@@ -305,9 +305,28 @@ def _decoder(json: bool, type: Any) -> Callable[[bytes], Any]:
     return made
 
 
-def encoded_payload(record: bytes) -> bytes:
-    """The payload's bytes as the codec made them, for consumers that are not ours."""
-    return _parts(record)[2]
+def encoded_parts(record: bytes) -> tuple[bytes, Mapping[str, str]]:
+    """The payload's bytes as the codec made them, and the headers, for consumers that are not ours."""
+    _, head, encoded = _parts(record)
+    return encoded, {} if head is None else head.h
+
+
+class EncodedPayload(msgspec.Struct, frozen=True):
+    """A payload as it is stored."""
+
+    data: bytes
+    codec: str
+    """``json``, ``msgpack``, ``raw``, or ``own`` for the caller's own."""
+
+
+def as_stored(
+    record: bytes, own: Codec | None = None, type: Any = None
+) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:
+    """Like ``decode_payload``, with the payload as it is stored: for what hands it on."""
+    number, head, encoded = _parts(record)
+    known = _BY_NUMBER.get(number)
+    payload = EncodedPayload(encoded, known.name if known else "own")
+    return (payload, {}, ()) if head is None else (payload, head.h, head.t)
 
 
 def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:

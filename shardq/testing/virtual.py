@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from shardq.calls import clean, dispatch
 from shardq.calls.request import Call, Command
-from shardq.dispatcher import Dispatcher, Retention
+from shardq.dispatcher import Dispatcher, Retention, Sinks
 from shardq.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
 from shardq.dispatcher.relay import is_relayed
 from shardq.drivers.aio import AsyncDriver
@@ -194,8 +194,8 @@ class VirtualPollers:
                 keys,
                 topology.epoch,
                 topic,
-                to=route.to,
-                side=route.side,
+                to=route.key,
+                side=route.way,
                 limit=dispatch.MAX_BATCH,
                 now_us=str(now_us),
             )
@@ -366,7 +366,14 @@ class VirtualParts(Parts):
         return driver
 
     def dispatcher(
-        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, max_attempts: int, keep: Retention
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        max_attempts: int,
+        keep: Retention,
+        sinks: Sinks,
     ) -> Dispatcher:
         return IdleDispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
 

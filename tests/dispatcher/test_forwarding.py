@@ -11,6 +11,7 @@ import pytest
 from shardq import Engine, Task
 from shardq.dispatcher.forwarding import MAX_TOPICS, RETRY_S
 from shardq.layout.slots import slot_of, tag
+from shardq.layout.topology import Route
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.states import claim, put, state_of
@@ -76,6 +77,19 @@ def test_a_route_takes_what_is_ready_already(running: Engine, servers: Servers, 
     wait_until(lambda: len(on_list(servers, list_name)) == 50, "all have arrived")
     assert sorted(map(int, on_list(servers, list_name))) == list(range(50))
     assert state_of(running, kept) == "leased"
+
+
+def test_a_stream(running: Engine, servers: Servers, list_name: str) -> None:
+    running.forward("email", to=f"stream:{list_name}")
+    ids = running.push_many([Task(n, topic="email", headers={"n": str(n)}) for n in range(50)])
+    slot = slot_of(list_name)
+    wait_until(lambda: servers.ask(slot, "XLEN", list_name) == 50, "all have arrived")
+    entries = [fields for _, fields in servers.ask(slot, "XRANGE", list_name, "-", "+")]
+    assert {fields[b"id"].decode(): fields[b"payload"] for fields in entries} == {
+        id: b"%d" % n for n, id in enumerate(ids)
+    }
+    assert all(json.loads(fields[b"headers"]) == {"n": fields[b"payload"].decode()} for fields in entries)
+    assert running.stats().topics["email"].route == Route(f"stream:{list_name}")
 
 
 def test_other_topics_stay(running: Engine, servers: Servers, name: str) -> None:

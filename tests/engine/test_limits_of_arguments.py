@@ -190,7 +190,10 @@ def test_an_id(engine: Engine, untouched: Callable[[], None], id: Any, error: ty
     ("topic", "options", "error", "text"),
     [
         ("a b", {"to": "list"}, InvalidTopic, f"a topic can't be 'a b'; {WORD}"),
-        ("a", {"to": ""}, InvalidOption, "to='' is not possible; give the name of a list, or None to stop forwarding"),
+        ("a", {"to": ""}, InvalidOption, "to='' is not possible; give the name of a list, stream:NAME, a URL"),
+        ("a", {"to": "stream:"}, InvalidOption, "to='stream:' is not possible; give the name of a list, stream:NAME"),
+        ("a", {"to": "stream:shardq:{x}:due"}, InvalidOption, "is a key of shardq's own"),
+        ("a", {"to": "stream:x", "side": "left"}, InvalidOption, "side='left' is for lists; leave it out"),
         ("a", {"to": 5}, InvalidOption, "to=5 is not possible; give the name of a list"),
         ("a", {"to": "shardq:{x}:due"}, InvalidOption, "is a key of shardq's own; give the name of another list"),
         ("a", {"to": "list", "side": "top"}, InvalidOption, "side='top' is not possible; use 'right' .* or 'left'"),

@@ -11,6 +11,7 @@ from shardq.calls.dispatch import Forwarded
 from shardq.calls.request import Call
 from shardq.errors import ServerFault
 from shardq.layout.keys import ShardKeys
+from shardq.model.record import JSON, encode_head, encode_record
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 from tests.lua.test_claim import LIMITED, ODD, expiring
 
@@ -184,3 +185,33 @@ def test_a_bounded_number_of_entries_that_can_not_be_sent(shard: Shard, keys: Sh
     assert state[THEIRS] == ["a", "b"]
     assert "ghost" not in state
     assert state.get("dead", {}) == (dict.fromkeys(ids, T) if kind == "expired" else {})
+
+
+def test_entries_of_a_stream(shard: Shard, keys: ShardKeys) -> None:
+    headed = encode_record(JSON, 1, encode_head(headers={"to": "é"})).decode("utf-8", "surrogateescape")
+    shard.seed({"meta": meta(), "ready/": ["a", "b", "x"], "task": {"a": A, "b": headed}})
+    stream = keys.prefix + "ready/their stream"
+    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, now_us=NOW)
+    assert shard.run(call) == Forwarded(2, 0)
+    (_, first), (_, second) = shard.do("XRANGE", stream, "-", "+")
+    assert first == ["id", "a", "payload", "a"]
+    assert second == ["id", "b", "payload", "1", "headers", '{"to":"é"}'.encode().decode("utf-8", "surrogateescape")]
+
+
+def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys) -> None:
+    before: State = {"meta": meta(), "ready/": ["a", "b", "c"], "task": {"a": A, "b": B, "c": C}}
+    shard.seed(before)
+    stream = keys.prefix + "ready/their stream"
+    # one id is left
+    shard.do("XADD", stream, "18446744073709551615-18446744073709551614", "f", "v")
+    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, now_us=NOW)
+    with pytest.raises(ServerFault):
+        shard.run(call)
+    assert shard.do("XLEN", stream) == 1
+    shard.do("DEL", stream)
+    assert shard.state() == before
+    shard.do("SET", stream, "not a stream")
+    with pytest.raises(ServerFault, match="WRONGTYPE"):
+        shard.run(call)
+    shard.do("DEL", stream)
+    assert shard.state() == before

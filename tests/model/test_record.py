@@ -25,7 +25,7 @@ from shardq.model.record import (
     decode_record,
     encode_head,
     encode_record,
-    encoded_payload,
+    encoded_parts,
     record_encoder,
 )
 
@@ -102,15 +102,15 @@ def test_a_task_survives_its_record(codec: Codec, payload: Any, options: tuple[d
 def test_raw_bytes_are_found_again_exactly(payload: bytes, options: tuple[dict[str, str], int | None]) -> None:
     headers, max_attempts = options
     record = encode_record(RAW, payload, encode_head(headers=headers, max_attempts=max_attempts))
-    assert encoded_payload(record) == payload
+    assert encoded_parts(record)[0] == payload
     assert decode_record(record).payload == payload
     assert record.endswith(payload)
 
 
 def test_the_payload_for_others_is_what_the_codec_made() -> None:
     head = encode_head(headers={"trace": "1"}, max_attempts=2)
-    assert encoded_payload(encode_record(JSON, {"n": 1}, head)) == b'{"n":1}'
-    assert encoded_payload(encode_record(Reversed(), "abc", head)) == b"cba"
+    assert encoded_parts(encode_record(JSON, {"n": 1}, head))[0] == b'{"n":1}'
+    assert encoded_parts(encode_record(Reversed(), "abc", head))[0] == b"cba"
 
 
 def test_without_options_there_is_no_head() -> None:
@@ -182,7 +182,7 @@ def test_the_limit_is_that_of_the_encoded_payload() -> None:
     encode = record_encoder(RAW, limit=10)
     head = encode_head(headers={"a": "b" * 50})
     assert len(encode(bytes(10), None)) == 11
-    assert encoded_payload(encode(bytes(10), head)) == bytes(10)
+    assert encoded_parts(encode(bytes(10), head))[0] == bytes(10)
     for with_head in (None, head):
         with pytest.raises(PayloadTooLarge, match=r"has 11 bytes; 10 are allowed: .* or raise the limit"):
             encode(bytes(11), with_head)

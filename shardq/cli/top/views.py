@@ -160,7 +160,7 @@ def _settings(row: tuple[str, TopicStats]) -> str:
         parts += [f"{rate:,g}/s"] if rate is not None else []
         parts += [f"{at_once:,} at once"] if at_once is not None else []
     if topic.route is not None:
-        parts.append(f"to {topic.route.to}")
+        parts.append(f"to {topic.route.shown}")
     return ", ".join(parts)
 
 

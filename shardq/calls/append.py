@@ -1,0 +1,57 @@
+"""Appending tasks to a list or a stream that is not ours. Used by the relay of other slots, and by the sink of other
+servers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from shardq.calls.request import Call, Command, Word
+from shardq.layout.slots import slot_of
+from shardq.scripts import Script
+
+Way = Literal["right", "left", "stream"]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One task as others get it."""
+
+    id: str
+    payload: bytes
+    headers: Mapping[str, str]
+
+
+_TEXT = """\
+for i = 1, #ARGV, 3 do
+  if ARGV[i + 2] == '' then
+    redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'payload', ARGV[i + 1])
+  else
+    redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'payload', ARGV[i + 1], 'headers', ARGV[i + 2])
+  end
+end
+return #ARGV / 3
+"""
+_ENTRIES = Script("append", _TEXT, hashlib.sha1(_TEXT.encode()).hexdigest())
+"""Not in ``lua/``, which is the contract of our own keys: it touches none of them."""
+
+
+def append(key: str, way: Way, entries: Sequence[Entry]) -> Command[int]:
+    """Appends entries to a key, all of them or none. After a lost answer it is sent again: at least once.
+
+    An entry of a list is the payload. One of a stream has the fields ``id``, ``payload`` and, of a task with headers,
+    ``headers``, a JSON object: as forward.lua writes them.
+    """
+    slot = slot_of(key)
+    if way == "stream":
+        words: list[Word] = [word for entry in entries for word in (entry.id, entry.payload, _headers(entry))]
+        return Call(slot=slot, words=words, decode=int, script=_ENTRIES, keys=(key,))
+    verb = "LPUSH" if way == "left" else "RPUSH"
+    return Command(slot=slot, words=(verb, key, *(entry.payload for entry in entries)), decode=int)
+
+
+def _headers(entry: Entry) -> bytes:
+    return msgspec.json.encode(entry.headers) if entry.headers else b""

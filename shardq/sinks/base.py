@@ -1,0 +1,105 @@
+"""A sink, as the relay knows it: opened, given batches, closed. One thread calls it.
+
+A sink of your own is a class in a file of its own, named by the scheme of its URLs in the entry points of your package:
+
+    [project.entry-points."shardq.sinks"]
+    kafka = "shop.kafka:KafkaSink"
+
+``KafkaSink(url)`` checks the URL, and raises ``shardq.InvalidUrl`` with what is allowed; it connects in ``open``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from shardq.errors import InvalidOption
+
+BATCH = 256
+SEND_S = 10.0
+"""How long a sink may be silent before it counts as down."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One task, as sinks get it: what a list here would get, and what goes with it where there is room."""
+
+    id: str
+    """The task's id, TOPIC/UNIQUE. The same whenever the task is sent again: the key by which the other side knows a
+    duplicate.
+    """
+    topic: str
+    payload: Any
+    """The bytes as the codec made them."""
+    codec: str
+    """``json``, ``msgpack``, ``raw``, or ``own``."""
+    headers: Mapping[str, str]
+    attempt: int
+    """1, and one more after each try that counted."""
+
+    @property
+    def content_type(self) -> str:
+        return {"json": "application/json", "msgpack": "application/msgpack"}.get(
+            self.codec, "application/octet-stream"
+        )
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The sink has the task, and keeps it."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The sink will never take this task: it is buried, with the reason."""
+
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The sink has not taken this task now. If it took others meanwhile, that is the task's own failure: an attempt,
+    retried with backoff. If it took none, the sink is down.
+    """
+
+    reason: str
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """The sink could not be asked, or asks to wait: no fault of the task, and no attempt. It is down for a moment."""
+
+    reason: str
+    again_s: float = 0.0
+    """The least time before it wants to be asked again."""
+
+
+Result = Sent | Refused | Failed | Unsent
+
+SENT = Sent()
+
+
+class Sink(ABC):
+    """What takes the messages of one topic."""
+
+    batch: ClassVar[int] = BATCH
+    """Messages of one ``send``, at most."""
+    takes_deliveries: ClassVar[bool] = False
+    """True for a function of this process, which takes deliveries with their payloads decoded."""
+
+    def put_left(self) -> None:
+        """Asks for the left end of a list. Raises InvalidOption where there is none."""
+        raise InvalidOption("side='left' is for lists; leave it out")
+
+    def open(self) -> None:  # noqa: B027
+        """Connects. Called before the first ``send``, and again after ``close``. What it raises means: it is down."""
+
+    @abstractmethod
+    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+        """Sends a batch. Returns a result for each message, in their order. ``Sent`` means that it is stored there.
+        What it raises counts as ``Unsent`` for all.
+        """
+
+    def interrupt(self) -> None:  # noqa: B027  a sink may have nothing to do here, and in what follows
+        """Ends a ``send`` that takes long, as the process ends. The only method that another thread calls."""
+
+    def close(self) -> None:  # noqa: B027
+        """Disconnects: the relay stops, or the sink is down. Called again, it does nothing."""

@@ -1,0 +1,176 @@
+"""The relays of a process: one for each topic that is forwarded to something else than the engine's own servers, from
+``start()`` to ``stop()`` of its dispatcher, which calls this.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from shardq.consumer.claim_planner import ReadyCounts
+from shardq.consumer.claims import Claims
+from shardq.consumer.waiting.wakeups import Wakeups
+from shardq.dispatcher.faults import RouteFault
+from shardq.drivers.sync import Driver
+from shardq.fleet.sinks import SinkStats
+from shardq.layout.destinations import PYTHON
+from shardq.layout.topology import Route, Topology
+from shardq.model.record import Codec, as_stored, decode_payload
+from shardq.sinks.function import BatchFunction
+from shardq.sinks.relay import LEASE_S, TopicRelay
+from shardq.subscriber import Subscriber
+from shardq.topology_cache import TopologyCache
+
+log = logging.getLogger("shardq.sinks")
+
+SENDING_S = 5.0
+"""The time for batches that are on their way when the process ends. Without it each end would send tasks twice."""
+
+
+class SinkRelays:
+    """Starts and stops relays as routes come and go. ``functions``: topic → the route and the function registered in
+    this process.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        codec: Codec,
+        max_attempts: int,
+        functions: Mapping[str, tuple[Route, BatchFunction]],
+    ) -> None:
+        self._driver = driver
+        self._cache = cache
+        self._subscriber = subscriber
+        self._codec = codec
+        self._max_attempts = max_attempts
+        self._functions = functions
+        self._lock = threading.Lock()
+        self._relays: dict[str, TopicRelay] = {}
+        """Topic → its relay."""
+        self._former: list[TopicRelay] = []
+        """Relays whose route has ended, and which may still settle their last batch."""
+        self._wakeups: Wakeups | None = None
+        self._extending: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._unlearn: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._unlearn = self._cache.on_change(self._topology_changed)
+        self.follow()
+
+    def follow(self) -> None:
+        """Runs a relay for each route that this process can serve, and for no other."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            routes = self._served(self._cache.topology)
+            for topic, relay in list(self._relays.items()):
+                if routes.get(topic) == relay.route and self._function(topic) is relay.function:
+                    continue
+                former = self._relays.pop(topic)
+                former.stop()
+                self._former = [relay for relay in [*self._former, former] if relay.thread.is_alive()]
+            for topic in routes.keys() - self._relays.keys():
+                self._relays[topic] = relay = self._new_relay(topic, routes[topic])
+                relay.thread.start()
+                log.info("topic %r is forwarded to %s by this process", topic, relay.route.named)
+            if self._relays and self._extending is None:
+                self._extending = threading.Thread(target=self._extend, name="shardq-sink-leases", daemon=True)
+                self._extending.start()
+
+    def _topology_changed(self, _: Topology) -> None:
+        self.follow()
+
+    def _served(self, topology: Topology) -> dict[str, Route]:
+        """The routes that this process can serve: a function only where it is registered."""
+        return {
+            topic: route
+            for topic, route in topology.routes.items()
+            if not route.is_here
+            and (not route.to.startswith(PYTHON) or (topic in self._functions and self._functions[topic][0] == route))
+        }
+
+    def _function(self, topic: str) -> BatchFunction | None:
+        return self._functions[topic][1] if topic in self._functions else None
+
+    def _new_relay(self, topic: str, route: Route) -> TopicRelay:
+        is_function = route.to.startswith(PYTHON)
+        claims = Claims(
+            self._cache,
+            [topic],
+            name=f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}",
+            lease_ms=int(LEASE_S * 1000),
+            codec=self._codec,
+            max_attempts=self._max_attempts,
+            ready_counts=ReadyCounts(),
+            route=route,
+            decode=decode_payload if is_function else as_stored,
+        )
+        function = self._function(topic) if is_function else None
+        return TopicRelay(topic, route, function, self._driver, claims, self._open_wakeups)
+
+    def _open_wakeups(self) -> Wakeups:
+        with self._lock:
+            if self._wakeups is None:
+                self._wakeups = Wakeups(self._driver, self._cache, self._subscriber)
+                if self._stopping.is_set():
+                    self._wakeups.close()
+            return self._wakeups
+
+    def _extend(self) -> None:
+        while not self._stopping.wait(LEASE_S / 3):
+            for relay in self._all():
+                relay.extend()
+
+    def _all(self) -> list[TopicRelay]:
+        with self._lock:
+            return [*self._relays.values(), *self._former]
+
+    # ---- the end
+
+    def stop(self) -> None:
+        """Tells all relays to end: none claims anything more."""
+        self._unlearn()
+        with self._lock:
+            self._stopping.set()
+        for relay in self._all():
+            relay.stop()
+
+    def join(self) -> None:
+        """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left."""
+        relays = self._all()
+        deadline = time.monotonic() + SENDING_S
+        for relay in relays:
+            while relay.sending and relay.thread.is_alive() and time.monotonic() < deadline:
+                relay.thread.join(0.01)
+        for relay in relays:
+            if relay.thread.is_alive():
+                relay.interrupt()
+        with self._lock:
+            wakeups, self._wakeups = self._wakeups, None
+        if wakeups is not None:
+            wakeups.close()
+
+    # ---- for operators
+
+    def stats(self) -> tuple[SinkStats, ...]:
+        """The counters of each relay, by topic."""
+        with self._lock:
+            return tuple(relay.stats() for _, relay in sorted(self._relays.items()))
+
+    def faults(self) -> tuple[RouteFault, ...]:
+        """The routes that can't be served now."""
+        paused = self._cache.topology.paused
+        return tuple(
+            RouteFault(seen.topic, seen.to, seen.error, ())
+            for seen in self.stats()
+            if seen.error and seen.topic not in paused
+        )

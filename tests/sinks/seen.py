@@ -1,0 +1,24 @@
+"""What tests look at."""
+
+from __future__ import annotations
+
+from cluster.server import Server
+from shardq import Engine
+from shardq.fleet.sinks import SinkStats
+from tests.support.states import counted
+
+
+def ids_in(server: Server, stream: str) -> list[str]:
+    """The ids of the entries of a stream, in their order."""
+    return [fields["id"] for _, fields in server.ask("XRANGE", stream, "-", "+")]
+
+
+def sink_stats(engine: Engine, topic: str) -> SinkStats:
+    (seen,) = [each for each in engine.stats().sinks if each.topic == topic]
+    return seen
+
+
+def left(engine: Engine) -> int:
+    """The tasks that the engine still has, dead ones too."""
+    stats = counted(engine)
+    return stats.scheduled + stats.ready + stats.leased + stats.dead

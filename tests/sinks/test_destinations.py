@@ -1,0 +1,110 @@
+"""What is wrong with a destination is said before anything changes, and no secret is shown anywhere."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from cluster.server import Server
+from shardq import BadInput, Engine
+from shardq.layout.destinations import masked
+from shardq.layout.topology import Route
+from shardq.sinks import Message, Sent, Sink, registry
+from tests.sinks.seen import sink_stats
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [
+        (
+            "ftp://h/x",
+            "nothing forwards to ftp:// URLs; allowed are .*redis://.*, the name of a list, and stream:",
+        ),
+        ("no scheme://h", "this URL is not understood; allowed are"),
+        ("redis://h:6379/0", r"ends with the key: redis://…#LIST or #stream:NAME"),
+        ("redis://h:6379/0#", "ends with the key"),
+        ("redis://h:6379/0#stream:", "ends with the key"),
+        ("redis://h:x/0#mail", "the address in a redis:// URL is not host:port"),
+        ("redis+cluster://h:1/3#mail", "a Redis Cluster has only database 0"),
+        ("redis://h/0#shardq:{x}:due", "is a key of shardq's own"),
+        ("redis://u:secret@h:x#mail", "the characters / \\? # @ of a user or password percent-encoded"),
+        ("python://shop.take", "give the function itself"),
+    ],
+)
+def test_a_wrong_destination(to: str, text: str) -> None:
+    engine = Engine("redis://127.0.0.1:1")  # nobody is asked
+    with pytest.raises(BadInput, match=text) as caught:
+        engine.forward("mail", to=to)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("to", "shown"),
+    [
+        ("mail", "mail"),
+        ("stream:mail", "stream:mail"),
+        ("redis://:secret@h:1/0#mail", "redis://:***@h:1/0#mail"),
+        ("redis://u:se@cret@h#mail", "redis://u:***@h#mail"),
+        ("amqp://u:${PASSWORD}@h/v#e/k", "amqp://u:${PASSWORD}@h/v#e/k"),
+        ("amqp://u:secret${PASSWORD}@h/v#e/k", "amqp://u:***@h/v#e/k"),
+        ("https://secret@h/p?key=secret", "https://***@h/p?***"),
+        ("rediss://h?ca=/x#mail", "rediss://h?***#mail"),
+    ],
+)
+def test_secrets_are_masked(to: str, shown: str) -> None:
+    assert masked(to) == Route(to).shown == shown
+    assert "secret" not in repr(Route(to))
+
+
+def test_a_password_is_shown_nowhere(
+    feeding: Engine, sink: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.ask("ACL", "SETUSER", "u", ">hushhush", "~*", "+@all", "on")
+    where = sink.url.removeprefix("redis://")
+    with caplog.at_level(logging.DEBUG):
+        feeding.forward("mail", to=f"redis://u:hushhush@{where}#mail")
+        feeding.push(1, topic="mail")
+        wait_until(lambda: sink.ask("LLEN", "mail") == 1, "it has arrived")
+        sink.ask("ACL", "SETUSER", "u", "resetpass", ">another")
+        sink.ask("CLIENT", "KILL", "USER", "u")
+        feeding.push(1, topic="mail")
+        wait_until(lambda: sink_stats(feeding, "mail").error, "it can't log in")
+        shown = f"{feeding.stats()!r} {feeding.health()!r} {feeding.topology!r} {feeding.fleet()!r}"
+        assert f"redis://u:***@{where}#mail" in shown
+        # by a reference it is not even stored
+        monkeypatch.setenv("SINK_PASSWORD", "another")
+        feeding.forward("mail", to=f"redis://u:${{SINK_PASSWORD}}@{where}#mail")
+        wait_until(lambda: sink.ask("LLEN", "mail") == 2, "it has arrived", timeout=60)
+        assert feeding.topology.routes["mail"].to == f"redis://u:${{SINK_PASSWORD}}@{where}#mail"
+        feeding.forward("mail", to=f"redis://u:${{NO_SUCH}}@{where}#mail")
+        wait_until(lambda: "needs the variable NO_SUCH" in sink_stats(feeding, "mail").error, "it is said")
+    assert "hushhush" not in shown + caplog.text
+    assert "another" not in caplog.text
+
+
+class MemorySink(Sink):
+    """As somebody's package brings it."""
+
+    taken: list[str] = []  # noqa: RUF012  a test's
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def send(self, batch: Any) -> list[Any]:
+        assert all(isinstance(message, Message) for message in batch)
+        self.taken.extend(f"{message.id} {message.payload!r}" for message in batch)
+        return [Sent()] * len(batch)
+
+
+def test_a_sink_of_an_entry_point(feeding: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("memory", "tests.sinks.test_destinations:MemorySink", registry.GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == registry.GROUP else [])
+    feeding.forward("mail", to="memory://here")
+    id = feeding.push({"n": 1}, topic="mail")
+    wait_until(lambda: MemorySink.taken, "it has arrived")
+    payload = b'{"n":1}'
+    assert MemorySink.taken == [f"{id} {payload!r}"]
