@@ -19,7 +19,9 @@ from typing import Any
 
 import pytest
 
+from cluster.server import Server
 from tests.support import forked
+from tests.support.waiting import wait_until
 
 SCRIPT = Path(sys.executable).parent / "shardq"
 
@@ -124,6 +126,16 @@ class Shell:
         )
         self._started.append(process)
         return process
+
+    def interrupted(self, number: int, server: Server, *words: str) -> Done:
+        """The command on this server, ended by a signal while the server lets its writes wait."""
+        server.ask("CLIENT", "PAUSE", 90_000, "WRITE")
+        process = self.start(*words, "--url", server.url)
+        wait_until(lambda: server.ask("INFO", "clients")["blocked_clients"], "it waits for the server", timeout=60)
+        process.send_signal(number)
+        server.ask("CLIENT", "UNPAUSE")
+        out, err = process.communicate(timeout=LONGEST_S)
+        return Done(process.returncode, out, err)
 
     def on_terminal(self, *words: str, columns: int, rows: int, answer: str = "") -> Done:
         """The command on a terminal of that size, where ``answer`` is typed; ``out`` is all that was to be seen there,

@@ -9,10 +9,9 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
-from tests.cli.shell import LONGEST_S, Shell
+from tests.cli.shell import Shell
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, put, state_of
-from tests.support.waiting import wait_until
 
 COUNT = 6000
 """Some pages."""
@@ -84,19 +83,14 @@ def test_it_asks(shardq: Shell, engine: Engine) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(shardq: Shell, own_server: Server, name: str, number: signal.Signals) -> None:
     """The page under way is waited for. What it says was cancelled is gone, all else is there."""
-    words = ("cancel", "--topic", "mail", "--yes", "--url", own_server.url, "--name", name)
+    words = ("cancel", "--topic", "mail", "--yes", "--name", name)
     with Engine(own_server.url, name=name, shards=4) as engine:
         engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(COUNT)])
-        own_server.ask("CLIENT", "PAUSE", 90_000, "WRITE")
-        process = shardq.start(*words)
-        wait_until(lambda: own_server.ask("INFO", "clients")["blocked_clients"], "it waits for the server", timeout=60)
-        process.send_signal(number)
-        own_server.ask("CLIENT", "UNPAUSE")
-        out, err = process.communicate(timeout=LONGEST_S)
-        assert process.returncode == 128 + number, (out, err)
-        assert f"ended by {number.name}; repeat it for the rest" in err
-        cancelled = int(re.findall(r"^([\d,]+) cancelled", out)[0].replace(",", ""))
+        done = shardq.interrupted(number, own_server, *words)
+        assert done.code == 128 + number, done
+        assert f"ended by {number.name}; repeat it for the rest" in done.err
+        cancelled = int(re.findall(r"^([\d,]+) cancelled", done.out)[0].replace(",", ""))
         assert 0 < cancelled < COUNT
         assert engine.stats().scheduled == COUNT - cancelled
-        assert shardq.run(*words).lines == [f"{COUNT - cancelled:,} cancelled"]
+        assert shardq.run(*words, "--url", own_server.url).lines == [f"{COUNT - cancelled:,} cancelled"]
         assert engine.stats().scheduled == 0

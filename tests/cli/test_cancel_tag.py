@@ -9,9 +9,8 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
-from tests.cli.shell import LONGEST_S, Shell
+from tests.cli.shell import Shell
 from tests.support.states import FAR_S, put
-from tests.support.waiting import wait_until
 
 COUNT = 3000
 """Many pages."""
@@ -56,21 +55,18 @@ def test_interrupted(shardq: Shell, own_server: Server, name: str, number: signa
     """The page under way is waited for. What it says was cancelled is gone, all else is there, and a second call
     cancels the rest.
     """
-    words = ("cancel-tag", "red", "--url", own_server.url, "--name", name)
+    words = ("cancel-tag", "red", "--name", name)
     with Engine(own_server.url, name=name, shards=4) as engine:
         engine.push_many([Task(n, delay=FAR_S, tags=["red"]) for n in range(COUNT)])
-        own_server.ask("CLIENT", "PAUSE", 90_000, "WRITE")
-        process = shardq.start(*words)
-        wait_until(lambda: own_server.ask("INFO", "clients")["blocked_clients"], "it waits for the server", timeout=60)
-        process.send_signal(number)
-        own_server.ask("CLIENT", "UNPAUSE")
-        out, err = process.communicate(timeout=LONGEST_S)
-        assert process.returncode == 128 + number, (out, err)
-        assert f"ended by {number.name}; repeat it to cancel the rest" in err
-        cancelled = int(re.findall(r"^([\d,]+) cancelled, ", out)[0].replace(",", ""))
+        done = shardq.interrupted(number, own_server, *words)
+        assert done.code == 128 + number, done
+        assert f"ended by {number.name}; repeat it to cancel the rest" in done.err
+        cancelled = int(re.findall(r"^([\d,]+) cancelled, ", done.out)[0].replace(",", ""))
         assert 0 < cancelled < COUNT
         assert engine.stats().scheduled == COUNT - cancelled
-        assert shardq.run(*words).lines == [f"{COUNT - cancelled:,} cancelled, {COUNT - cancelled:,} looked at"]
+        assert shardq.run(*words, "--url", own_server.url).lines == [
+            f"{COUNT - cancelled:,} cancelled, {COUNT - cancelled:,} looked at"
+        ]
         assert engine.stats().scheduled == 0
 
 

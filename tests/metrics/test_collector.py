@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import shardq
+from bench.consuming import working
 from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Task, Worker
 from shardq.metrics.catalogue import METRICS
@@ -32,17 +32,6 @@ PATIENT_S = 60.0
 def engine(url: str, name: str) -> Iterator[Engine]:
     with Engine(url, name=name, shards=SHARDS) as engine:
         yield engine
-
-
-@contextlib.contextmanager
-def working(worker: Worker) -> Iterator[None]:
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join()
 
 
 def unfresh(registry: CollectorRegistry) -> Samples:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 
 import pytest
 
 import shardq
+from bench.consuming import working
 from cluster.server import Server
 from shardq import Delivery, Engine, InvalidOption
 from shardq.metrics import probes
@@ -52,11 +52,8 @@ def test_a_worker_is_ready_when_it_runs(url: str, name: str) -> None:
         def handle(delivery: Delivery) -> None: ...
 
         assert got(f"{server.url}/readyz") == (503, "no worker runs: it is starting, or stopping\n")
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        wait_until(lambda: got(f"{server.url}/readyz") == (200, "ok\n"), "it is ready")
-        worker.stop()
-        thread.join()
+        with working(worker):
+            wait_until(lambda: got(f"{server.url}/readyz") == (200, "ok\n"), "it is ready")
         assert got(f"{server.url}/readyz")[0] == 503
         assert got(f"{server.url}/livez") == (200, "ok\n")
 

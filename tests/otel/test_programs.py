@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.pages import run_program
+from tests.support.pages import printed, run_program
 
 PROCESSES = """
 import os, sys
@@ -53,18 +50,6 @@ try:
 except ImportError as exc:
     print(exc)
 """
-
-
-def printed(program: str, url: str, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env=os.environ | {"SHARDQ_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_program_of_the_page(url: str, name: str, tmp_path: Path) -> None:

@@ -26,8 +26,13 @@ def run_program(folder: str, url: str, cwd: Path, *, name: tuple[str, str] | Non
     [program] = programs(folder)
     if name is not None:
         program = program.replace(f'"{name[0]}"', repr(name[1]))
+    return printed(program, url, cwd=cwd)
+
+
+def printed(program: str, url: str, *words: str, cwd: Path | None = None) -> str:
+    """The output of a program that has a server."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *words],
         cwd=cwd,
         env=os.environ | {"SHARDQ_URL": url},
         capture_output=True,
