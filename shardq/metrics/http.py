@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from shardq.metrics.probes import Duty, not_alive, not_ready
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
+
+log = logging.getLogger("shardq.metrics")
 
 REQUEST_TIMEOUT_S = 10.0
 """A client that says nothing for so long is left."""
@@ -148,6 +151,16 @@ def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
     return lambda: Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
 
 
+def _found(path: str, find: Callable[[], Answer]) -> Answer:
+    """The answer, or that it failed: a probe that gets none would have the process ended, and nobody would know why."""
+    try:
+        return find()
+    except Exception as exc:
+        log.error("no answer for %s: %s", path, exc, exc_info=exc)
+        told = f"{type(exc).__name__}; see the log of this process\n"
+        return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, told.encode())
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -175,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             known = ", ".join(self.answers)
             self._send(Answer(HTTPStatus.NOT_FOUND, f"{path} is not here; there are {known}\n".encode()))
             return
-        self._send(find())
+        self._send(_found(path, find))
 
     do_HEAD = do_GET
 

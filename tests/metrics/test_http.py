@@ -58,6 +58,21 @@ def test_a_worker_is_ready_when_it_runs(url: str, name: str) -> None:
         assert got(f"{server.url}/livez") == (200, "ok\n")
 
 
+def test_an_answer_that_fails_is_told_and_logged(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> list[str]:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("shardq.metrics.http.not_alive", broken)
+    with Engine(url, name=name, shards=4) as engine, shardq.metrics.serve(engine, ANYWHERE) as server:
+        assert got(f"{server.url}/livez") == (500, "RuntimeError; see the log of this process\n")
+        assert got(f"{server.url}/readyz")[0] == 503, "the others answer"
+    (said,) = [record for record in caplog.records if record.name == "shardq.metrics"]
+    assert said.getMessage() == "no answer for /livez: a fault of ours"
+    assert said.exc_info
+
+
 def test_an_outage_is_no_reason_to_restart(own_server: Server, name: str) -> None:
     with Engine(own_server.url, name=name, shards=2) as engine, shardq.metrics.serve(engine, ANYWHERE) as server:
         engine.start()
