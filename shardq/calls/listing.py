@@ -112,7 +112,7 @@ def page_ready(
 
 @dataclass(frozen=True, slots=True)
 class DueCounts:
-    """What is scheduled in one shard."""
+    """The scheduled tasks of one shard, counted by the time at which they fall due."""
 
     now_us: int
     begin_ms: int

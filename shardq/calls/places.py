@@ -26,7 +26,7 @@ def has_records(keys: ShardKeys, ids: Sequence[str]) -> list[Command[bool]]:
 
 
 def are_members(keys: ShardKeys, key: str, ids: Sequence[str]) -> Command[list[bool]]:
-    """For each id, if it is in this sorted set of the shard."""
+    """Tells for each id if it is in this sorted set of the shard."""
     return Command(keys.slot, ("ZMSCORE", key, *ids), lambda scores: [score is not None for score in scores])
 
 
@@ -41,7 +41,7 @@ def length(keys: ShardKeys, topic: str) -> Command[int]:
 
 
 def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
-    """For each id, the number of its stale entries."""
+    """Counts the ghosts of each id."""
     return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: [int(count or 0) for count in counts])
 
 

@@ -57,7 +57,7 @@ class BulkCommand:
     dry_run: bool
     yes: bool
     options: dict[str, Any] = field(default_factory=dict)
-    """What the engine's command takes besides."""
+    """Further arguments of the engine's command."""
     _so_far: BulkResult = field(default_factory=lambda: BulkResult(matched=0, done=0), init=False)
 
     def check(self, ids: tuple[str, ...]) -> bool:

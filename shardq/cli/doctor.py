@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from shardq.cli.durations import read_by, seconds
-from shardq.cli.health import NOT_WELL, UNKNOWN, WELL, bounded
+from shardq.cli.health import NOT_WELL, UNKNOWN, WELL, bounded, timeout_option
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
@@ -43,15 +42,10 @@ exit codes:
     "--all", "everything", is_flag=True, help=f"Look at every id, not at {LOOKED_AT} of each shard and state."
 )
 @click.option("--fix", is_flag=True, help="Mend what can be mended; each fix says what it does. No record is removed.")
-@click.option(
-    "--timeout",
-    metavar="TIME",
-    callback=read_by(seconds),
-    help=f"How long it may take, all in all. Default: {TIMEOUT_S:g}s.",
-)
+@timeout_option(TIMEOUT_S)
 @shared
 @pass_given
-def doctor(given: Given, everything: bool, fix: bool, timeout: float | None) -> int:
+def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
     knows the topology; at ids in the wrong shard, records that nobody will ever get, and ids without a record.
 
@@ -68,7 +62,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float | None) -> 
                     code = max(code, _treat(given, driver, each, fix=fix))
         return code
 
-    return bounded(given, look, TIMEOUT_S if timeout is None else timeout)
+    return bounded(given, look, timeout)
 
 
 def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Finding]]]:

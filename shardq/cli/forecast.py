@@ -92,7 +92,7 @@ def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = N
 
 
 def _block() -> str:
-    """What bars are made of."""
+    """The character that bars are made of."""
     try:
         "\N{FULL BLOCK}".encode(sys.stdout.encoding)
     except (UnicodeEncodeError, LookupError):

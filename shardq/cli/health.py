@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -23,6 +23,20 @@ WELL, NOT_WELL, UNKNOWN = 0, 1, 2
 """The exit codes of a verdict."""
 
 TIMEOUT_S = 10.0
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def timeout_option(default_s: float) -> Callable[[F], F]:
+    """--timeout, for ``bounded``."""
+    return click.option(
+        "--timeout",
+        metavar="TIME",
+        default=f"{default_s:g}s",
+        show_default=True,
+        callback=read_by(seconds),
+        help="How long it may take, all in all.",
+    )
 
 
 class TimedOut(BaseException):
@@ -55,15 +69,10 @@ exit codes:
     callback=read_by(seconds),
     help=f"How long a ready task may wait for a consumer, as far as anybody has looked. Default: {MAX_READY_AGE_S:g}s.",
 )
-@click.option(
-    "--timeout",
-    metavar="TIME",
-    callback=read_by(seconds),
-    help=f"How long it may take to find out, all in all. Default: {TIMEOUT_S:g}s.",
-)
+@timeout_option(TIMEOUT_S)
 @shared
 @pass_given
-def health(given: Given, max_late: float | None, max_ready_age: float | None, timeout: float | None) -> int:
+def health(given: Given, max_late: float | None, max_ready_age: float | None, timeout: float) -> int:
     """Say if all is well: somebody serves every shard, no task is late, ready tasks are taken, servers, replicas and
     clocks are as they should be.
 
@@ -86,7 +95,7 @@ def health(given: Given, max_late: float | None, max_ready_age: float | None, ti
                 complain(in_options(warning))
         return exit_code(seen)
 
-    return bounded(given, look, TIMEOUT_S if timeout is None else timeout)
+    return bounded(given, look, timeout)
 
 
 def exit_code(seen: Health) -> int:

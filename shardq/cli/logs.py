@@ -15,7 +15,7 @@ from shardq.cli.settings import Setting
 TEXT, JSON = "text", "json"
 
 _OF_LOGGING = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
-"""What every record has. What else one has are its fields."""
+"""The attributes of every record; all others are its fields."""
 
 log_option = click.option(
     "--log",

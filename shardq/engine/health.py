@@ -72,7 +72,7 @@ def check_bound(seconds: float, option: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a look for health found beside the counts."""
+    """The findings of a look for health, beside the counts."""
 
     advised: list[Advice]
     unserved: Unserved | None

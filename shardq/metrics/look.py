@@ -26,7 +26,7 @@ FRESH_S = 1.0
 
 
 class Seen(NamedTuple):
-    """What one look found."""
+    """The findings of one look."""
 
     stats: Stats
     unserved: int
