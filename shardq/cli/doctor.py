@@ -111,12 +111,14 @@ def _treat(given: Given, driver: Driver, found: Finding, *, fix: bool) -> int:
         _show(given, found.check, found.text, found)
         return NOT_WELL
     _show(given, found.check, found.text, found)
-    count = run(driver, mend(), None)
+    fixed, left = run(driver, mend(), None)
     if given.json:
-        tell({"check": found.check, "fixed": count, "fix": found.fix})
+        tell({"check": found.check, "fixed": fixed, "left": left, "fix": found.fix})
     else:
-        say(f"{'':<12} fixed {count:,}: {found.fix}")
-    return WELL
+        say(f"{'':<12} fixed {fixed:,}: {found.fix}")
+        if left:
+            say(f"{'':<12} {left:,} {'is' if left == 1 else 'are'} left")
+    return NOT_WELL if left else WELL
 
 
 def _show(given: Given, check: str, text: str, found: Finding | None = None) -> None:

@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shardq.calls import places, resharding
 from shardq.calls.observe import Replication, clock
@@ -39,8 +40,17 @@ AGAIN_S = 1.5
 
 EXAMPLES = 3
 
-Mend = Callable[[], Operation[int]]
-"""Mends what was found. Returns how many."""
+
+class Mended(NamedTuple):
+    """What became of the things that were found."""
+
+    fixed: int
+    left: int = 0
+    """Those that are wrong still."""
+
+
+Mend = Callable[[], Operation[Mended]]
+"""Mends what was found."""
 
 OK = {
     "versions": "all processes run this version of shardq",
@@ -125,9 +135,9 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
 
 
 def _opener(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Mend:
-    def mend() -> Operation[int]:
+    def mend() -> Operation[Mended]:
         yield from open_shards(cache, shards)
-        return len(shards)
+        return Mended(len(shards))
 
     return mend
 
@@ -152,12 +162,13 @@ def find_misplaced(cache: TopologyCache, *, everything: bool) -> Operation[list[
 
 
 def _mover(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]]) -> Mend:
-    def mend() -> Operation[int]:
+    def mend() -> Operation[Mended]:
         pipeline = MigrationPipeline(cache, cache.topology, keys, MoveTokens(f"doctor-{secrets.token_hex(4)}"))
         moved = 0
         for at in range(0, len(elsewhere), resharding.BATCH):
             moved += yield from pipeline.advance(elsewhere[at : at + resharding.BATCH])
-        return moved + (yield from pipeline.finish())
+        moved += yield from pipeline.finish()
+        return Mended(moved, len(elsewhere) - moved)
 
     return mend
 
@@ -247,11 +258,11 @@ def _not_in(keys: ShardKeys, key: str, ids: Sequence[str]) -> Operation[list[str
 
 
 def _scheduler(keys: ShardKeys, ids: Sequence[str]) -> Mend:
-    def mend() -> Operation[int]:
+    def mend() -> Operation[Mended]:
         still = yield from _without_place(keys, ids)
         now = yield clock(keys.slot)
         added = values((yield Many((id, places.schedule_anew(keys, id, int(now * 1000))) for id in still)))
-        return sum(added.values())
+        return Mended(sum(added.values()))
 
     return mend
 

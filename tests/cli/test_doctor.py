@@ -129,6 +129,22 @@ def test_a_task_in_a_shard_that_is_not_its_own(shardq: Shell, engine: Engine, se
     assert engine.stats().scheduled == 1
 
 
+def test_what_is_not_mended_is_wrong_still(
+    shell: Shell, own: tuple[Engine, tuple[str, ...]], own_server: Server
+) -> None:
+    engine, options = own
+    id = put(engine, "ready", topic="mail")
+    home = keys_of(engine, id)
+    other = shard_keys(engine.name, 1 - home.shard)
+    own_server.ask("HSET", other.task, id, own_server.ask("HGET", home.task, id))
+    own_server.ask("RPUSH", other.ready("mail"), id)
+    own_server.ask("DEL", home.task, home.ready("mail"))
+    done = shell.run("doctor", "--fix", *options)
+    assert "fixed 0: move those" in done.out
+    assert "1 is left" in done.out
+    assert done.code == 1
+
+
 @ON_BOTH
 def test_a_shard_that_missed_a_change(shardq: Shell, engine: Engine, servers: Servers) -> None:
     engine.pause("mail")
