@@ -13,8 +13,10 @@ from starlette.responses import Response
 
 from shardq.dashboard import pages
 from shardq.dashboard.asking import Asker
+from shardq.dashboard.futures import Futures
 from shardq.dashboard.guard import Guard, Key
 from shardq.dashboard.rendering import rendered
+from shardq.dashboard.resizing import Resizing
 from shardq.dashboard.sampler import Sampler
 from shardq.dashboard.visit import Dashboard
 from shardq.engine.base import EngineBase
@@ -51,7 +53,14 @@ def app(
         exception_handlers={ShardqError: _refused, HTTPException: _not_here},
     )
     ask = Asker(engine)
-    found.state.dashboard = Dashboard(ask=ask, engine=engine, read_only=read_only, sampler=Sampler(ask))
+    found.state.dashboard = Dashboard(
+        ask=ask,
+        engine=engine,
+        read_only=read_only,
+        sampler=Sampler(ask),
+        futures=Futures(ask),
+        resizing=Resizing(ask),
+    )
     return found
 
 

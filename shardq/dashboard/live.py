@@ -32,12 +32,16 @@ HEADERS = {"X-Accel-Buffering": "no"}
 Context = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
-def live(name: str, template: str, context: Context) -> Route:
-    """The stream of a page, at /live/NAME; the page has ``data-live="{{ link('/live/NAME') }}"`` around its part."""
+def live(name: str, template: str, context: Context, *, every_s: float | None = None) -> Route:
+    """The stream of a page, at /live/NAME; the page has ``data-live="{{ link('/live/NAME') }}"`` around its part.
+    ``every_s``: for parts that come from no look; None: after each.
+    """
 
     async def events(request: Request) -> AsyncGenerator[str]:
         yield "retry: 1000\n\n"
-        async with aclosing(dashboard_of(request).sampler.watch(for_s=LASTS_S)) as watching:
+        sampler = dashboard_of(request).sampler
+        ticks = sampler.watch(for_s=LASTS_S) if every_s is None else sampler.pass_time(every_s, for_s=LASTS_S)
+        async with aclosing(ticks) as watching:
             async for _ in watching:
                 yield event(fragment(request, template, **await context(request)))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from shardq.dashboard import formats, texts
 from shardq.dashboard.cookies import cookie
-from shardq.dashboard.visit import dashboard_of, place_of, root_of, visit_of
+from shardq.dashboard.visit import dashboard_of, link_of, place_of, root_of, visit_of
 
 HERE = Path(__file__).parent
 
@@ -84,8 +84,7 @@ def fragment(request: Request, template: str, **context: Any) -> str:
     dashboard, root = dashboard_of(request), root_of(request)
 
     def link(path: str, **query: object) -> str:
-        kept = urlencode({name: value for name, value in query.items() if value not in (None, "")})
-        return root + path + (f"?{kept}" if kept else "")
+        return root + link_of(path, **query)
 
     return (
         templates()
@@ -99,6 +98,6 @@ def fragment(request: Request, template: str, **context: Any) -> str:
             read_only=dashboard.read_only,
             here=place_of(request),
             pages=PAGES,
-            **{"notice": "", "bare": False} | context,
+            **{"notice": "", "bare": False, "live_query": {}} | context,
         )
     )

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -66,13 +67,14 @@ class Sampler:
         self._lock = asyncio.Lock()
         self._watchers = 0
         self._left_at = 0.0
-        self._ended = False
+        self._passing = 0
+        self._end = asyncio.Event()
         self._news = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     @property
     def watchers(self) -> int:
-        return self._watchers
+        return self._watchers + self._passing
 
     @property
     def is_looking(self) -> bool:
@@ -88,31 +90,47 @@ class Sampler:
                     await self._look()
         return self.course
 
+    def look_soon(self) -> None:
+        """Makes the next page look, however fresh the last look is: something was changed."""
+        self._looked_at = float("-inf")
+
     async def watch(self, *, for_s: float) -> AsyncGenerator[Course]:
         """Yields what is known after each look, for so long, or until ``end``."""
         until = time.monotonic() + for_s
         self._watchers += 1
         try:
-            while not self._ended and (left := until - time.monotonic()) > 0:
+            while not self._end.is_set() and (left := until - time.monotonic()) > 0:
                 if not self.is_looking:
                     self._running = asyncio.create_task(self._run())
                 try:
                     await asyncio.wait_for(self._news.wait(), left)
                 except TimeoutError:
                     return
-                if not self._ended:
+                if not self._end.is_set():
                     yield self.course
         finally:
             self._watchers -= 1
             self._left_at = time.monotonic()
 
+    async def pass_time(self, every_s: float, *, for_s: float) -> AsyncGenerator[None]:
+        """Yields now and then without a look, for so long, or until ``end``."""
+        until = time.monotonic() + for_s
+        self._passing += 1
+        try:
+            while not self._end.is_set() and time.monotonic() < until:
+                yield
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._end.wait(), every_s)
+        finally:
+            self._passing -= 1
+
     def end(self) -> None:
         """Ends every ``watch``: the process is about to end."""
-        self._ended = True
+        self._end.set()
         self._tell()
 
     async def _run(self) -> None:
-        while not self._ended and (self._watchers or time.monotonic() - self._left_at < LINGER_S):
+        while not self._end.is_set() and (self._watchers or time.monotonic() - self._left_at < LINGER_S):
             await self.newest()
             await asyncio.sleep(max(0.05, self._looked_at + self.interval_s - time.monotonic()))
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
 from shardq.dashboard.asking import Asker
+from shardq.dashboard.futures import Futures
 from shardq.dashboard.jobs import Jobs
+from shardq.dashboard.resizing import Resizing
 from shardq.dashboard.sampler import Sampler
 from shardq.engine.sync import Engine
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,16 @@ class Dashboard:
     read_only: bool
     sampler: Sampler
     """The looks of all pages that are open."""
+    futures: Futures
+    resizing: Resizing
     jobs: Jobs = field(default_factory=Jobs)
+    """The commands on many tasks that it was given."""
+
+    async def changed(self, call: Callable[[Engine], T]) -> T:
+        """Changes something by the engine, and looks anew: the page that follows shows it."""
+        answer = await self.ask(call)
+        self.sampler.look_soon()
+        return answer
 
 
 def dashboard_of(request: Request) -> Dashboard:
@@ -64,3 +80,9 @@ def root_of(request: Request) -> str:
 def place_of(request: Request) -> str:
     """The address within the application."""
     return str(request.scope["path"]).removeprefix(root_of(request)) or "/"
+
+
+def link_of(path: str, **query: object) -> str:
+    """An address within the application; what is empty or None is left out."""
+    kept = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return path + (f"?{kept}" if kept else "")

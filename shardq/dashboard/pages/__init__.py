@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
-from shardq.dashboard.pages import bulk, dead, overview, static, task, tasks
+from shardq.dashboard.pages import (
+    bulk,
+    dead,
+    fleet,
+    future,
+    nodes,
+    number,
+    overview,
+    shards,
+    static,
+    task,
+    tasks,
+    topics,
+)
 
-_MODULES = (overview, tasks, task, bulk, dead, static)
+_MODULES = (overview, tasks, task, bulk, dead, future, shards, number, nodes, topics, fleet, static)
 
 
 def routes() -> list[BaseRoute]:

@@ -1,0 +1,287 @@
+"""What the pages show, and what their buttons change."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import threading
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from shardq import Delivery, Engine, Forecast, Task
+from shardq.dashboard import app, drawing, sampler
+from shardq.dashboard.sampler import Column
+from shardq.layout.topology import Limit
+from tests.dashboard.browsing import Browser, browsing
+from tests.support.waiting import wait_until
+
+LARGEST = 80_000
+"""The bytes of a page at most."""
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page looks anew."""
+    monkeypatch.setattr(sampler, "LEAST_S", 0.0)
+    monkeypatch.setattr("shardq.dashboard.futures.FRESH_S", 0.0)
+    monkeypatch.setattr("shardq.dashboard.resizing.FRESH_S", 0.0)
+
+
+def cells(text: str) -> list[list[str]]:
+    """The words of each row of a table."""
+    rows = re.findall(r"<tr.*?</tr>", text, re.DOTALL)
+    return [
+        [re.sub(r"<[^>]+>", "", each).strip() for each in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in rows
+    ]
+
+
+# ---- the future
+
+
+def test_the_future_is_drawn_and_told(engine: Engine, client: Browser) -> None:
+    engine.push_many(Task(n, delay=90 + n / 10) for n in range(200))
+    text = client.get("/future").text
+    assert "200 scheduled: 0 overdue, 200 within an hour, 0 later." in text
+    bars = re.findall(r'<rect class="bar"[^>]*><title>\d\d:\d\d: (\d+)</title>', text)
+    assert sum(map(int, bars)) == 200
+    assert 'role="img" aria-labelledby="chart-title chart-words"' in text
+    assert sum(int(row[1].replace(",", "")) for row in cells(text)[1:]) == 200
+    assert len(cells(text)) == 61
+
+
+def test_the_future_names_the_first_minute_with_too_many(engine: Engine, client: Browser) -> None:
+    engine.push_many(Task(n, delay=600) for n in range(100))
+    told = client.get("/future?capacity=1/s").text
+    assert "too many" in told
+    assert "1 tasks a second are 60 in a minute: the first minute with more is" in told
+    assert 'class="bar over"' in told
+    assert 'class="capacity"' in told
+    assert "no minute has more" in client.get("/future?capacity=500").text
+    assert "no day has more" in client.get("/future?capacity=500&horizon=month").text
+    for query, why in (("capacity=x", "is not a rate above 0"), ("horizon=year", "is not possible")):
+        answer = client.get(f"/future?{query}")
+        assert (answer.status_code, why in answer.text) == (400, True)
+
+
+def test_bars_are_in_proportion() -> None:
+    start = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    step = dt.timedelta(minutes=1)
+    counts = (0, 1, 50, 100)
+    found = Forecast(now=start, step=step, overdue=0, buckets=[(start, count) for count in counts], later=0)
+    chart = drawing.chart(found, "%H:%M", capacity=1.0)
+    room = drawing.HEIGHT - drawing.ABOVE - drawing.BELOW
+    assert [bar.height for bar in chart.bars] == [0, 2, room / 2, room]
+    assert [bar.is_over for bar in chart.bars] == [False, False, False, True]
+    assert [count for _, count in chart.counts] == [0, 50, 100]
+    assert chart.capacity_y == round(drawing.ABOVE + room * 0.4, 1)
+    assert drawing.chart(found, "%H:%M", capacity=2.0).capacity_y is None
+
+
+# ---- shards and nodes
+
+
+def test_the_heat_map_shows_each_shard_at_each_look() -> None:
+    at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    columns = [Column(at, {0: 0.0, 1: 20.0}), Column(at, {0: 0.0, 1: 9000.0}), Column(at, {0: None, 1: 0.0})]
+    heat = drawing.heat(columns, looks=3)
+    assert [level for level, _ in heat.paths] == [0, 1, 5]
+    assert heat.paths[0][1].count("M") == 2  # what is alike is one cell
+    assert heat.unseen.count("M") == 1
+    assert heat.worst == (1, 9000.0, at)
+    assert [words for _, words in heat.rows] == ["0", "1"]
+
+
+def test_a_row_of_many_shards_is_the_worst_of_them() -> None:
+    at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    heat = drawing.heat([Column(at, {shard: 6000.0 if shard == 5 else 0.0 for shard in range(1024)})], looks=60)
+    assert heat.per_row == 16
+    assert heat.rows[0][1] == "0–15"
+    assert dict(heat.paths)[5].count("M") == 1
+    assert dict(heat.paths)[0].count("M") == 63
+
+
+def test_shards_are_listed_and_sorted(engine: Engine, client: Browser) -> None:
+    engine.push_many(Task(n, delay=600) for n in range(50))
+    rows = cells(client.get("/shards").text)[1:]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert sum(int(row[1]) for row in rows) == 50
+    assert {row[-1] for row in rows} == {"nobody"}
+    sorted_rows = [int(row[1]) for row in cells(client.get("/shards?sort=scheduled").text)[1:]]
+    assert sorted_rows == sorted(sorted_rows, reverse=True)
+    engine.start()
+    wait_until(lambda: "nobody" not in client.get("/shards").text, "every shard is served", timeout=30)
+
+
+def test_nodes_are_listed(engine: Engine, client: Browser) -> None:
+    engine.push("one", delay=600)
+    [head, row] = cells(client.get("/nodes").text)
+    assert dict(zip(head, row, strict=True)) | {"per s": "", "connections": ""} == {
+        "node": engine.stats().shards[0].node,
+        "shards": "4",
+        "scheduled": "1",
+        "ready": "0",
+        "per s": "",
+        "behind": "–",
+        "replicas": "0",
+        "unconfirmed": "–",
+        "connections": "",
+    }
+
+
+def test_a_thousand_shards_fit_on_a_page(url: str, name: str) -> None:
+    with Engine(url, name=name, shards=1024) as engine, browsing(app(engine)) as client:
+        text = client.get("/shards").text
+        assert "1 to 100 of 1024" in text
+        assert len(text.encode()) < LARGEST
+        assert cells(client.get("/shards?begin=1000").text)[1][0] == "1000"
+
+
+# ---- the fleet
+
+
+def test_the_fleet_is_listed(engine: Engine, client: Browser) -> None:
+    assert "Start a dispatcher with" in client.get("/fleet").text
+    engine.start()
+    worker = engine.worker(concurrency=3)
+
+    @worker.on("mail")
+    def handle(delivery: Delivery) -> None: ...
+
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        wait_until(lambda: "1 worker <small>" in client.get("/fleet").text, "the worker reports", timeout=30)
+        text = client.get("/fleet").text
+        assert "1 dispatcher <small>" in text
+        assert "0 of 3" in text
+        assert "mail" in text
+    finally:
+        worker.stop()
+        thread.join()
+
+
+# ---- topics
+
+
+def test_a_topic_is_paused_and_resumed(engine: Engine, client: Browser) -> None:
+    engine.push("one", topic="mail", delay=600)
+    text = client.submit("/topics", "/topics/pause", topic="mail").text
+    assert "mail is paused, over the whole fleet" in text
+    assert engine.stats().topics["mail"].paused
+    assert ">paused<" in text
+    text = client.submit("/topics/one?topic=mail", "/topics/resume", topic="mail", **{"from": "one"}).text
+    assert "mail is given out again" in text
+    assert "<h1>Topic mail</h1>" in text
+    assert not engine.stats().topics["mail"].paused
+
+
+def test_a_topic_is_limited(engine: Engine, client: Browser) -> None:
+    def limit(**fields: str) -> Any:
+        return client.submit("/topics/one?topic=mail", "/topics/limit", topic="mail", **{"from": "one"}, **fields)
+
+    assert "mail: 2.5 tasks a second and 20 at once" in limit(rate="150/m", concurrency="20").text
+    assert engine.stats().topics["mail"].limit == Limit(rate=2.5, concurrency=20)
+    assert 'value="2.5"' in client.get("/topics/one?topic=mail").text
+    for fields, why in (
+        ({"rate": "fast"}, "is not a rate above 0"),
+        ({"concurrency": "-1"}, "is no number of tasks"),
+        ({"concurrency": "0"}, "concurrency=0 is not possible"),
+    ):
+        answer = limit(**fields)
+        assert (answer.status_code, why in answer.text) == (400, True)
+    assert "mail: no limits" in limit().text
+    assert not engine.topology.limits
+
+
+def test_names_that_no_topic_has_are_refused(client: Browser) -> None:
+    answer = client.submit("/topics/one?topic=mail", "/topics/pause", topic="<script>")
+    assert answer.status_code == 400
+    assert "<script>" not in answer.text
+    assert client.get("/topics/one?topic=%3Cb%3E").status_code == 400
+
+
+def test_many_topics_fit_on_a_page(engine: Engine, client: Browser) -> None:
+    engine.push_many(Task(n, topic=f"topic-with-a-long-name-{n:040}", delay=600) for n in range(300))
+    text = client.get("/topics").text
+    assert "and 225 more, with fewer ready tasks" in text
+    assert len(text.encode()) < LARGEST
+
+
+# ---- the number of shards
+
+
+def test_the_number_of_shards_is_changed_in_the_background(engine: Engine, client: Browser) -> None:
+    engine.push_many(Task(n, delay=600) for n in range(400))
+    engine.start()
+    told = client.get("/shards/number?shards=8").text
+    assert re.search(r"About <strong>\d+</strong> tasks would move", told)
+    answer = client.submit("/shards/number?shards=8", "/shards/number", shards="8", rate="")
+    assert "the change to 8 shards has begun" in answer.text
+    wait_until(lambda: "every task is where it belongs" in client.get("/shards/number").text, "all moved", timeout=60)
+    assert "<strong>8 shards</strong> in force" in client.get("/shards/number").text
+    assert engine.stats().scheduled == 400
+    assert engine.topology.shards == 8
+
+
+def test_a_second_change_is_refused_while_tasks_move(engine: Engine, client: Browser) -> None:
+    def moving_at() -> float | None:
+        engine.growth().progress()  # reads the topology anew
+        return engine.topology.move_rate
+
+    engine.push_many(Task(n, delay=600) for n in range(40))
+    # no dispatcher moves them
+    client.submit("/shards/number?shards=8", "/shards/number", shards="8")
+    wait_until(lambda: "nobody moves the tasks" in client.get("/shards/number").text, "8 are in force", timeout=30)
+    answer = client.submit("/shards/number?shards=16", "/shards/number", shards="16")
+    assert answer.status_code == 409
+    assert "its tasks are still being moved, so there can be none to 16 now" in answer.text
+    assert "has begun" in client.submit("/shards/number?shards=8", "/shards/number", shards="8", rate="500").text
+    wait_until(lambda: moving_at() == 500, "it moves slower", timeout=30)
+    for shards, why in (("0", "1024"), ("x", "is no number of shards"), ("5000", "1024")):
+        answer = client.get(f"/shards/number?{urlencode({'shards': shards})}")
+        assert (answer.status_code, why in answer.text) == (400, True)
+
+
+def test_a_change_that_is_there_already_is_refused(engine: Engine, client: Browser) -> None:
+    answer = client.submit("/shards/number?shards=4", "/shards/number", shards="4")
+    assert answer.status_code == 400
+    assert "there are 4 shards already" in answer.text
+
+
+# ---- all of them
+
+PATHS = ("/", "/future", "/shards", "/shards/number", "/nodes", "/topics", "/topics/one?topic=mail", "/fleet")
+
+
+def test_a_read_only_dashboard_has_no_buttons_and_takes_no_form(engine: Engine) -> None:
+    engine.push("one", topic="mail", delay=600)
+    with browsing(app(engine, read_only=True)) as client:
+        for path in PATHS:
+            assert 'method="post"' not in client.get(path).text
+        for path in ("/topics/pause", "/topics/resume", "/topics/limit", "/shards/number"):
+            answer = client.post(path, data={"topic": "mail", "shards": "8"})
+            assert (answer.status_code, "read-only" in answer.text) == (403, True)
+    assert not engine.stats().topics["mail"].paused
+    assert engine.topology.shards == 4
+
+
+def test_every_page_is_whole_small_and_loads_nothing_from_elsewhere(engine: Engine, client: Browser) -> None:
+    engine.push("one", topic="mail", delay=600)
+    for path in PATHS:
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < LARGEST
+        assert "://" not in answer.text.replace("redis://", "")
+        assert re.findall(r' style=|<style| on\w+=|<script(?! src="/static/live\.js)', answer.text) == []
+        assert re.findall(r"<h1", answer.text) == ["<h1"]
+
+
+def test_every_live_part_is_sent(engine: Engine, client: Browser) -> None:
+    for path in PATHS:
+        found = re.search(r'data-live="([^"]+)"', client.get(path).text)
+        if found is not None:
+            with client.stream("GET", found[1].replace("&amp;", "&")) as answer:
+                assert next(line for line in answer.iter_lines() if line.startswith("data: <")), path
