@@ -10,6 +10,7 @@
 from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
+    from shardq import dashboard as dashboard
     from shardq import metrics as metrics
     from shardq import otel as otel
     from shardq import testing as testing
@@ -95,6 +96,7 @@ else:
         {name: place for place, names in _PLACES.items() for name in names.split()}
         | {
             "errors": "shardq.errors",
+            "dashboard": "shardq.dashboard",
             "metrics": "shardq.metrics",
             "otel": "shardq.otel",
             "outbox": "shardq.outbox",

@@ -12,6 +12,8 @@ from shardq.cli.settings import Known, Value
 from shardq.cli.table import Column, Table
 from shardq.engine import Engine
 
+HIDDEN = "(hidden)"
+
 
 @click.command(
     short_help="Show the settings, and where they come from.",
@@ -33,7 +35,8 @@ example of pyproject.toml:
 @shared
 @pass_given
 def config(given: Given) -> None:
-    """Show each setting of this command, its value, and where it comes from. Passwords are hidden.
+    """Show each setting of this command, its value, and where it comes from. Passwords and tokens are
+    hidden.
 
     A flag counts most, then the environment ($SHARDQ_URL, $SHARDQ_RUN_PROCESSES), then [tool.shardq] of the nearest
     pyproject.toml, from the current directory upwards. The library does not read that file: an Engine() of your program
@@ -57,7 +60,11 @@ def _row(given: Given, known: Known) -> tuple[Known, Any, str]:
     found = Value(typed, f"--{known.name}") if typed else given.settings.values.get((known.section, known.name))
     if found is None:
         return known, None, "default"
-    value = Engine(found.value).options.safe_url if known.title == "url" else found.value
+    value = found.value
+    if known.title == "url":
+        value = Engine(value).options.safe_url
+    elif known.is_secret:
+        value = HIDDEN
     return known, value, found.origin
 
 

@@ -11,7 +11,7 @@ from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
-from shardq.cli.settings import Setting
+from shardq.cli.settings import SecretSetting, Setting
 from shardq.cli.signals import Ending
 from shardq.errors import ShardqError
 
@@ -49,7 +49,7 @@ for others than you, with a token of your own, behind a proxy that has TLS:
 )
 @click.option(
     "--token",
-    cls=Setting,
+    cls=SecretSetting,
     metavar="SECRET",
     help="What a browser has to show, 16 characters or more; better in the variable than on the command line. "
     "Default: a new one at each start.",
@@ -90,14 +90,16 @@ def dashboard(
     with opened(given, log=log) as engine, Ending() as ending:
         found = app(engine, token=secret, read_only=read_only, hosts=filter(None, (allow_host or "").split(",")))
         with served(found, host, port) as place:
-            url = f"{place}/?token={secret}"
+            link = f"{place}/?token={secret}"
+            # a token that is kept elsewhere is not repeated: what is printed ends up in logs
+            url = f"{place}/" if token else link
             if given.json:
                 tell({"url": url, "read_only": read_only})
             else:
-                say(f"dashboard of {engine.name!r} at {url}")
+                say(f"dashboard of {engine.name!r} at {url}" + (", with your token" if token else ""))
                 complain("Ctrl-C ends it")
             if browse:
-                click.launch(url)
+                click.launch(link)
             ending.wait()
     if not given.json:
         complain("stopped")

@@ -31,12 +31,20 @@ PREFIX = "SHARDQ_"
 class Setting(click.Option):
     """An option of a command that can be set in the command's table, too; its help names the variable."""
 
+    is_secret = False
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
         if record is None or self.name is None:
             return record
         words, text = record
         return words, f"{text}  [${variable(ctx.info_name or '', self.name)}]"
+
+
+class SecretSetting(Setting):
+    """One that `shardq config` hides."""
+
+    is_secret = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,8 @@ class Known:
     """Raises BadInput or click.BadParameter."""
     default: str
     is_flag: bool = False
+    is_secret: bool = False
+    """True if it is shown to nobody."""
 
     @property
     def title(self) -> str:
@@ -143,7 +153,14 @@ def _of(commands: Iterable[click.Command]) -> Iterator[Known]:
                 # UNSET is click's, and no value.
                 default = option.default if isinstance(option.default, (int, str)) else "-"
                 default = "no" if default is False else str(default)
-                yield Known(str(command.name), option.name, convert, default, is_flag=bool(option.is_flag))
+                yield Known(
+                    str(command.name),
+                    option.name,
+                    convert,
+                    default,
+                    is_flag=bool(option.is_flag),
+                    is_secret=option.is_secret,
+                )
 
 
 def _converter(kind: click.ParamType[Any]) -> Callable[[str], Any]:

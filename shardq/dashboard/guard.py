@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardq.dashboard.cookies import cookie
-from shardq.dashboard.rendering import STATIC, rendered
+from shardq.dashboard.rendering import PROBES, STATIC, rendered
 from shardq.dashboard.visit import Visit, note_visit, place_of, root_of
 from shardq.errors import InvalidOption
 
@@ -80,7 +80,7 @@ class Guard:
         seed = request.cookies.get("shardq_form", "")
         if len(seed) < LEAST_TOKEN:
             seed = secrets.token_urlsafe()
-            if request.method == "GET" and not place_of(request).startswith(STATIC):
+            if request.method == "GET" and not place_of(request).startswith((STATIC, *PROBES)):
                 cookies.append(cookie(request, "shardq_form", seed))
         bearer = self._key.is_needed and self._key.fits(_bearer(request))
         note_visit(scope, Visit(csrf=self._key.derived(f"form {seed}"), by_bearer=bearer))
@@ -100,6 +100,8 @@ class Guard:
 
     def _turned_away(self, request: Request, cookies: list[str], *, by_bearer: bool) -> Response | None:
         """The answer to a request that no page gets."""
+        if place_of(request) in PROBES:
+            return None
         if reason := self._wrong_host(request) or self._wrong_origin(request):
             return rendered(request, "error.html", 403, title="That was not possible", reason=reason, bare=True)
         if not self._key.is_needed or by_bearer or place_of(request).startswith(STATIC):

@@ -22,6 +22,9 @@ HERE = Path(__file__).parent
 
 STATIC = "/static/"
 
+PROBES = frozenset(("/livez", "/readyz"))
+"""Answered without a token, and under any name: platforms ask by the address."""
+
 NOTICE = "shardq_notice"
 """The cookie with the sentence that the next page tells."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -79,7 +80,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as exc:
-        why = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+        why = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
         raise InvalidOption(
             f"can't listen at {host}:{port}: {why}; give another host, or port (0 takes a free one)"
         ) from exc

@@ -1,12 +1,12 @@
-"""The stylesheet, the script and the icon: the only files beside the pages."""
+"""What is no page: the stylesheet, the script, the icon, and the probes of a container platform."""
 
 from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
-from shardq.dashboard.rendering import HERE, STATIC
+from shardq.dashboard.rendering import HERE, PROBES, STATIC
 from shardq.dashboard.routing import page
 
 TYPES = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -21,4 +21,9 @@ async def static(request: Request) -> Response:
     return Response((HERE / "static" / name).read_bytes(), media_type=TYPES[name], headers=headers)
 
 
-routes = [page(STATIC + "{name}", static)]
+async def alive(request: Request) -> Response:
+    """It does not ask the servers: a restart would not bring them back, and the pages say that they are away."""
+    return PlainTextResponse("ok\n")
+
+
+routes = [page(STATIC + "{name}", static), *(page(path, alive) for path in sorted(PROBES))]

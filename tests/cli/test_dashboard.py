@@ -1,0 +1,91 @@
+"""dashboard: it starts, serves, and ends; what it prints of its token; and addresses that can't be had."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from shardq import Engine
+from shardq.cli.app import app
+from shardq.cli.options import Given
+from shardq.cli.settings import Settings
+from tests.cli.shell import LONGEST_S, Shell
+
+
+def told(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_it_serves_until_it_is_told_to_end(shardq: Shell, engine: Engine) -> None:
+    process = shardq.start("dashboard", "--port", "0")
+    said = told(process)
+    assert said.startswith(f"dashboard of {engine.name!r} at http://127.0.0.1:")
+    with httpx.Client(follow_redirects=True, timeout=LONGEST_S) as browser:
+        page = browser.get(said.split(" at ")[1].strip())
+        assert "no dispatcher runs" in page.text
+        assert page.url.query == b""
+        with browser.stream("GET", str(page.url.join("/live/overview"))) as stream:
+            assert any(line.startswith("data: ") for line in stream.iter_lines())
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, out, err) == (0, "", "Ctrl-C ends it\nstopped\n")
+
+
+@pytest.fixture
+def run(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command in this process."""
+    monkeypatch.setenv("SHARDQ_URL", url)
+    monkeypatch.setenv("SHARDQ_NAME", name)
+    monkeypatch.setattr("shardq.cli.session.set_up_logging", lambda **_: None)  # it is of the whole process
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, words, obj=Given(settings=Settings.read(app.commands.values())))
+
+    return run
+
+
+def test_a_token_that_is_given_is_not_repeated(
+    run: Callable[..., Result], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDQ_DASHBOARD_TOKEN", "a-secret-of-this-test")
+    monkeypatch.setattr("shardq.cli.signals.Ending.wait", lambda _: True)
+    given = Given(settings=Settings.read(app.commands.values()))
+    words = ["dashboard", "--port", "0", "--json", "--read-only"]
+    done = CliRunner().invoke(app, words, obj=given, default_map=given.settings.default_map)
+    told = json.loads(done.stdout)
+    assert told["read_only"] is True
+    assert "secret" not in done.output
+    for words in (["config"], ["config", "--json"]):
+        shown = run(*words).output
+        assert "dashboard.token" in shown
+        assert "secret" not in shown
+
+
+def test_what_is_not_possible_is_said(run: Callable[..., Result], engine: Engine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        why = (
+            f"can't listen at 127.0.0.1:{port}: Address already in use; give another host, or port (0 takes a free one)"
+        )
+        assert str(run("dashboard", "--port", port).exception) == why
+    why = "a token needs 16 ASCII characters or more; secrets.token_urlsafe() makes one"
+    assert str(run("dashboard", "--port", "0", "--token", "short").exception) == why
+    assert "there is no engine named 'misspelt'" in str(run("dashboard", "--name", "misspelt").exception)
+
+
+def test_what_is_not_installed_is_named(
+    run: Callable[..., Result], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "shardq.dashboard.serving", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    why = str(run("dashboard").exception)
+    assert why.endswith("the dashboard needs Starlette, uvicorn and Jinja: pip install 'shardq[dashboard]'")
