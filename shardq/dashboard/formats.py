@@ -53,6 +53,17 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
+def size(count: int) -> str:
+    """
+    >>> size(999), size(123_456), size(7_300_000), size(2_000_000_000)
+    ('999 B', '123 kB', '7.3 MB', '2.0 GB')
+    """
+    for unit, least in (("GB", 1e9), ("MB", 1e6)):
+        if count >= least:
+            return f"{count / least:,.1f} {unit}"
+    return f"{count / 1000:.0f} kB" if count >= 1000 else f"{count} B"
+
+
 def instant(value: dt.datetime | None) -> str:
     """In UTC, to the second.
 
@@ -85,5 +96,5 @@ def points(values: Iterable[float], width: int, height: int) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (number, per_second, milliseconds, duration, instant, counted, points)
+    each.__name__: each for each in (number, per_second, milliseconds, duration, size, instant, counted, points)
 }

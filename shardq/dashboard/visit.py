@@ -78,8 +78,8 @@ def root_of(request: Request) -> str:
 
 
 def place_of(request: Request) -> str:
-    """The address within the application."""
-    return str(request.scope["path"]).removeprefix(root_of(request)) or "/"
+    """The address within the application. It begins with one slash: with two it would be the name of another host."""
+    return "/" + str(request.scope["path"]).removeprefix(root_of(request)).lstrip("/\\")
 
 
 def link_of(path: str, **query: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -39,6 +40,17 @@ def test_a_link_with_the_token_sets_a_cookie_and_takes_it_out_of_the_address(gua
     assert "SameSite=Strict" in said
     assert TOKEN not in said
     assert guarded.get("/").status_code == 200
+
+
+def test_an_address_is_never_that_of_another_host(guarded: Browser) -> None:
+    for path in ("//evil.example/x", "/\\evil.example/x", "///evil.example/x"):
+
+        def ask(target: str) -> httpx.Response:
+            return guarded.get("/", extensions={"target": target.encode()})
+
+        assert 'action="/evil.example/x"' in ask(path).text
+        assert ask(f"{path}?token={TOKEN}").headers["location"] == "/evil.example/x"
+        guarded.cookies.clear()
 
 
 def test_a_program_shows_the_token_itself(guarded: Browser) -> None:
