@@ -14,7 +14,20 @@ from tests.support.states import FAR_S
 
 expect.set_options(timeout=PATIENCE_MS)
 
-PAGES = ("/", "/tasks", "/tasks?state=dead", "/dead", "/tasks/bulk")
+PAGES = (
+    "/",
+    "/tasks",
+    "/tasks?state=dead",
+    "/dead",
+    "/tasks/bulk",
+    "/future",
+    "/shards",
+    "/shards/number",
+    "/nodes",
+    "/topics",
+    "/topics/one?topic=mail",
+    "/fleet",
+)
 """Beside these, a task's own."""
 
 _FOCUSED = """() => {
@@ -87,3 +100,20 @@ def test_dead_tasks_are_requeued_with_progress(engine: Engine, visit: Visiting) 
     page.get_by_role("button", name="Requeue 1,500 tasks").click()
     expect(page.get_by_role("status")).to_contain_text("1,500 of 1,500 requeued")
     assert engine.stats(shards=False).dead == 0
+
+
+def test_the_overview_is_live_and_a_topic_is_paused(engine: Engine, visit: Visiting) -> None:
+    engine.push("x", delay=FAR_S, topic="mail")
+    page = visit().page
+    tile = page.locator("dl.tiles > div", has=page.get_by_role("link", name="scheduled"))
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(tile).to_contain_text("1")
+    engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(41)])
+    expect(tile).to_contain_text("42")
+    page.get_by_role("navigation").get_by_role("link", name="Topics").click()
+    page.get_by_role("button", name="Pause mail").click()
+    expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
+    assert engine.stats(shards=False).topics["mail"].paused
+    page.get_by_role("button", name="Resume mail").click()
+    expect(page.get_by_role("button", name="Pause mail")).to_be_visible()
+    assert not engine.stats(shards=False).topics["mail"].paused
