@@ -20,8 +20,8 @@
 -- ATOMIC one page
 -- COST O(log² N + n)
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]
-local from, after, to = ARGV[4], ARGV[5], tonumber(ARGV[6]) or math.huge
-local topic, holder, most, look = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
+local from, after, to = ARGV[4], ARGV[5], ARGV[6] ~= '+inf' and tonumber(ARGV[6])
+local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 -- by bytes, as a ZSET: `<` goes by the server's locale
 local function follows(id, other)
   for i = 1, math.min(#id, #other) do
@@ -44,26 +44,32 @@ if after ~= '' then
     if follows(redis.call('ZRANGE', index, middle, middle)[1], after) then past = middle else first = middle + 1 end
   end
 end
-local page = redis.call('ZRANGE', index, first, first + look - 1, 'WITHSCORES')
-local ids, entries = {}, {}
-for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
-if holder ~= '' and #ids > 0 then entries = redis.call('HMGET', KEYS[5], unpack(ids)) end
-local items, looked, at_end = {}, 0, #ids < look
-for i, id in ipairs(ids) do
-  if tonumber(page[i * 2]) >= to then
-    at_end = true
-    break
+local items, looked, last, at_end, full = {}, 0, {'', ''}, false, false
+-- what is read grows as long as it is not enough: of all tasks the first ones are those asked for, of few topics are not
+local step = most + 1
+while looked < look and not at_end and not full do
+  step = math.min(step, look - looked)
+  local page = redis.call('ZRANGE', index, first + looked, first + looked + step - 1, 'WITHSCORES')
+  local ids, entries = {}, {}
+  for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
+  if holder ~= '' and #ids > 0 then entries = redis.call('HMGET', KEYS[5], unpack(ids)) end
+  at_end = #ids < step
+  for i, id in ipairs(ids) do
+    if to and tonumber(page[i * 2]) >= to then
+      at_end = true
+      break
+    end
+    if #items == most * 2 then
+      at_end, full = false, true
+      break
+    end
+    looked = looked + 1
+    last = {page[i * 2], id}
+    if (topic == '' or topic_of(id) == wanted) and (holder == '' or held(entries[i])) then
+      items[#items + 1] = id
+      items[#items + 1] = page[i * 2]
+    end
   end
-  if #items == most * 2 then
-    at_end = false
-    break
-  end
-  looked = i
-  if (topic == '' or '=' .. topic_of(id) == topic) and (holder == '' or held(entries[i])) then
-    items[#items + 1] = id
-    items[#items + 1] = page[i * 2]
-  end
+  step = step * 2
 end
-return {
-  'ok', string.format('%.0f', now_us), at_end and 1 or 0, looked, page[looked * 2] or '', ids[looked] or '', items,
-}
+return {'ok', string.format('%.0f', now_us), at_end and 1 or 0, looked, last[1], last[2], items}

@@ -18,9 +18,6 @@ from shardq.listing.query import STATES, TaskPage
 LIMIT = 40
 """Tasks of a page: 80 kB are enough for them, whatever is in them."""
 
-LOOKS = 4
-"""The most looks for one page: each goes on where the last one found nothing of a rare topic."""
-
 _WHEN = {"scheduled": "due", "leased": "lease ends", "dead": "died"}
 
 
@@ -37,13 +34,8 @@ async def _read(request: Request, asked: Asked) -> tuple[Asked, TaskPage]:
     ask = dashboard_of(request).ask
     asked = await asked.dated(ask)
     query = asked.arguments()
-    found = TaskPage(cursor=request.query_params.get("cursor"))
-    for _ in range(LOOKS):
-        cursor = found.cursor
-        found = await ask(lambda engine: engine.tasks(**query, limit=LIMIT, cursor=cursor))  # noqa: B023  awaited here
-        if found or found.cursor is None:
-            break
-    return asked, found
+    cursor = request.query_params.get("cursor")
+    return asked, await ask(lambda engine: engine.tasks(**query, limit=LIMIT, cursor=cursor))
 
 
 def _rendered(request: Request, asked: Asked, found: TaskPage, status: int = 200, *, wrong: str = "") -> Response:
