@@ -46,6 +46,8 @@ class Job:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     phase: Phase = "counting"
     counted: int = 0
+    is_counted: bool = False
+    """False if there may be more: they are being counted, or that was stopped."""
     result: BulkResult = field(default_factory=lambda: BulkResult(matched=0, done=0))
     """How far the command came."""
     error: str = ""
@@ -61,13 +63,16 @@ class Job:
         return min(100, 100 * self.result.matched // self.counted) if self.counted else 100
 
     def stop(self) -> None:
-        """Ends it after the page under way."""
-        self._stopping = True
+        """Ends it after the page under way, if it is under way."""
+        self._stopping = self.is_under_way
 
     async def count(self, ask: Asker) -> None:
-        """Counts the tasks, to be shown before the question."""
-        if await self._walk(ask, self._note_counted, dry_run=True) is not None:
-            self.phase = "counted"
+        """Counts the tasks, to be shown before the question. That can be stopped: millions take minutes."""
+        result = await self._walk(ask, self._note_counted, dry_run=True)
+        if result is not None:
+            self.counted, self.is_counted = result.matched, True
+        if self.phase in ("counting", "stopped"):
+            self.phase, self._stopping = "counted", False
 
     async def work(self, ask: Asker) -> None:
         """Gives each task the command."""
@@ -94,7 +99,6 @@ class Job:
             self.phase = "stopped"
             raise
         else:
-            note(result) if dry_run else None
             return result
         return None
 

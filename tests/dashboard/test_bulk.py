@@ -123,6 +123,22 @@ def test_a_command_is_stopped_between_two_pages(
     assert engine.stats(shards=False).scheduled == 3000 - done
 
 
+def test_a_count_is_stopped_and_what_matches_is_cancelled_all_the_same(
+    engine: Engine, client: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(3000)])
+    gate = Gate(engine, monkeypatch)
+    fields = {"csrf": client.form_of("/tasks"), "verb": "cancel", "topic": "mail"}
+    place = client.post("/tasks/bulk/count", data=fields).headers["location"]
+    assert gate.entered.wait(60)
+    client.submit(place, "/tasks/bulk/stop", key=place.rpartition("/")[2])
+    gate.opened.set()
+    assert "More than " in shown(client, place, "tasks match")
+    assert engine.stats(shards=False).scheduled == 3000
+    confirm(client, place)
+    assert "3,000 cancelled" in shown(client, place, "<strong>done")
+
+
 def test_only_so_many_commands_are_under_way_at_once(
     engine: Engine, client: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
