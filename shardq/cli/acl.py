@@ -13,6 +13,7 @@ import click
 
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
+from shardq.layout.destinations import key_of
 from shardq.layout.keys import patterns
 from shardq.model.checks import check_name
 from shardq.scripts import script
@@ -63,10 +64,12 @@ ROLES = {
     | _SETTLING
     | _SCHEDULING
     | _role("wake permit release renew report fleet", "exists"),
+    # As forwarded topics go elsewhere, it is a consumer of these, too.
     "dispatcher": _EVERYBODY
     | _HEARING
     | _SETTLING
     | _SCHEDULING
+    | _role("wake permit release renew", "")
     | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
     "operator": _EVERYBODY
@@ -93,14 +96,15 @@ FSYNCED = _role("", "waitaof")
 def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced: bool = False) -> list[str]:
     """The words of ACL SETUSER after the user's name. They leave its passwords as they are.
 
-    ``lists``: the lists that topics are forwarded to. ``fsynced``: True adds what durability="fsynced" needs.
+    ``lists``: the lists and streams here that topics are forwarded to. ``fsynced``: True adds what
+    durability="fsynced" needs.
     """
     role = FSYNCED if fsynced else _role("", "")
     for each in ROLES if ALL in roles else roles:
         role |= ROLES[each]
     names = patterns(name)
     # a rule can't have a blank; ? matches any character in its place
-    escaped = [_NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", each)) for each in lists]
+    escaped = [_NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", key_of(each))) for each in lists]
     return [
         "on",
         *("resetkeys", *(f"~{pattern}" for pattern in (*names, *escaped))),
@@ -132,7 +136,11 @@ roles:
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))
 @click.option("--user", metavar="USER", help="The user on the server. Default: the engine's name and the roles.")
 @click.option(
-    "--to", "lists", metavar="LIST", multiple=True, help="A list that topics are forwarded to; may be repeated."
+    "--to",
+    "lists",
+    metavar="NAME",
+    multiple=True,
+    help="A list here, or stream:NAME, that topics are forwarded to; may be repeated.",
 )
 @click.option("--fsynced", is_flag=True, help="Allow --durability fsynced; for Redis 7.2 or newer, or Valkey.")
 @shared

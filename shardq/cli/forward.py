@@ -30,6 +30,7 @@ where:
   redis://HOST:PORT/DB#NAME, …#stream:NAME
                            another Redis: also rediss, unix, redis+cluster,
                            rediss+cluster, redis+sentinel
+  https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
   SCHEME://…               what an installed package brings (shardq.sinks)
 \b
 The URL is stored in Redis. ${NAME} in it stands for a variable of the

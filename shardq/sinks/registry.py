@@ -23,6 +23,8 @@ BUILTIN = {
     "redis+cluster": _REDIS,
     "rediss+cluster": _REDIS,
     "redis+sentinel": _REDIS,
+    "http": "shardq.sinks.http:HttpSink",
+    "https": "shardq.sinks.http:HttpSink",
 }
 """Scheme → the sink."""
 

@@ -162,11 +162,17 @@ def works(engines: Engines, engine: Engine, admin: Engine) -> None:
 
 @pytest.mark.parametrize("role", ["dispatcher", ALL])
 def test_a_dispatcher_does_its_work(
-    user: MakeUser, engines: Engines, admin: Engine, servers: Servers, name: str, role: str
+    user: MakeUser, engines: Engines, admin: Engine, servers: Servers, url: str, name: str, role: str
 ) -> None:
-    lists = [f"li*st of:{name}", f"mine:{name}"]
-    engine = engines.opened(user(*rules([role], name=name, lists=lists)), name=name, shards=SHARDS)
+    lists, stream, there = [f"li*st of:{name}", f"mine:{name}"], f"events:{name}", f"there:{name}"
+    acl = rules([role], name=name, lists=[*lists, f"stream:{stream}"])
+    engine = engines.opened(user(*acl), name=name, shards=SHARDS)
     engine.start()
+    admin.limit("c", rate=1000, concurrency=5)
+    for topic, to, key in (("c", f"{url}#stream:{there}", there), ("d", f"stream:{stream}", stream)):
+        admin.forward(topic, to=to)
+        admin.push_many([Task(n, topic=topic) for n in range(20)])
+        wait_until(lambda key=key: servers.ask(slot_of(key), "XLEN", key) >= 20, f"{key!r} has all")  # type: ignore[misc]
     for topic, to in zip(("a", "b"), lists, strict=True):
         admin.forward(topic, to=to, side="left" if topic == "a" else "right")
         admin.push_many([Task(n, topic=topic, delay=0.1) for n in range(20)])

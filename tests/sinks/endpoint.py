@@ -1,0 +1,54 @@
+"""An HTTP endpoint as users write them, in a process of its own, so that a test can kill it.
+
+``python -m tests.sinks.endpoint PORT FILE`` appends a line to FILE for each request: its idempotency key, a tab, the
+headers as JSON. The payload decides its answer: ``{"status": 500}``, with ``"until": n`` only up to attempt n.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from tests.support.workers import say, wait_for_the_end
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    file: Path
+    lock = threading.Lock()
+
+    def do_POST(self) -> None:
+        payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = payload if isinstance(payload, dict) else {}
+        status = asked.get("status", 204)
+        if int(self.headers["Shardq-Attempt"]) > asked.get("until", 1 << 30):
+            status = 204
+        line = json.dumps([self.path, status, payload, dict(self.headers)])
+        with self.lock, self.file.open("a") as file:
+            file.write(f"{self.headers['Idempotency-Key']}\t{line}\n")
+        body = b"" if status == 204 else b"this is why"
+        self.send_response(status)
+        if status == 429:
+            self.send_header("Retry-After", "1")
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    _Handler.file = Path(sys.argv[2])
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    say("up")
+    wait_for_the_end()
+
+
+if __name__ == "__main__":
+    main()
