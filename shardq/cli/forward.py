@@ -31,6 +31,7 @@ where:
                            another Redis: also rediss, unix, redis+cluster,
                            rediss+cluster, redis+sentinel
   https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
+  nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
   SCHEME://…               what an installed package brings (shardq.sinks)
 \b
 The URL is stored in Redis. ${NAME} in it stands for a variable of the

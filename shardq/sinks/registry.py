@@ -25,6 +25,8 @@ BUILTIN = {
     "redis+sentinel": _REDIS,
     "http": "shardq.sinks.http:HttpSink",
     "https": "shardq.sinks.http:HttpSink",
+    "nats": "shardq.sinks.nats:NatsSink",
+    "nats+tls": "shardq.sinks.nats:NatsSink",
 }
 """Scheme → the sink."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
 from cluster.server import Server
-from shardq import BadInput, Engine
+from shardq import BadInput, Engine, InvalidOption
 from shardq.layout.destinations import masked
 from shardq.layout.topology import Route
 from shardq.sinks import Message, Sent, Sink, registry
@@ -84,6 +85,14 @@ def test_a_password_is_shown_nowhere(
         wait_until(lambda: "needs the variable NO_SUCH" in sink_stats(feeding, "mail").error, "it is said")
     assert "hushhush" not in shown + caplog.text
     assert "another" not in caplog.text
+
+
+@pytest.mark.parametrize(("package", "to"), [("nats", "nats://h#orders")])
+def test_a_missing_package_is_named(package: str, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"shardq.sinks.{to.partition('://')[0]}", raising=False)
+    with pytest.raises(InvalidOption, match=r"need .*: pip install 'shardq\["):
+        Engine("redis://127.0.0.1:1").forward("mail", to=to)
 
 
 class MemorySink(Sink):
