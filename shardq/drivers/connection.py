@@ -7,6 +7,7 @@ After a ``Fault`` it is out of step with the server and must be closed.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -35,40 +36,32 @@ LOOK_AFTER_S = 0.01
 # After Ctrl-C, answers that say what the caller was given are read for this long at most: many times what a live server
 # takes, and short enough for whoever waits.
 FINISH_S = 0.5
+# A socket's timeout may be longer than asked for by this. Changing it is a system call, and in each system call the
+# interpreter goes to another thread of the process, of which a process full of consumers has many.
+SLACK_S = 0.01
 
 
 class Connection:
     """An authenticated connection to one node, for one user at a time."""
 
-    __slots__ = ("__weakref__", "address", "reader", "sock", "used")
+    __slots__ = ("__weakref__", "_is_plain", "address", "reader", "sock", "used")
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self.sock = sock
         self.address = address
+        self._is_plain = not isinstance(sock, ssl.SSLSocket)
         self.reader = reader()
         self.used = time.monotonic()
 
     def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
         """Sends, and reads the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
-        sock = self.sock
         left = deadline - time.monotonic()
         wait = READ_TIMEOUT_S if left > READ_TIMEOUT_S else max(left, 0.001)
-        try:
-            sock.settimeout(wait)
-            # What is sent in part is never executed: a failure here is one before sending.
-            sock.sendall(data)
-        except (OSError, ValueError) as exc:
-            return self._last_word() or of_exception(exc, sent=False)
-        return self._received(wait, answers)
+        return self._sent(data, wait) or self._received(wait, answers)
 
     def send(self, data: bytes, *, deadline: float) -> Fault | None:
         """Sends what ``receive`` reads the answer to."""
-        try:
-            self.sock.settimeout(max(0.001, min(READ_TIMEOUT_S, deadline - time.monotonic())))
-            self.sock.sendall(data)
-        except (OSError, ValueError) as exc:
-            return self._last_word() or of_exception(exc, sent=False)
-        return None
+        return self._sent(data, max(0.001, min(READ_TIMEOUT_S, deadline - time.monotonic())))
 
     def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
         """Holds a conversation. Returns its result."""
@@ -76,11 +69,34 @@ class Connection:
 
     def receive(self, wait: float) -> Any:
         """The next answer to what was sent before."""
+        wait = max(wait, 0.001)
         try:
-            self.sock.settimeout(max(wait, 0.001))
+            self._bound(wait)
         except (OSError, ValueError) as exc:
             return of_exception(exc, sent=True)
         return self._received(wait, 1)
+
+    def _sent(self, data: bytes, wait: float) -> Fault | None:
+        """Sends, and leaves a socket whose reads take no longer than ``wait``."""
+        sock, left = self.sock, data
+        try:
+            self._bound(wait)
+            if self._is_plain:
+                # sendall would first ask if there is room: one system call more
+                with contextlib.suppress(BlockingIOError):
+                    left = data[os.write(sock.fileno(), data) :]
+            if left:
+                sock.sendall(left)
+        except (OSError, ValueError) as exc:
+            # What is sent in part is never executed: a failure here is one before sending.
+            return self._last_word() or of_exception(exc, sent=False)
+        return None
+
+    def _bound(self, wait: float) -> None:
+        """Sets the timeout of the socket, unless it is about that already."""
+        timeout = self.sock.gettimeout()
+        if timeout is None or not wait <= timeout <= wait + SLACK_S:
+            self.sock.settimeout(wait)
 
     def _received(self, wait: float, answers: int) -> Any:
         try:
