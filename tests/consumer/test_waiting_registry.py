@@ -129,6 +129,16 @@ def test_more_than_one_takes_rouses_another_of_ours_and_opens_nothing() -> None:
     assert not waiters.take_back(B)
 
 
+def test_lists_with_something_wake_a_waiter_each_and_those_that_are_awake_are_asked_nothing() -> None:
+    waiters = WaiterRegistry()
+    awake = [Sleeper(waiters) for _ in range(2)]
+    waiters.wake_for([A, B])
+    mail, one, other = Sleeper(waiters, "mail"), Sleeper(waiters), Sleeper(waiters)
+    waiters.wake_for([A, B, MAIL, A])
+    assert [sleeper.wakes for sleeper in (*awake, mail, one, other)] == [1] * 5
+    assert [sleeper.waiter.woken_for for sleeper in (mail, one, other)] == [{MAIL}, {A}, {B}]
+
+
 def test_rousing_all() -> None:
     waiters = WaiterRegistry()
     sleepers = [Sleeper(waiters), Sleeper(waiters, "mail")]

@@ -133,8 +133,13 @@ class WaiterRegistry:
     def wake_for(self, entries: Iterable[ReadyList]) -> None:
         """Wakes waiters for lists in which a consumer left more than it took."""
         with self._lock:
+            # every claim that leaves something comes here: one look at the waiters is for all lists
+            free = [waiter for waiter in self._waiters if not waiter.woken_for]
             for entry in entries:
-                self._wake_one_for(entry)
+                if not free:
+                    return
+                if (waiter := self._wake_first(free, entry)) is not None:
+                    free.remove(waiter)
 
     def wake_all(self) -> None:
         with self._lock:
@@ -204,16 +209,17 @@ class WaiterRegistry:
         self._wakeups[entry] = self._wakeups.get(entry, 0) + 1
 
     def _offer(self, entry: ReadyList) -> bool:
-        taken = self._wake_one_for(entry)
+        taken = self._wake_first(self._waiters, entry) is not None
         if not taken:
             self._untaken.add(entry)
         return taken
 
-    def _wake_one_for(self, entry: ReadyList) -> bool:
-        # the one that waits longest and was not woken yet
-        for waiter in self._waiters:
+    @staticmethod
+    def _wake_first(waiters: Iterable[Waiter], entry: ReadyList) -> Waiter | None:
+        """Wakes the waiter that waits longest and was not woken yet. Returns it."""
+        for waiter in waiters:
             if not waiter.woken_for and entry[1] in waiter.topics:
                 waiter.woken_for.add(entry)
                 waiter.wake()
-                return True
-        return False
+                return waiter
+        return None
