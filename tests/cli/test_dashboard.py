@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from shardq import Engine
 from shardq.cli.app import app
+from shardq.cli.commands import with_settings
 from shardq.cli.options import Given
 from shardq.cli.settings import Settings
 from tests.cli.shell import LONGEST_S, Shell
@@ -48,7 +49,7 @@ def run(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     monkeypatch.setattr("shardq.cli.session.set_up_logging", lambda **_: None)  # it is of the whole process
 
     def run(*words: str) -> Result:
-        return CliRunner().invoke(app, words, obj=Given(settings=Settings.read(app.commands.values())))
+        return CliRunner().invoke(app, words, obj=Given(settings=Settings.read(with_settings)))
 
     return run
 
@@ -58,7 +59,7 @@ def test_a_token_that_is_given_is_not_repeated(
 ) -> None:
     monkeypatch.setenv("SHARDQ_DASHBOARD_TOKEN", "a-secret-of-this-test")
     monkeypatch.setattr("shardq.cli.signals.Ending.wait", lambda _: True)
-    given = Given(settings=Settings.read(app.commands.values()))
+    given = Given(settings=Settings.read(with_settings))
     words = ["dashboard", "--port", "0", "--json", "--read-only"]
     done = CliRunner().invoke(app, words, obj=given, default_map=given.settings.default_map)
     told = json.loads(done.stdout)
