@@ -14,12 +14,22 @@ import pytest
 
 import shardq
 from shardq import Delivery, Engine, Member, Task
+from shardq.dispatcher import membership
+from shardq.fleet import report, reporter
 from shardq.layout.keys import control_keys
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 from tests.support.working import Options
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members in this process report at once; those in other processes keep the real intervals."""
+    monkeypatch.setattr(membership, "ALONE_BEAT_S", 0.2)
+    monkeypatch.setattr(reporter, "BEAT_S", 0.2)
+    monkeypatch.setattr(report, "LEAST_GAP_S", 0.1)
 
 
 def of(engine: Engine, kind: str) -> list[Member]:
@@ -107,7 +117,9 @@ def test_a_report_that_was_lost_comes_again(running: Engine, servers: Servers, n
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_killed_and_frozen_processes_go_and_those_that_go_on_come_back(url: str, name: str, tmp_path: Path) -> None:
+def test_killed_and_frozen_processes_go_and_those_that_go_on_come_back(
+    url: str, name: str, tmp_path: Path, servers: Servers
+) -> None:
     def pids(engine: Engine) -> set[int]:
         return {member.pid for member in engine.fleet()}
 
@@ -127,6 +139,11 @@ def test_killed_and_frozen_processes_go_and_those_that_go_on_come_back(url: str,
             for each in (killed, killed_worker):
                 each.kill()
             wait_until(lambda: not of(engine, "dispatcher"), "no dispatcher is listed", timeout=60)
+            # half a minute of silence, which would be the most of this test: their time is set to be over
+            keys = control_keys(name)
+            for worker, until_ms in servers.ask(keys.slot, "ZRANGE", keys.workers, 0, -1, "WITHSCORES"):
+                assert until_ms <= servers.now_ms(keys.slot) + reporter.ALIVE_S * 1000
+                servers.ask(keys.slot, "ZADD", keys.workers, 1, worker)
             wait_until(lambda: not engine.fleet(), "no worker is listed", timeout=120)
         finally:
             for each in (frozen, frozen_worker):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from shardq.fleet import Member
 from tests.support.pages import page, run_program
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)  # it waits for a worker's second report
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
     assert run_program("fleet", url, tmp_path, name=("fleet-page", name)).splitlines() == [
         "sent hello",
