@@ -128,9 +128,10 @@ roles:
   worker      claims and settles tasks
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
-  operator    stats, health, doctor, fleet, topics, shards, resize, expand,
-              shrink, list, peek, forecast, get, cancel, cancel-tag,
-              reschedule, requeue, purge, pause, resume, limit, forward
+  operator    dashboard, stats, health, doctor, fleet, topics, shards,
+              resize, expand, shrink, list, peek, forecast, get, cancel,
+              cancel-tag, reschedule, requeue, purge, pause, resume, limit,
+              forward
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

@@ -235,6 +235,7 @@ def test_a_second_change_is_refused_while_tasks_move(engine: Engine, client: Bro
     # no dispatcher moves them
     client.submit("/shards/number?shards=8", "/shards/number", shards="8")
     wait_until(lambda: "nobody moves the tasks" in client.get("/shards/number").text, "8 are in force", timeout=30)
+    assert "hold up the end" not in client.get("/shards/number").text
     answer = client.submit("/shards/number?shards=16", "/shards/number", shards="16")
     assert answer.status_code == 409
     assert "its tasks are still being moved, so there can be none to 16 now" in answer.text
