@@ -89,7 +89,7 @@ def dashboard(
     secret = token or secrets.token_urlsafe(24)
     with opened(given, log=log) as engine, Ending() as ending:
         found = app(engine, token=secret, read_only=read_only, hosts=filter(None, (allow_host or "").split(",")))
-        with served(found, host, port) as place:
+        with served(found, host, port, close=engine.close) as place:
             link = f"{place}/?token={secret}"
             # a token that is kept elsewhere is not repeated: what is printed ends up in logs
             url = f"{place}/" if token else link

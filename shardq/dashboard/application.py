@@ -21,7 +21,16 @@ from shardq.dashboard.sampler import Sampler
 from shardq.dashboard.visit import Dashboard
 from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
-from shardq.errors import BadInput, ChangeUnderWay, Conflict, InvalidOption, ServerFault, ShardqError, UnknownSchedule
+from shardq.errors import (
+    BadInput,
+    ChangeUnderWay,
+    Conflict,
+    EngineClosed,
+    InvalidOption,
+    ServerFault,
+    ShardqError,
+    UnknownSchedule,
+)
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
@@ -70,6 +79,7 @@ _STATUSES: tuple[tuple[type[ShardqError], int], ...] = (
     (ChangeUnderWay, 409),
     (Conflict, 409),
     (ServerFault, 503),
+    (EngineClosed, 503),
 )
 
 

@@ -46,7 +46,7 @@ class Resizing:
         self._running: asyncio.Task[None] | None = None
         self._progress: tuple[float, Progress] | None = None
         self._moved_before: tuple[int, int] | None = None
-        """The number of shards that is in force, and the tasks that had ever been moved when it was first seen."""
+        """The number of shards that a page asked for, and the tasks that had ever been moved before."""
         self.asked: Change | None = None
         """The last change that a page asked for; its ``error`` says why it failed."""
 
@@ -57,19 +57,20 @@ class Resizing:
 
     async def begin(self, shards: int, rate: float | None) -> None:
         """Begins a change. Returns at once; refuses a second one."""
-        if self.is_beginning:
-            assert self.asked is not None, "it is what runs"
-            raise ChangeUnderWay(self.asked.shards, shards)
+        self._check_none_begins(shards)
         progress = await self.progress()
         if not progress.done and progress.in_force and progress.shards != shards:
             raise StillMoving(progress.shards, shards)
         if progress.done and progress.shards == shards:
             raise InvalidOption(f"there are {shards} shards already, and every task is where it belongs")
-        if self.is_beginning:  # another page was faster
-            raise ChangeUnderWay(shards, shards)
+        self._check_none_begins(shards)  # another page may have been faster
         self.asked = Change(shards, rate)
         self._moved_before = shards, progress.moved
         self._running = asyncio.create_task(self._run(self.asked))
+
+    def _check_none_begins(self, shards: int) -> None:
+        if self.is_beginning and self.asked is not None:
+            raise ChangeUnderWay(self.asked.shards, shards)
 
     async def _run(self, change: Change) -> None:
         try:

@@ -163,7 +163,8 @@ def late_ms(shard: ShardStats, dispatched_before: int | None) -> float | None:
     """How late a shard is: the task that is overdue longest, or the last one dispatched since an earlier look."""
     if shard.error:
         return None
-    last = shard.late_ms or 0 if dispatched_before is not None and shard.dispatched != dispatched_before else 0
+    has_dispatched = dispatched_before is not None and shard.dispatched != dispatched_before
+    last = (shard.late_ms or 0) if has_dispatched else 0
     return max(last, 1000 * (behind(shard.head_age) or 0))
 
 

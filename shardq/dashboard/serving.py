@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
+from shardq.dashboard.sampler import Sampler
 from shardq.dashboard.visit import Dashboard
 from shardq.errors import InvalidOption
 
@@ -22,9 +23,10 @@ ANSWER_S = 2
 class _Server(uvicorn.Server):
     """A server whose start and end can be waited for from another thread."""
 
-    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, sampler: Sampler | None, close: Callable[[], None]) -> None:
         super().__init__(config)
-        self.ending = ending
+        self.sampler = sampler
+        self.close = close
         self.up = threading.Event()
         self.failure: BaseException | None = None
 
@@ -33,7 +35,9 @@ class _Server(uvicorn.Server):
         self.up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.ending()
+        if self.sampler is not None:
+            self.sampler.end()
+        await asyncio.to_thread(self.close)
         await super().shutdown(sockets)
 
     def life(self, listener: socket.socket) -> None:
@@ -46,9 +50,11 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def served(app: Starlette, host: str, port: int) -> Iterator[str]:
+def served(app: Starlette, host: str, port: int, *, close: Callable[[], None] = lambda: None) -> Iterator[str]:
     """Serves a dashboard, or a program that has it mounted, within the block; port 0 takes a free one. Gives the URL
     for a browser on this machine.
+
+    ``close``: the engine's, which ends what waits for a silent server.
     """
     with _listening(host, port) as listener:
         config = uvicorn.Config(
@@ -61,7 +67,7 @@ def served(app: Starlette, host: str, port: int) -> Iterator[str]:
             timeout_graceful_shutdown=ANSWER_S,
         )
         dashboard: Dashboard | None = getattr(app.state, "dashboard", None)
-        server = _Server(config, dashboard.sampler.end if dashboard else lambda: None)
+        server = _Server(config, dashboard.sampler if dashboard else None, close)
         thread = threading.Thread(target=server.life, args=(listener,), name="shardq-dashboard", daemon=True)
         thread.start()
         server.up.wait()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from cluster.server import Server
 from shardq import Engine
 from shardq.cli.app import app
 from shardq.cli.commands import with_settings
@@ -38,6 +39,29 @@ def test_it_serves_until_it_is_told_to_end(shardq: Shell, engine: Engine) -> Non
             assert any(line.startswith("data: ") for line in stream.iter_lines())
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, out, err) == (0, "", "Ctrl-C ends it\nstopped\n")
+
+
+def test_it_ends_while_a_page_waits_for_a_silent_server(shardq: Shell, own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=2):
+        pass
+    shardq.environment["SHARDQ_URL"] = own_server.url
+    process = shardq.start("dashboard", "--port", "0")
+    link = told(process).split(" at ")[1].strip()
+    with httpx.Client(follow_redirects=True, timeout=LONGEST_S) as browser:
+        url = browser.get(link).url
+        cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+        own_server.pause()
+        try:
+            with socket.create_connection((url.host, url.port or 80), timeout=LONGEST_S) as page:
+                page.sendall(f"GET /future HTTP/1.1\r\nHost: {url.host}\r\nCookie: {cookies}\r\n\r\n".encode())
+                for _ in range(5):  # what was sent before these was read before them
+                    assert httpx.get(url.join("/livez")).text == "ok\n"
+                process.send_signal(signal.SIGINT)
+                assert page.recv(1 << 16).startswith(b"HTTP/1.1 503")
+                out, err = process.communicate(timeout=LONGEST_S)
+        finally:
+            own_server.resume()
     assert (process.returncode, out, err) == (0, "", "Ctrl-C ends it\nstopped\n")
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from shardq import Delivery, Engine, Forecast, Task
+from shardq import ChangeUnderWay, Delivery, Engine, Forecast, Task
 from shardq.dashboard import app, drawing, sampler
+from shardq.dashboard.asking import Asker
+from shardq.dashboard.resizing import Resizing
 from shardq.dashboard.sampler import Column
 from shardq.layout.topology import Limit
 from tests.dashboard.browsing import Browser, browsing
@@ -244,6 +248,37 @@ def test_a_second_change_is_refused_while_tasks_move(engine: Engine, client: Bro
     for shards, why in (("0", "1024"), ("x", "is no number of shards"), ("5000", "1024")):
         answer = client.get(f"/shards/number?{urlencode({'shards': shards})}")
         assert (answer.status_code, why in answer.text) == (400, True)
+
+
+class SlowAsker(Asker):
+    """Holds the third call up: a change asks for its progress with two before it begins."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.calls = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, call: Callable[[Engine], Any]) -> Any:
+        self.calls += 1
+        if self.calls == 3:
+            await self.go.wait()
+        return await super().__call__(call)
+
+
+def test_a_second_change_is_refused_while_the_first_begins(engine: Engine) -> None:
+    async def trial() -> None:
+        ask = SlowAsker(engine)
+        resizing = Resizing(ask)
+        await resizing.begin(8, None)
+        with pytest.raises(ChangeUnderWay, match="a change to 8 shards is under way, so there can be none to 16 now"):
+            await resizing.begin(16, None)
+        ask.go.set()
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+        assert resizing.asked is not None
+        assert resizing.asked.error == ""
+
+    asyncio.run(trial())
+    assert engine.topology.shards == 8
 
 
 def test_a_change_that_is_there_already_is_refused(engine: Engine, client: Browser) -> None:
