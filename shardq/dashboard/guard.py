@@ -135,10 +135,8 @@ class Guard:
         origin = request.headers.get("origin")
         if request.method in ("GET", "HEAD") or origin is None:
             return ""
-        if (
-            urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
-            or _host_of(origin) in self._hosts
-        ):
+        host = request.headers.get("host", "").lower()
+        if origin.lower().partition("://")[2] == host or _host_of(origin) in self._hosts:
             return ""
         return f"A page of another site ({origin!r:.80}) has sent this. Nothing was changed."
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from shardq.dashboard.rendering import fragment
 from shardq.dashboard.routing import page
 from shardq.dashboard.visit import dashboard_of
+from shardq.errors import ShardqError
 
 LASTS_S = 25.0
 """A stream ends after so long, and the page opens another: a server that is told to end waits for no page longer, and
@@ -43,7 +44,11 @@ def live(name: str, template: str, context: Context, *, every_s: float | None = 
         ticks = sampler.watch(for_s=LASTS_S) if every_s is None else sampler.pass_time(every_s, for_s=LASTS_S)
         async with aclosing(ticks) as watching:
             async for _ in watching:
-                yield event(fragment(request, template, **await context(request)))
+                try:
+                    text = fragment(request, template, **await context(request))
+                except ShardqError as exc:
+                    text = fragment(request, "part_error.html", reason=str(exc))
+                yield event(text)
 
     async def stream(request: Request) -> Response:
         if dashboard_of(request).sampler.watchers >= MOST_WATCHERS:

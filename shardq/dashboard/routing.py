@@ -20,6 +20,9 @@ MOST_BYTES = 256 * 1024
 
 MOST_FIELDS = 2000
 
+MOST_SAID = 300
+"""Characters of what an action says: browsers keep cookies of 4 kB, and one character may take 12 bytes of it."""
+
 READ_ONLY = "This dashboard is read-only: it shows the engine, and changes nothing."
 
 FORGED = (
@@ -88,5 +91,5 @@ def done(request: Request, said: str, *, back: str) -> Response:
     >>> return done(request, "mail is paused", back="/topics")
     """
     response = RedirectResponse(root_of(request) + back, 303)
-    response.headers.append("Set-Cookie", cookie(request, NOTICE, quote(said[:500]), max_age=60))
+    response.headers.append("Set-Cookie", cookie(request, NOTICE, quote(said[:MOST_SAID]), max_age=60))
     return response

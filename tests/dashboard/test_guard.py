@@ -132,7 +132,7 @@ def test_a_form_that_no_page_gave_is_refused(trial: Browser, changed: list[str])
         answer = trial.post("/trial", data=fields, headers=here)
         assert answer.status_code == 403
         assert "nothing was changed" in answer.text
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "http://["):
         answer = trial.post("/trial", data={"csrf": csrf}, headers={"Origin": origin})
         assert answer.status_code == 403
         assert "another site" in answer.text

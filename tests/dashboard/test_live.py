@@ -97,9 +97,20 @@ def test_a_server_that_ends_waits_for_no_open_page(engine: Engine) -> None:
 
 def test_without_a_server_the_page_says_so(name: str) -> None:
     with browsing(app(Engine("redis://127.0.0.1:1", name=name, timeout=0.2, connect_timeout=0.2))) as client:
-        answer = client.get("/")
-        assert answer.status_code == 200
-        assert "cannot tell" in answer.text
+        for path in ("/", "/shards", "/nodes", "/topics", "/topics/one?topic=mail", "/fleet"):
+            answer = client.get(path)
+            assert (answer.status_code, "cannot tell" in answer.text) == (200, True), path
+        for path in ("/future", "/shards/number"):
+            answer = client.get(path)
+            assert (answer.status_code, "could not connect" in answer.text) == (503, True), path
+
+
+def test_a_live_part_says_that_its_server_is_away(name: str) -> None:
+    engine = Engine("redis://127.0.0.1:1", name=name, timeout=0.2, connect_timeout=0.2)
+    with browsing(app(engine)) as client:
+        for part in ("number", "shards", "overview"):
+            with client.stream("GET", f"/live/{part}") as answer:
+                assert "cannot tell" in next(events(answer)), part
 
 
 def test_an_engine_for_asyncio_is_asked_in_its_loop(url: str, name: str) -> None:
