@@ -37,8 +37,10 @@ LINGER_S = 5.0
 COLUMNS = 60
 """Looks of which the lateness of each shard is remembered."""
 
-OVER_S = 15.0
-"""The time over which lateness and handled tasks are shown: processes report every five seconds."""
+OVER_S = 30.0
+"""The time over which lateness and handled tasks are shown: workers report every ten seconds, so a shorter time would have
+none, one or two reports by turns.
+"""
 
 
 @dataclass(frozen=True, slots=True)

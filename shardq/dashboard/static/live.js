@@ -42,7 +42,9 @@ function open() {
   source.onmessage = (message) => {
     const fresh = part.cloneNode(false);
     fresh.innerHTML = message.data;
-    morph(part, fresh);
+    // The part itself stays: what comes next goes into it.
+    if (part.childNodes.length === fresh.childNodes.length) morph(part, fresh);
+    else part.replaceChildren(...fresh.childNodes);
   };
   source.onerror = () => {
     clearTimeout(lost);

@@ -108,8 +108,9 @@ def test_the_overview_is_live_and_a_topic_is_paused(engine: Engine, visit: Visit
     tile = page.locator("dl.tiles > div", has=page.get_by_role("link", name="scheduled"))
     expect(page.get_by_text("live", exact=True)).to_be_visible()
     expect(tile).to_contain_text("1")
-    engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(41)])
-    expect(tile).to_contain_text("42")
+    for count in (42, 83, 124):
+        engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(41)])
+        expect(tile).to_contain_text(str(count))
     page.get_by_role("navigation").get_by_role("link", name="Topics").click()
     page.get_by_role("button", name="Pause mail").click()
     expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
