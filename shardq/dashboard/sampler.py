@@ -38,8 +38,8 @@ COLUMNS = 60
 """Looks of which the lateness of each shard is remembered."""
 
 OVER_S = 30.0
-"""The time over which lateness and handled tasks are shown: workers report every ten seconds, so a shorter time would have
-none, one or two reports by turns.
+"""The time over which lateness and handled tasks are shown: workers report every ten seconds, so a shorter time would
+have none, one or two reports by turns.
 """
 
 

@@ -90,12 +90,10 @@ def launched(path: Path) -> Iterator[Browser]:
 class Visit:
     """One browser window at one origin, with its cookies, and what went wrong on the pages that it showed."""
 
-    def __init__(self, browser: Browser, origin: str, *, width: int = 1280, dark: bool = False) -> None:
+    def __init__(self, browser: Browser, origin: str, *, width: int = 1280) -> None:
         self.origin = origin
         self.wrong: list[str] = []
-        self._context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", base_url=origin
-        )
+        self._context = browser.new_context(viewport={"width": width, "height": 900}, base_url=origin)
         self._context.set_default_timeout(PATIENCE_MS)
         self.page: Page = self._context.new_page()
         # a violation of the Content Security Policy is an error in the console, too

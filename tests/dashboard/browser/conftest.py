@@ -35,8 +35,8 @@ def visit(chromium: Browser, origin: str) -> Iterator[Visiting]:
     """Opens a window that has shown the token. Fails in the end if one of its pages did something wrong."""
     made: list[Visit] = []
 
-    def visiting(*, width: int = 1280, dark: bool = False) -> Visit:
-        made.append(Visit(chromium, origin, width=width, dark=dark))
+    def visiting(*, width: int = 1280) -> Visit:
+        made.append(Visit(chromium, origin, width=width))
         made[-1].page.goto(f"/?token={TOKEN}")
         return made[-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from playwright.sync_api import Page, expect
 
@@ -30,6 +31,8 @@ PAGES = (
 )
 """Beside these, a task's own."""
 
+SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
+
 _FOCUSED = """() => {
   const here = document.activeElement;
   const label = here.labels?.[0] ?? here;
@@ -47,17 +50,19 @@ def all_pages(engine: Engine) -> list[str]:
 
 
 def test_pages_fit_narrow_windows_and_have_contrast_by_day_and_by_night(engine: Engine, visit: Visiting) -> None:
-    addresses = all_pages(engine)
-    backgrounds = set()
-    for window in (visit(width=390), visit(width=1280, dark=True)):
-        for address in addresses:
-            window.page.goto(address)
-            expect(window.page.locator("h1")).to_have_count(1)
-            width, shown = window.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-            assert width <= shown, f"{address} scrolls to the side"
-            assert window.weak_texts() == [], address
-        backgrounds.add(window.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert len(backgrounds) == 2
+    addresses, window = all_pages(engine), visit(width=390)
+    page = window.page
+    for address in addresses:
+        page.goto(address)
+        expect(page.locator("h1")).to_have_count(1)
+        width, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width <= shown, f"{address} scrolls to the side"
+        backgrounds = set()
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            assert window.weak_texts() == [], f"{address} in {scheme} colours"
+            backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(backgrounds) == len(SCHEMES), address
 
 
 def test_a_task_is_found_and_cancelled_by_keyboard_alone(engine: Engine, visit: Visiting) -> None:
