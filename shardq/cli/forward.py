@@ -31,6 +31,8 @@ where:
                            another Redis: also rediss, unix, redis+cluster,
                            rediss+cluster, redis+sentinel
   https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
+  amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
+                           RabbitMQ (pip install 'shardq[amqp]'); amqps
   nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
   SCHEME://…               what an installed package brings (shardq.sinks)
 \b

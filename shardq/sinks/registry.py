@@ -25,6 +25,8 @@ BUILTIN = {
     "redis+sentinel": _REDIS,
     "http": "shardq.sinks.http:HttpSink",
     "https": "shardq.sinks.http:HttpSink",
+    "amqp": "shardq.sinks.amqp:AmqpSink",
+    "amqps": "shardq.sinks.amqp:AmqpSink",
     "nats": "shardq.sinks.nats:NatsSink",
     "nats+tls": "shardq.sinks.nats:NatsSink",
 }

@@ -33,6 +33,12 @@ from tests.support.waiting import wait_until
         ("redis+cluster://h:1/3#mail", "a Redis Cluster has only database 0"),
         ("redis://h/0#shardq:{x}:due", "is a key of shardq's own"),
         ("redis://u:secret@h:x#mail", "the characters / \\? # @ of a user or password percent-encoded"),
+        ("amqp://h", r"ends with the exchange and the routing key: amqp://HOST/VHOST#EXCHANGE/KEY"),
+        ("amqp://h/vhost#exchange", "ends with the exchange and the routing key"),
+        ("amqps://h/#/", "ends with the exchange and the routing key"),
+        ("amqp://u:secret@h:port/#/queue", "this amqp:// URL is not understood"),
+        ("amqp://h/v/w#/queue", "a / in the name of the vhost is written %2F"),
+        ("amqp://h/v?heartbeat=1#/queue", r"takes no options after a \?"),
         ("python://shop.take", "give the function itself"),
     ],
 )
@@ -87,7 +93,7 @@ def test_a_password_is_shown_nowhere(
     assert "another" not in caplog.text
 
 
-@pytest.mark.parametrize(("package", "to"), [("nats", "nats://h#orders")])
+@pytest.mark.parametrize(("package", "to"), [("nats", "nats://h#orders"), ("pika", "amqp://h/#/orders")])
 def test_a_missing_package_is_named(package: str, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"shardq.sinks.{to.partition('://')[0]}", raising=False)

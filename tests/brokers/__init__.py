@@ -1,0 +1,1 @@
+"""Tests of sinks on brokers that are not brought by a package: `make test-brokers`."""
