@@ -151,13 +151,25 @@ class NatsSink(Sink):
         if loop is None or thread is None:
             return
         try:
-            if client is not None:
-                asyncio.run_coroutine_threadsafe(client.close(), loop).result(SEND_S)
+            asyncio.run_coroutine_threadsafe(_ended(client), loop).result(SEND_S)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(SEND_S)
             if not thread.is_alive():
                 loop.close()
+
+
+async def _ended(client: Client | None) -> None:
+    """Closes the client, and ends what it leaves behind in the loop."""
+    try:
+        if client is not None:
+            await client.close()
+    finally:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0.01)  # transports are closed in a later turn
 
 
 def _headers(message: Message) -> dict[str, str]:

@@ -57,7 +57,9 @@ class RedisSink(Sink):
         return [SENT] * len(batch)
 
     def interrupt(self) -> None:
-        self.close()
+        driver = self._driver
+        if driver is not None:
+            driver.close()
 
     def close(self) -> None:
         driver, self._driver = self._driver, None
