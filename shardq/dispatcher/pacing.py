@@ -17,6 +17,17 @@ would shrink to one task, and a backlog would only grow.
 SLOW_S = 0.005
 """A trip longer than this halves the batch, because other callers of the server wait behind it."""
 
+HOT_PER_S = 10_000
+"""A shard of which more tasks fall due in a second is hot. A dispatch costs the server as much as some 45 of its tasks.
+So the pollers of hot shards, which always find a few, would keep a server busy all the time, and consumers waiting.
+"""
+
+REST_S = 0.003
+"""The longest rest of a poller after it has moved all that was due in a hot shard."""
+
+WORTH_A_TRIP = 125
+"""A rest ends when about so many tasks are due: half of the least batch, so that what comes unevenly fits too."""
+
 LONGEST_SLEEP_S = 20.0
 """The longest sleep while the poller is subscribed to its bell. It only matters when a ring was lost. Part of the
 contract: a lease longer than this rings no bell (``rouse.lua``)."""
@@ -49,6 +60,12 @@ class BatchSizer:
             self.limit = max(LEAST_BATCH, self.limit // 2)
         elif done >= self.limit:
             self.limit = min(MAX_BATCH, self.limit * 2)
+
+    @staticmethod
+    def rest_s(done: int, since_s: float) -> float:
+        """Returns how long to rest after ``done`` tasks were moved that fell due within ``since_s``."""
+        per_s = done / max(since_s, 0.001)
+        return min(REST_S, WORTH_A_TRIP / per_s) if per_s >= HOT_PER_S else 0.0
 
     def failed(self) -> float:
         """Returns how long to wait after an error: it doubles, with jitter so that pollers do not retry in step."""

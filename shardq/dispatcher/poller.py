@@ -238,7 +238,7 @@ class Poller:
                 timeout=CALL_TIMEOUT_S,
             )
             self._quiet.dispatched(result, topology.epoch)
-        self._stepped = time.monotonic()
+        before, self._stepped = self._stepped, time.monotonic()
         lead = self._leads[self._driver.node_of(self.keys.slot)]
         if until_us is not None:
             lead.learn(result.now_us - until_us)
@@ -255,6 +255,9 @@ class Poller:
             # newest first, so that topics that were not met for long fall out
             self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
         wait, self._until_us = sleep(result, lead, is_subscribed=self._is_subscribed())
+        # where more is due already, it goes on at once
+        if 0 < wait < (rest := self._pace.rest_s(result.moved, self._stepped - before)):
+            wait, self._until_us = rest, None
         if routed:
             sooner = self._forwarding.serve(result.routed, topics, topology, limit=self._pace.limit)
             if sooner < wait:

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from shardq.calls.dispatch import MAX_BATCH, Dispatched
 from shardq.dispatcher.pacing import (
     AWAKE_S,
+    HOT_PER_S,
     LEAST_BATCH,
     LONGEST_SLEEP_S,
     MOST_LEAD_US,
+    REST_S,
     SLOW_S,
     UNSUBSCRIBED_SLEEP_S,
+    WORTH_A_TRIP,
     BatchSizer,
     Lead,
     sleep,
@@ -95,3 +98,17 @@ def test_slow_trips_halve_the_batch_down_to_one_that_is_worth_its_trip() -> None
     for _ in range(20):
         sizer.moved(sizer.limit, took_s=SLOW_S * 2)
     assert sizer.limit == LEAST_BATCH
+
+
+@pytest.mark.parametrize("since_s", [0.0001, 0.001, 0.0013, 0.005])
+def test_a_poller_rests_after_a_dispatch_of_a_hot_shard_only(since_s: float) -> None:
+    hot = HOT_PER_S * max(since_s, 0.001)
+    assert BatchSizer.rest_s(int(hot) - 1, since_s) == 0.0
+    assert BatchSizer.rest_s(int(hot) + 1, since_s) == REST_S
+
+
+@given(st.integers(0, MAX_BATCH), st.floats(0, 30))
+def test_a_rest_is_short_and_gathers_no_more_than_a_batch(done: int, since_s: float) -> None:
+    rest_s = BatchSizer.rest_s(done, since_s)
+    assert 0 <= rest_s <= REST_S
+    assert rest_s * done / max(since_s, 0.001) <= WORTH_A_TRIP * 1.0001 < LEAST_BATCH

@@ -66,6 +66,21 @@ def test_windows_that_end_together_are_forgotten_together(engine: Engine, server
     wait_until(lambda: servers.ask(keys.slot, "ZCARD", keys.seen) == 0, "all windows that have ended are forgotten")
 
 
+def test_a_hot_shard_is_left_in_peace_for_moments(own_server: Server, name: str) -> None:
+    """A poller that comes as often as something is due, each ms, keeps a server busy with dispatches of a few tasks."""
+    per_ms, ms = 20, 1000
+    with Engine(own_server.url, name=name, shards=1) as engine, own_server.client(decode=True) as client:
+        begin = time.time() + 1.5
+        engine.push_many([Task(0, at=begin + n / per_ms / 1000) for n in range(per_ms * ms)])
+        started(engine)
+        time.sleep(max(0.0, begin - time.time()))
+        client.config_resetstat()
+        ready = shard_keys(name, 0).ready("")
+        wait_until(lambda: client.llen(ready) == per_ms * ms, "all tasks are ready")
+        # a rest takes 3 ms
+        assert client.info("commandstats")["cmdstat_zremrangebyrank"]["calls"] < ms * 0.4
+
+
 def test_an_earlier_task_is_dispatched_at_once(engine: Engine, servers: Servers, name: str) -> None:
     started(engine)
     engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
