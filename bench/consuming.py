@@ -7,14 +7,23 @@ import threading
 from collections.abc import Callable, Iterator
 
 from bench.stand import Stand
-from shardq import Delivery, Engine, Worker
+from shardq import Consumer, Delivery, Engine, Worker
 
 CLAIM = 500
 """The number of tasks in one claim."""
 
 
 def claim_and_ack(engine: Engine, count: int) -> None:
-    consumer = engine.consumer(prefetch=True)
+    """As consumers are by default: each claim and each ack waits for the server."""
+    _taken(engine.consumer(), count)
+
+
+def claim_ahead_and_ack(engine: Engine, count: int) -> None:
+    """With ``prefetch=True``: the next claim is under way meanwhile."""
+    _taken(engine.consumer(prefetch=True), count)
+
+
+def _taken(consumer: Consumer, count: int) -> None:
     while count > 0:
         deliveries = consumer.claim(CLAIM)
         consumer.ack(deliveries)

@@ -1,8 +1,9 @@
 """``python -m bench.guard`` finds out whether something became slower, by ratios that hold on any machine of the kind.
 
 A ratio is a figure of the engine divided by one of the same run: the C client with the same script, redis-py's SET, a
-PING, or a bare sorted set and hash. Times are compared with nothing. ``--learn`` runs the set several times and writes
-the usual ratios and their spread to the baseline; without it, one run is compared with the baseline.
+PING, a bare sorted set and hash, or the engine itself with less to do. Times are compared with nothing. ``--learn``
+runs the set several times and writes the usual ratios and their spread to the baseline; without it, one run is compared
+with the baseline.
 """
 
 from __future__ import annotations
@@ -100,9 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except servers.NoSuchServer as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
-    if not _chosen(options):
+    if not chosen(options.only):
         print(
-            f"error: no ratio has {options.only!r} in its name; there are: {'; '.join(ratios.NAMES)}", file=sys.stderr
+            f"error: no ratio has {' or '.join(map(repr, options.only))} in its name; there are: "
+            f"{'; '.join(ratios.NAMES)}",
+            file=sys.stderr,
         )
         return 2
     cores = Cores.divided(cluster=False)
@@ -120,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
-    only = _chosen(options)
+    only = chosen(options.only)
     runs = []
     for number in range(options.learn):
         runs.append(_measured(options.server, cores, f"run {number + 1} of {options.learn}", only))
@@ -152,7 +155,7 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
             file=sys.stderr,
         )
         return 1
-    only = _chosen(options)
+    only = chosen(options.only)
     usual = {name: runs for name, runs in usual.items() if name in only}
     found = _measured(options.server, cores, "", only)
     tries = 1
@@ -168,9 +171,9 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
     return 1 if fell or not any(verdict.word == "ok" for verdict in verdicts) else 0
 
 
-def _chosen(options: argparse.Namespace) -> list[str]:
-    """The ratios whose names contain --only."""
-    return [name for name in ratios.NAMES if options.only.casefold() in name.casefold()]
+def chosen(only: Sequence[str]) -> list[str]:
+    """The ratios whose names contain one of these texts; all without any."""
+    return [name for name in ratios.NAMES if not only or any(text.casefold() in name.casefold() for text in only)]
 
 
 def _measured(kind: str, cores: Cores, which: str, only: Sequence[str]) -> dict[str, float]:
@@ -202,7 +205,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser("bench.guard", about, example)
     add_server(parser)
     parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only ratios with this in their names")
+    about_only = "only ratios with this in their names; may be repeated"
+    parser.add_argument("--only", default=[], action="append", metavar="TEXT", help=about_only)
     parser.add_argument("--learn", type=int, default=0, metavar="RUNS", help="learn usual values from so many runs")
     parser.add_argument("--add", action="store_true", help="with --learn: count earlier runs too")
     return parser

@@ -7,18 +7,23 @@ the same things: a loop of round trips beside coroutines that keep a core busy w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import threading
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Container, Iterator
-from statistics import median
+from statistics import median, quantiles
 
 import redis.asyncio
 
 from bench import limit
-from bench.consuming import CLAIM, claim_and_ack, function, running
+from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, function, running
 from bench.loads import FAR_S, PAYLOAD, burst, fill_ready, spread_tasks
 from bench.stand import SHARDS, Stand
-from shardq import AsyncEngine, Task
+from bench.suites import flow
+from bench.suites.fleet import drained
+from shardq import AsyncEngine, Engine, Task, metrics
 from shardq.calls.request import Command
 from shardq.layout.slots import slot_of
 from shardq.model.record import JSON
@@ -28,6 +33,16 @@ COUNT = 200_000
 BURST = 300_000
 ONE_BY_ONE = 1_500
 COROUTINES = 200
+DRAINED = 400_000
+FEW, MANY = 20, 200
+"""Consumers of a fleet: in one process, and in four."""
+SCRAPE_S = 0.5
+"""The CPU time of this process between two reads of its metrics: of a busy machine it gets less. Prometheus reads every
+15 s.
+"""
+FLOW_S = 1.5
+BEHIND = 1_000
+"""Tasks of each shard. A backlog of so many, dispatched at full speed, takes the lateness to compare with."""
 CONNECTIONS = 64
 """Those of an engine to a node."""
 LIST = "guard-list"
@@ -37,6 +52,8 @@ PUSHED_PER_S = 200_000
 
 MEMORY = "memory: bare ZSET and HASH ÷ a pending task"
 
+PROMPT = f"{BEHIND:,} tasks of each shard at full speed ÷ p99 of lateness at half of it"
+
 EXACT = (MEMORY,)
 """Ratios that hardly differ from run to run."""
 
@@ -44,7 +61,7 @@ Rate = Callable[[Stand], float]
 
 
 def measured(stand: Stand, only: Container[str]) -> Iterator[tuple[str, float]]:
-    """Yields each ratio of ``only`` with its name. Without a C client, those to redis-py's SET and memory remain."""
+    """Yields each ratio of ``only`` with its name. Without a C client, those that need none remain."""
     for name, rate, beside in _PAIRS:
         if name not in only:
             continue
@@ -57,6 +74,9 @@ def measured(stand: Stand, only: Container[str]) -> Iterator[tuple[str, float]]:
             ours.append(rate(stand))
             theirs.append(beside(stand))
         yield name, median(ours) / median(theirs)
+    if PROMPT in only:
+        stand.say("lateness")
+        yield PROMPT, median(_prompt(stand) for _ in range(ROUNDS))
     if MEMORY in only:
         stand.say("memory")
         yield MEMORY, _memory(stand)
@@ -93,6 +113,20 @@ def _push_async(stand: Stand) -> float:
 async def _async_pushes(url: str, name: str) -> float:
     async with AsyncEngine(url, name=name) as engine:
         return await _by_coroutines(lambda: engine.push(PAYLOAD, delay=FAR_S))
+
+
+def _push_alone(stand: Stand) -> float:
+    with stand.engine() as engine:
+        return asyncio.run(_pushes_of_one(stand.url, engine.name))
+
+
+async def _pushes_of_one(url: str, name: str) -> float:
+    async with AsyncEngine(url, name=name) as engine:
+        await engine.push(PAYLOAD, delay=FAR_S)
+        began = time.perf_counter()
+        for _ in range(ONE_BY_ONE):
+            await engine.push(PAYLOAD, delay=FAR_S)
+        return ONE_BY_ONE / (time.perf_counter() - began)
 
 
 async def _by_coroutines(once: Callable[[], Awaitable[object]]) -> float:
@@ -133,10 +167,64 @@ def _claim_and_ack(stand: Stand) -> float:
         return _per_s(COUNT, lambda: claim_and_ack(engine, COUNT))
 
 
+def _claim_ahead_and_ack(stand: Stand) -> float:
+    with stand.engine() as engine:
+        fill_ready(stand, engine, COUNT)
+        return _per_s(COUNT, lambda: claim_ahead_and_ack(engine, COUNT))
+
+
 def _worker(stand: Stand) -> float:
     with stand.engine() as engine:
         fill_ready(stand, engine, COUNT)
         return _per_s(COUNT, lambda: running(stand, function)(engine, COUNT))
+
+
+def _worker_with_metrics(stand: Stand) -> float:
+    with stand.engine() as engine:
+        fill_ready(stand, engine, COUNT)
+        with _metrics_read(engine):
+            return _per_s(COUNT, lambda: running(stand, function)(engine, COUNT))
+
+
+@contextlib.contextmanager
+def _metrics_read(engine: Engine) -> Iterator[None]:
+    """Serves the metrics of an engine, and reads them all the time."""
+    over = threading.Event()
+    with metrics.serve(engine, "127.0.0.1:0") as server:
+
+        def read() -> None:
+            read_at = time.process_time()
+            while not over.wait(0.01):
+                if time.process_time() - read_at >= SCRAPE_S:
+                    with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+                        answer.read()
+                    read_at = time.process_time()
+
+        reader = threading.Thread(target=read, name="reader")
+        reader.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reader.join()
+
+
+def _many_consumers(stand: Stand) -> float:
+    return drained(stand, DRAINED, MANY).rate
+
+
+def _few_consumers(stand: Stand) -> float:
+    return drained(stand, DRAINED, FEW).rate
+
+
+def _prompt(stand: Stand) -> float:
+    """Returns the time that a backlog of some tasks in each shard takes at full speed ÷ the lateness that 99 of 100
+    tasks do not exceed while half as many fall due as can be dispatched. So it does not matter how fast the machine is.
+    """
+    most = flow.dispatched_per_s(stand)
+    found = flow.flowing(stand, int(most * flow.SHARE), FLOW_S)
+    missing = [FLOW_S * 1000] * (found.probes - len(found.rows))
+    return SHARDS * BEHIND / most * 1000 / quantiles([*found.late_ms, *missing], n=100)[98]
 
 
 # ---- what stands beside them
@@ -190,11 +278,15 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
     ("dispatch ÷ C client", _dispatch, _c_dispatch),
     ("dispatch and forward ÷ C client", _forward, _c_forward),
     ("claim and ack ÷ C client's claim", _claim_and_ack, _c_claim),
+    ("claim and ack, prefetch=True ÷ C client's claim", _claim_ahead_and_ack, _c_claim),
     ("worker ÷ C client's claim", _worker, _c_claim),
+    ("worker whose metrics are read ÷ worker", _worker_with_metrics, _worker),
+    ("pushes of 200 coroutines ÷ of one", _push_async, _push_alone),
+    ("200 consumers in four processes ÷ 20 in one", _many_consumers, _few_consumers),
 )
 
 
-NAMES = (*(name for name, _, _ in _PAIRS), MEMORY)
+NAMES = (*(name for name, _, _ in _PAIRS), PROMPT, MEMORY)
 
 
 def _per_s(count: int, work: Callable[[], object]) -> float:

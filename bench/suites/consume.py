@@ -1,4 +1,5 @@
-"""Ready tasks are taken by one consumer that claims and acknowledges, and by a worker whose handlers do nothing.
+"""Ready tasks are taken by one consumer that claims and acknowledges, as it is by default and with ``prefetch=True``,
+and by a worker whose handlers do nothing.
 
 They take a backlog, in a process without pollers.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bench import limit
-from bench.consuming import CLAIM, claim_and_ack, coroutine, function, running
+from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, coroutine, function, running
 from bench.figures import Figure, Spent, client_cost, rate, server_cost
 from bench.loads import fill_ready
 from bench.stand import Stand
@@ -18,16 +19,19 @@ from shardq import Engine
 
 def _measure(stand: Stand) -> Iterator[Figure]:
     count = stand.pick(5_000, 100_000)
-    name = f"claim({CLAIM}) and ack"
-    stand.say(f"{name}, {count:,} tasks")
-    spent = _drained(stand, count, claim_and_ack)
     beside = limit.MISSING
     if limit.program():
         most = limit.claim_rate(stand, count, claim=CLAIM)
         beside = f"one consumer; the C client claims {most:,.0f}/s, and can't settle"
-    yield rate(name, count, spent, reference=beside)
-    yield client_cost(name, count, spent)
-    yield server_cost(name, count, spent)
+    for name, take in (
+        (f"claim({CLAIM}) and ack", claim_and_ack),
+        (f"claim({CLAIM}) and ack, prefetch=True", claim_ahead_and_ack),
+    ):
+        stand.say(f"{name}, {count:,} tasks")
+        spent = _drained(stand, count, take)
+        yield rate(name, count, spent, reference=beside)
+        yield client_cost(name, count, spent)
+        yield server_cost(name, count, spent)
     for kind, register in (("functions", function), ("coroutines", coroutine)):
         name = f"worker, no-op {kind}"
         stand.say(f"{name}, {count:,} tasks")

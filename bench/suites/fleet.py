@@ -29,7 +29,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
     drains = {}
     for consumers in SIZES:
         stand.say(f"{count:,} tasks drained by {consumers} consumers")
-        drains[consumers] = _drained(stand, count, consumers)
+        drains[consumers] = drained(stand, count, consumers)
     best = max(drain.rate for drain in drains.values())
     cheapest = min(drain.server_us for drain in drains.values())
     for consumers, drain in drains.items():
@@ -57,7 +57,7 @@ SUITE = Suite("fleet", "a backlog drained by 1, 20 and 200 consumers", _measure)
 
 
 @dataclass(frozen=True, slots=True)
-class _Drain:
+class Drain:
     rate: float
     scripts: float
     """The claims and settles that the servers ran for a thousand tasks."""
@@ -65,7 +65,7 @@ class _Drain:
     """The CPU of the servers for a task."""
 
 
-def _drained(stand: Stand, count: int, consumers: int) -> _Drain:
+def drained(stand: Stand, count: int, consumers: int) -> Drain:
     with stand.engine() as engine, contextlib.ExitStack() as stack:
         fill_ready(stand, engine, count)
         processors = [
@@ -85,7 +85,7 @@ def _drained(stand: Stand, count: int, consumers: int) -> _Drain:
         taken = sum(processor.end() for processor in processors)
         if taken != count:
             raise RuntimeError(f"{consumers} consumers say they took {taken:,} of {count:,} tasks")
-        return _Drain(done / spent.wall_s, scripts * 1000 / done, spent.server_s / done * 1e6)
+        return Drain(done / spent.wall_s, scripts * 1000 / done, spent.server_s / done * 1e6)
 
 
 def _parts(consumers: int) -> list[int]:

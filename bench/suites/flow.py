@@ -13,15 +13,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bench.children import Child
-from bench.figures import Figure, lateness
+from bench.figures import Figure, Spent, lateness
 from bench.loads import FAR_S, burst, spread_tasks
 from bench.probing import CLAIMS
 from bench.stand import Stand
 from bench.suite import Suite
 from shardq import Engine, Task
+from shardq.fleet.lateness import Lateness
 
 TOPIC = "probe"
 PER_S = 50_000
@@ -39,11 +40,7 @@ GRACE_S = 1.0
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
-    count = stand.pick(20_000, 200_000)
-    stand.say(f"how many can be dispatched, {count:,} tasks")
-    with stand.engine() as engine:
-        engine.start()
-        most = count / burst(stand, engine, count).wall_s
+    most = dispatched_per_s(stand)
     seconds = stand.pick(1.0, 4.0)
     for per_s, which in ((PER_S, ""), (round(most * SHARE, -3), f", {SHARE:.0%} of what can be dispatched")):
         stand.say(f"lateness while {per_s:,.0f} tasks/s fall due{which}")
@@ -53,7 +50,33 @@ def _measure(stand: Stand) -> Iterator[Figure]:
 SUITE = Suite("flow", "lateness while 50,000 tasks/s, and half of what is possible, fall due", _measure)
 
 
-def _late(stand: Stand, per_s: int, seconds: float, which: str) -> Iterator[Figure]:
+def dispatched_per_s(stand: Stand) -> float:
+    """Returns the rate at which tasks that are all due are made ready."""
+    count = stand.pick(20_000, 200_000)
+    stand.say(f"how many can be dispatched, {count:,} tasks")
+    with stand.engine() as engine:
+        engine.start()
+        return count / burst(stand, engine, count).wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The outcome of one flow."""
+
+    begin: float
+    probes: int
+    rows: Sequence[tuple[float, float, str]]
+    """The observed tasks: due, late by so many ms until it was claimed, id."""
+    every: Lateness
+    """All tasks of the flow, until ready."""
+    spent: Spent
+
+    @property
+    def late_ms(self) -> list[float]:
+        return [late for _, late, _ in self.rows]
+
+
+def flowing(stand: Stand, per_s: int, seconds: float) -> Flow:
     probes, stay = stand.pick(50, 500), stand.pick(STAY // 10, STAY)
     with stand.engine() as engine, Child("bench.probing", CLAIMS, stand.url, engine.name, TOPIC) as child:
         child.await_ready()
@@ -65,15 +88,18 @@ def _late(stand: Stand, per_s: int, seconds: float, which: str) -> Iterator[Figu
             time.sleep(max(0.0, begin + seconds - time.time()))
             stand.until(lambda: engine.stats().scheduled <= stay, "all of the flow is dispatched")
         time.sleep(GRACE_S)
-        rows = child.end()
-        every = engine.stats().lateness
-    late_ms = [late for _, late, _ in rows]
+        return Flow(begin, probes, child.end(), engine.stats().lateness, spent)
+
+
+def _late(stand: Stand, per_s: int, seconds: float, which: str) -> Iterator[Figure]:
+    flow = flowing(stand, per_s, seconds)
+    late_ms, every, spent = flow.late_ms, flow.every, flow.spent
     own = f"{len(late_ms)} at random instants; all {every.count:,}, due → ready: p50 {every.p50_ms}, p99 {every.p99_ms}"
     busy = f"server busy {spent.server_s / spent.wall_s:.0%}"
     at: dict[str, float | str] = {"curve": "flow", "per_s": per_s}
     name = f"due → claimed while {per_s:,} tasks/s fall due{which}"
-    figure = lateness(name, late_ms, expected=probes, aim=f"{own}; {busy}; aim: p99 ≤ 25", at=at)
-    yield replace(figure, series=_series(rows, begin, seconds))
+    figure = lateness(name, late_ms, expected=flow.probes, aim=f"{own}; {busy}; aim: p99 ≤ 15", at=at)
+    yield replace(figure, series=_series(flow.rows, flow.begin, seconds))
 
 
 def _series(rows: Sequence[tuple[float, float, str]], begin: float, seconds: float) -> dict[str, list[float]]:

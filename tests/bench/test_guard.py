@@ -52,13 +52,21 @@ def test_what_is_new_or_was_not_measured_is_named_and_does_not_fail() -> None:
     assert fallen(verdicts) == []
 
 
-def test_the_committed_baseline_can_be_read_and_knows_every_ratio() -> None:
+def test_the_committed_baseline_can_be_read_and_knows_ratios_that_are_measured() -> None:
     baseline = msgspec.json.decode(guard.BASELINE.read_bytes(), type=Baseline)
     for usual in baseline.usual.values():
-        assert set(usual) == set(ratios.NAMES)
+        assert set(usual) <= set(ratios.NAMES)
         assert all(0 < each.floor < each.median for each in usual.values())
 
 
 def test_without_a_baseline_it_says_how_to_learn_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert guard.main(["--baseline", str(tmp_path / "none.json")]) == 1
     assert "--learn 7" in capsys.readouterr().err
+
+
+def test_a_part_of_the_ratios_is_chosen_by_words_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ["worker whose metrics are read ÷ worker", "200 consumers in four processes ÷ 20 in one"]
+    assert guard.chosen(["Metrics", "four processes"]) == found
+    assert guard.chosen([]) == list(ratios.NAMES)
+    assert guard.main(["--only", "nothing", "--only", "of it all"]) == 2
+    assert "no ratio has 'nothing' or 'of it all' in its name; there are: push, one" in capsys.readouterr().err
