@@ -74,8 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out the tests on brokers that no package brings, unless they are asked for (`make test-brokers`), and those
-    in a browser where there is none; ``pytest_terminal_summary`` says so.
+    """Leaves out the tests on brokers that no package brings, unless `make test-brokers` asks for them, and those in a
+    browser where there is none; ``pytest_terminal_summary`` says so.
     """
     if collection_path == Path(__file__).parent / "brokers":
         return None if config.getoption("--brokers") else True
