@@ -194,33 +194,3 @@ def test_a_server_that_evicts_is_not_well(shell: Shell, server_binary: Path, nam
         assert shell.run("push", "1", *given).code == 0
         told = shell.run("stats", *given)
         assert (told.code, "has evicted keys" in told.out) == (1, True)
-
-
-def test_forward_to_a_url(shardq: Shell, engine: Engine, own_server: Server) -> None:
-    own_server.ask("CONFIG", "SET", "requirepass", "hushhush")
-    where = own_server.url.removeprefix("redis://")
-    shown = f"redis://:***@{where}#mail"
-    given = ("forward", "mail", "--to", f"redis://:hushhush@{where}#mail")
-    assert shardq.run(*given).out == f"topic 'mail' now goes to {shown}\n"
-    assert shardq.run(*given, "--json").object == {"topic": "mail", "to": shown, "side": "right"}
-    assert shardq.run(*given, "--left").out == f"topic 'mail' now goes to {shown} by LPUSH\n"
-    engine.start()
-    engine.push(1, topic="mail")
-    wait_until(lambda: engine.stats().sinks[0].sent == 1, "it has arrived")
-    wait_until(lambda: engine.fleet()[0].sinks[0].sent == 1, "the fleet knows")
-    told = shardq.run("stats")
-    assert f"mail to {shown}: 1 sent, 0 failed, 0 retried, 0 buried, circuit closed" in told.lines
-    assert f"to {shown} by LPUSH" in told.out
-    seen = shardq.run("stats", "--json").object
-    assert [(sink["to"], sink["sent"], sink["circuit"]) for sink in seen["sinks"]] == [(shown, 1, "closed")]
-    assert seen["topics"]["mail"]["route"] == {"to": shown, "side": "left"}
-    own_server.kill()
-    engine.push(1, topic="mail")
-    wait_until(lambda: any(s.circuit != "closed" for s in engine.fleet()[0].sinks), "the fleet knows")
-    told = shardq.run("stats")
-    assert (told.code, f"topic 'mail' can't be forwarded to {shown}, and its tasks wait: " in told.out) == (1, True)
-    assert shardq.run("forward", "mail", "--off").out == "topic 'mail' is no longer forwarded\n"
-    wrong = shardq.run("forward", "mail", "--to", "redis://:hushhush@h")
-    assert (wrong.code, wrong.out) == (2, "")
-    assert "ends with the key: redis://…#LIST or #stream:NAME" in wrong.err
-    assert "hushhush" not in told.out + told.err + wrong.err

@@ -1,0 +1,50 @@
+"""forward to a URL, and what `shardq stats` and `shardq topics` show of it, without its password."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from cluster.server import Server
+from shardq import BadInput, Engine
+from shardq.cli.app import app
+from shardq.cli.options import Given
+from tests.support.waiting import wait_until
+
+
+def test_forward_to_a_url(engine: Engine, own_server: Server) -> None:
+    def run(*words: str) -> str:
+        """What a command prints; the error that it meets is raised."""
+        given = ["--url", engine.options.url or "", "--name", engine.name]
+        done = CliRunner().invoke(app, [*words, *given], obj=Given(), standalone_mode=False)
+        if isinstance(done.exception, BadInput):
+            raise done.exception
+        return done.output
+
+    own_server.ask("CONFIG", "SET", "requirepass", "hushhush")
+    where = own_server.url.removeprefix("redis://")
+    shown = f"redis://:***@{where}#mail"
+    given = ("forward", "mail", "--to", f"redis://:hushhush@{where}#mail")
+    assert run(*given) == f"topic 'mail' now goes to {shown}\n"
+    assert json.loads(run(*given, "--json")) == {"topic": "mail", "to": shown, "side": "right"}
+    assert run(*given, "--left") == f"topic 'mail' now goes to {shown} by LPUSH\n"
+    engine.start()
+    engine.push(1, topic="mail")
+    line = f"mail to {shown}: 1 sent, 0 failed, 0 retried, 0 buried, circuit closed"
+    told = wait_until(lambda: line in (told := run("stats")).splitlines() and told, "stats of another process tell it")
+    assert f"to {shown} by LPUSH" in str(told)
+    seen = wait_until(lambda: (s := json.loads(run("stats", "--json")))["sinks"] and s, "likewise as JSON")
+    assert [(sink["to"], sink["sent"], sink["circuit"]) for sink in seen["sinks"]] == [(shown, 1, "closed")]
+    assert seen["topics"]["mail"]["route"] == {"to": shown, "side": "left"}
+    own_server.kill()
+    engine.push(1, topic="mail")
+    problem = f"topic 'mail' can't be forwarded to {shown}, and its tasks wait: "
+    down = wait_until(lambda: problem in (told := run("stats")) and told, "stats of another process tell it")
+    assert run("forward", "mail", "--off") == "topic 'mail' is no longer forwarded\n"
+    try:
+        run("forward", "mail", "--to", "redis://:hushhush@h")
+    except BadInput as exc:
+        wrong = str(exc)
+    assert "ends with the key: redis://…#LIST or #stream:NAME" in wrong
+    assert "hushhush" not in f"{told}{seen}{down}{wrong}"
