@@ -42,7 +42,7 @@ def test_cancelling_what_matches(running: Engine) -> None:
 
 
 def test_all_are_cancelled_while_they_move(engine: Engine) -> None:
-    ids = engine.push_many([Task(n, delay=FAR_S, topic=("mail", "sms")[n % 2]) for n in range(8000)])
+    ids = engine.push_many([Task(n, delay=FAR_S, topic=("mail", "sms")[n % 2]) for n in range(4000)])
     engine.start()
     engine.expand(8)
     result = engine.cancel_all(topic="mail")
@@ -129,8 +129,8 @@ def test_rescheduling(running: Engine) -> None:
 
 def test_rescheduling_by_a_delay_ends(engine: Engine) -> None:
     """What is moved comes later in the order: it must not be moved again and again."""
-    engine.push_many([Task(n, delay=1) for n in range(3000)])
-    assert engine.reschedule_all(everything=True, delay=3600) == BulkResult(matched=3000, done=3000)
+    engine.push_many([Task(n, delay=1) for n in range(1500)])
+    assert engine.reschedule_all(everything=True, delay=3600) == BulkResult(matched=1500, done=1500)
     assert len({task.due for task in listed(engine, limit=1000)}) == 1
 
 

@@ -40,7 +40,7 @@ def test_it_is_a_count_of_all(engine: Engine, horizon: Horizon) -> None:
     step_s, steps = LENGTHS[horizon]
     some = random.Random(horizon)
     length = step_s * steps
-    delays = [some.choice([some.uniform(60, length), some.uniform(60, 2 * length), 120]) for _ in range(5000)]
+    delays = [some.choice([some.uniform(60, length), some.uniform(60, 2 * length), 120]) for _ in range(2000)]
     engine.push_many([Task(n, delay=delay, topic=f"t{n % 3}") for n, delay in enumerate(delays)])
     # well past: a task that is due now is due in the next millisecond, and shards are asked one after the other
     engine.push_many([Task(n, at=time.time() - 60) for n in range(100)])
@@ -48,7 +48,7 @@ def test_it_is_a_count_of_all(engine: Engine, horizon: Horizon) -> None:
     assert (forecast.overdue, [count for _, count in forecast.buckets], forecast.later) == by_brute_force(
         engine, forecast
     )
-    assert forecast.total == 5100
+    assert forecast.total == 2100
     assert forecast.overdue == 100
     starts = [start for start, _ in forecast.buckets]
     assert [starts[0] + n * dt.timedelta(seconds=step_s) for n in range(steps)] == starts
@@ -64,11 +64,11 @@ def test_nothing(engine: Engine) -> None:
 
 def test_after_a_resize(engines: Engines, engine: Engine) -> None:
     """While two numbers hold, every task is in one shard."""
-    engine.push_many([Task(n, delay=FAR_S) for n in range(3000)])
+    engine.push_many([Task(n, delay=FAR_S) for n in range(1500)])
     engine.expand(8)
-    assert engine.forecast("day").total == 3000
+    assert engine.forecast("day").total == 1500
     engine.shrink(3)
-    assert engine.forecast("day").total == 3000
+    assert engine.forecast("day").total == 1500
     engine.start()
     wait_until(lambda: engines.done(engine.growth().progress()).done, "all are moved")
-    assert engine.forecast("day").total == 3000
+    assert engine.forecast("day").total == 1500
