@@ -87,7 +87,7 @@ def served(shardq: Shell, engine: Engine) -> Engine:
     """An engine with tasks in all states, which this process serves."""
     engine.start()
     for number in range(20):
-        engine.push(number, delay=3_600, topic="mail")
+        engine.push(number, delay=1_800, topic="mail")
     engine.push("x", topic="later")
     engine.push("y", topic="bad", max_attempts=1)
     wait_until(lambda: engine.stats().ready == 2, "two tasks are ready")

@@ -64,6 +64,7 @@ def test_overdue_tasks(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_a_dispatcher_that_was_stopped_by_a_signal(engine: Engine, url: str) -> None:
     name = engine.name
     with Worker("tests.support.dispatching", url, name, engine.topology.shards) as dispatcher:
@@ -125,6 +126,7 @@ def test_a_server_that_is_nearly_full(engines: Engines, own_server: Server, name
     assert engine.health()
 
 
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_a_node_that_was_killed(engines: Engines, server_binary: Path, name: str) -> None:
     options = {"cluster-require-full-coverage": "no"}
     with Cluster(server_binary, masters=3, replicas=0, options=options) as cluster:
@@ -147,6 +149,7 @@ def test_a_node_that_was_killed(engines: Engines, server_binary: Path, name: str
         engine.close()
 
 
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_a_replica_that_stands_still(engines: Engines, own_server: Server, replica: Server, name: str) -> None:
     engine = engines.opened(own_server.url, name=name, shards=2)
     engine.start()
