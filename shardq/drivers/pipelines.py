@@ -189,12 +189,14 @@ class Pipelines(Generic[K, T]):
                 pipeline.node = self._router.node(
                     pipeline.node.address
                 )  # The map may have dropped the node, and named it again.
-                connection = pipeline.node.take(min(retrying.deadline, begun + CONNECT_TIMEOUT_S), wait=False)
+                # Where there are other nodes, their calls wait for nobody.
+                alone = len(self._router.map.nodes) == 1
+                connection = pipeline.node.take(min(retrying.deadline, begun + CONNECT_TIMEOUT_S), wait=alone)
                 if isinstance(connection, Fault):
-                    alone = time.monotonic() - begun
+                    took = time.monotonic() - begun
                     queue, pipeline.queue = pipeline.queue, deque()
                     for each in (retrying, *queue):
-                        self._failed_with(each, connection, pipeline.node.address, backoff_s=alone)
+                        self._failed_with(each, connection, pipeline.node.address, backoff_s=took)
                     return
                 pipeline.connection = connection
                 connection.sock.settimeout(0)

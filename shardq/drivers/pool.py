@@ -13,6 +13,11 @@ from collections.abc import Callable
 from shardq.drivers.connection import Connection
 from shardq.drivers.faults import Fault, dropped, exhausted, unconnected
 
+CONNECTING = 8
+"""The threads that connect at a time. Others wait for them, or for a connection that is given back: where a hundred
+threads connected at once, all were so slow on a busy machine that their time ran out, and they began again.
+"""
+
 
 class ConnectionPool:
     """The shared connections to one node. Every ``take`` is followed by one ``give`` or ``drop``."""
@@ -26,8 +31,8 @@ class ConnectionPool:
         self._closed = False
         self._idle: list[Connection] = []
         self._answers = False
-        """True if the last attempt to connect succeeded and no connection has failed since. Any number of threads may
-        connect at once then.
+        """True if the last attempt to connect succeeded and no connection has failed since. Some threads may connect at
+        once then.
         """
         self._connecting = 0
         self._refused: tuple[int, Fault | None] = 0, None
@@ -52,7 +57,7 @@ class ConnectionPool:
                 if fault is not None and failed != failures:
                     return fault
                 room = self.open < self.bound
-                if room and (self._answers or not self._connecting or not wait):
+                if room and (not wait or self._connecting < (CONNECTING if self._answers else 1)):
                     self.open += 1
                     self._connecting += 1
                     break

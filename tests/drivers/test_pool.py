@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cluster.server import Server
+from shardq.drivers.connection import Connection
+from shardq.drivers.pool import CONNECTING, ConnectionPool
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable
@@ -60,6 +64,48 @@ def test_a_caller_waits_for_a_connection(opened: Callable[..., Driver], single: 
     assert driver.call(command(name, "ECHO", "x")) == b"x"
     freed.join()
     blocked.join()
+
+
+def test_few_threads_connect_at_a_time_and_the_others_take_what_is_given_back() -> None:
+    lock, others, connecting, most = threading.Lock(), [], 0, 0
+    answering = threading.Event()
+    answering.set()
+
+    def connect(address: str, _: float) -> Connection:
+        nonlocal connecting, most
+        ours, theirs = socket.socketpair()
+        with lock:
+            others.append(theirs)
+            connecting += 1
+            most = max(most, connecting)
+        assert answering.wait(60)
+        with lock:
+            connecting -= 1
+        return Connection(ours, address)
+
+    def take() -> Connection:
+        taken = pool.take(time.monotonic() + 60)
+        assert isinstance(taken, Connection)
+        return taken
+
+    pool = ConnectionPool("here", bound=64, connect=connect)
+    first = take()
+    answering.clear()
+    with ThreadPoolExecutor(40) as threads:
+        taken = [threads.submit(take) for _ in range(40)]
+        try:
+            wait_until(lambda: connecting == CONNECTING, f"{CONNECTING} threads connect")
+            pool.give(first)
+            wait_until(lambda: any(one.done() for one in taken), "a thread has the connection that was given back")
+            assert connecting == CONNECTING
+        finally:
+            answering.set()
+        assert len({one.result() for one in taken}) == 40
+    assert most == CONNECTING
+    for one in taken:
+        pool.drop(one.result())
+    for end in others:
+        end.close()
 
 
 def test_many_calls_of_two_threads_on_one_connection_each(opened: Callable[..., Driver], name: str) -> None:
