@@ -200,6 +200,6 @@ def _payload(task: TaskInfo) -> str:
     """The beginning of a payload on one line."""
     [(field, value)] = payload_shown(task.payload).items()
     if not isinstance(value, str):
-        value = msgspec.json.encode(value, enc_hook=str).decode()
+        value = msgspec.json.encode(value).decode()
     text = printable(f"base64 {value}" if field == "payload_base64" else value[: PAYLOAD + 1])
     return text if len(text) <= PAYLOAD else f"{text[: PAYLOAD - 3]}..."

@@ -58,8 +58,14 @@ def tell(value: Any) -> None:
 
 
 def payload_shown(payload: Any) -> dict[str, Any]:
-    """A payload as a field of a JSON object: bytes as text if they are UTF-8, else in base64."""
+    """A payload as a field of a JSON object: bytes as text if they are UTF-8, else in base64. What JSON can't say, such
+    as an extension of MessagePack, is shown as Python writes it.
+    """
     if not isinstance(payload, bytes):
+        try:
+            msgspec.json.encode(payload)
+        except (TypeError, ValueError, RecursionError):
+            return {"payload_repr": repr(payload)}
         return {"payload": payload}
     try:
         return {"payload": payload.decode()}

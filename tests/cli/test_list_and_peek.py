@@ -57,6 +57,17 @@ def test_every_state_in_turn(shardq: Shell, running: Engine) -> None:
     assert shardq.run("list", "--holder", "nobody").out == "none\n"
 
 
+def test_a_payload_that_json_can_not_say(shardq: Shell, url: str, name: str) -> None:
+    with Engine(url, name=name, shards=2, codec="msgpack") as engine:
+        id = engine.push({(1, 2): "x"}, delay=3600)
+    for words in (["list"], ["peek"], ["get", id]):
+        (task,) = shardq.run(*words, "--json").objects
+        assert task["payload_repr"] == "{(1, 2): 'x'}", words
+        done = shardq.run(*words)
+        assert done.code == 0
+        assert ("(1, 2): 'x'" in done.out) == (words != ["list"]), "a list shows no payloads"
+
+
 def test_dead_ones(shardq: Shell, running: Engine) -> None:
     (mail,) = bury(
         running, 1, topic="mail", reason="Traceback:\n  here\nValueError: [bold]no[/bold] \x1b[31m address\n"
