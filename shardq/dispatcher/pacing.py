@@ -22,11 +22,11 @@ HOT_PER_S = 10_000
 So the pollers of hot shards, which always find a few, would keep a server busy all the time, and consumers waiting.
 """
 
-REST_S = 0.003
+REST_S = 0.006
 """The longest rest of a poller after it has moved all that was due in a hot shard."""
 
-WORTH_A_TRIP = 125
-"""A rest ends when about so many tasks are due: half of the least batch, so that what comes unevenly fits too."""
+WORTH_A_TRIP = 200
+"""A rest ends when about so many tasks are due: less than the least batch, so that what comes unevenly fits too."""
 
 LONGEST_SLEEP_S = 20.0
 """The longest sleep while the poller is subscribed to its bell. It only matters when a ring was lost. Part of the

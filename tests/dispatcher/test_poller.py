@@ -77,7 +77,7 @@ def test_a_hot_shard_is_left_in_peace_for_moments(own_server: Server, name: str)
         client.config_resetstat()
         ready = shard_keys(name, 0).ready("")
         wait_until(lambda: client.llen(ready) == per_ms * ms, "all tasks are ready")
-        # a rest takes 3 ms
+        # a rest takes up to 6 ms
         assert client.info("commandstats")["cmdstat_zremrangebyrank"]["calls"] < ms * 0.4
 
 
