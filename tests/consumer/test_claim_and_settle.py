@@ -78,10 +78,12 @@ def test_topics_are_served_in_their_order(running: Engine) -> None:
         ready(running, 20, topic)
     order = ("high", "middle", "low")
     consumer = running.consumer(*order)
-    consumer.claim(1)  # the first look tells it what there is
+    [first] = consumer.claim(1)  # from one shard, which may have none of the first topic; then it knows what there is
+    left = ["high"] * 20 + ["middle"] * 20 + ["low"] * 20
+    left.remove(first.topic)
     claims = [sorted((d.topic for d in consumer.claim(3)), key=order.index) for _ in range(20)]
     topics = [topic for claim in claims for topic in claim]
-    assert topics == ["high"] * 19 + ["middle"] * 20 + ["low"] * 20
+    assert topics == left
 
 
 def test_ack_removes_the_task(running: Engine, consumer: Consumer) -> None:
