@@ -33,6 +33,23 @@ def table(count: int) -> Sequence[int]:
     return owners
 
 
+@functools.lru_cache(maxsize=4)
+def leaving(count: int, priors: tuple[int, ...]) -> Sequence[float]:
+    """For each shard: of the tasks that it may have by these numbers of shards, the share that belongs elsewhere now.
+
+    >>> leaving(2, (1,))
+    [0.5, 0.0]
+    """
+    tables = [table(each) for each in (count, *priors)]
+    shards = max((count, *priors))
+    held, own = [0] * shards, [0] * shards
+    for owners in zip(*tables, strict=True):
+        own[owners[0]] += 1
+        for shard in set(owners):
+            held[shard] += 1
+    return [1 - own[shard] / held[shard] if held[shard] else 0.0 for shard in range(shards)]
+
+
 def growth() -> Iterator[list[list[int]]]:
     """Yields the buckets of each shard, ascending, when there is one shard, two, and so on.
 

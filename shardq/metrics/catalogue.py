@@ -47,6 +47,13 @@ UNSWEPT = Metric(
     (),
     "Shards with tasks that may belong elsewhere, while a change of the number of shards is under way.",
 )
+MISPLACED = Metric(
+    "shardq_misplaced_tasks",
+    "gauge",
+    "engine",
+    (),
+    "Scheduled and dead tasks that a change of the number of shards has still to move: an estimate by their counts.",
+)
 REPLICATION_LAG = Metric(
     "shardq_replication_lag_bytes", "gauge", "engine", ("node",), "Bytes of writes that no replica has confirmed."
 )
@@ -80,6 +87,6 @@ HANDLER = Metric(
 )
 
 METRICS = (
-    *(UP, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, REPLICATION_LAG),
+    *(UP, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
     *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
 )

@@ -114,6 +114,7 @@ def _add_seen(samples: _Samples, seen: Seen) -> None:
     samples.add(catalogue.UNSEEN, sum(shard.error is not None for shard in stats.shards))
     samples.add(catalogue.UNSERVED, seen.unserved)
     samples.add(catalogue.UNSWEPT, seen.unswept)
+    samples.add(catalogue.MISPLACED, seen.misplaced)
     samples.add(catalogue.HEAD_AGE, max(0.0, stats.head_age or 0.0))
     for state in STATES:
         counts = {topic: getattr(each, state) for topic, each in stats.topics.items()}

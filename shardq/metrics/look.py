@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardq.engine.stats import Stats
 from shardq.engine.sync import Engine
 from shardq.fleet.serving import unserved
+from shardq.layout.buckets import leaving
+from shardq.layout.topology import Topology
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
@@ -31,6 +33,7 @@ class Seen(NamedTuple):
     stats: Stats
     unserved: int
     unswept: int
+    misplaced: int
 
 
 class Looker:
@@ -94,4 +97,12 @@ def _seen(engine: Engine) -> Seen:
     stats = engine.stats()
     nobodys = unserved(engine.fleet(), engine.topology.span())
     progress = engine.growth().progress()
-    return Seen(stats, len(nobodys), 0 if progress.done else progress.of - progress.swept)
+    unswept = 0 if progress.done else progress.of - progress.swept
+    misplaced = round(_leaving(stats, engine.topology) * unswept / progress.of) if unswept else 0
+    return Seen(stats, len(nobodys), unswept, misplaced)
+
+
+def _leaving(stats: Stats, topology: Topology) -> float:
+    """The tasks that would belong elsewhere if no shard had been swept yet."""
+    shares = leaving(topology.shards, topology.priors)
+    return sum((each.scheduled + each.dead) * shares[each.shard] for each in stats.shards if each.shard < len(shares))

@@ -117,12 +117,19 @@ def test_the_engine_as_a_whole(engine: Engine) -> None:
     assert total(served, "shardq_head_age_seconds") == 0
     # ready tasks stay where they are until they are taken
     assert total(served, "shardq_oldest_ready_seconds", topic="mail") >= 0
+    assert total(served, "shardq_misplaced_tasks") == 0
+    engine.stop()
+    engine.push_many([Task(n, delay=3600) for n in range(1000)])
     engine.resize(2 * SHARDS)
-    assert total(unfresh(registry), "shardq_unswept_shards") > 0
+    changing = unfresh(registry)
+    assert total(changing, "shardq_unswept_shards") > 0
+    assert 400 < total(changing, "shardq_misplaced_tasks") < 600, "half of them belong to the new shards"
+    engine.start()
     with working(handling(engine)):
         wait_until(
             lambda: total(unfresh(registry), "shardq_unswept_shards") == 0, "all is where it belongs", timeout=60
         )
+    assert total(unfresh(registry), "shardq_misplaced_tasks") == 0
 
 
 def test_every_metric_is_exported_under_its_name(engine: Engine) -> None:
