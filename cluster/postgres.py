@@ -7,57 +7,38 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
-import tempfile
-import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from cluster import warden
-from cluster.ports import HOST, free_port
-from cluster.server import ServerFailed
+from cluster.other_server import OtherServer
+from cluster.ports import HOST
 
 USER = "shardq"
-START_TIMEOUT_S = 60.0  # a slow machine under load, after a crash
 _NOBODY = 65534
 """PostgreSQL does not run as root; whoever is root starts it as this user."""
 
 
-class Postgres:
-    """One server, for a ``with`` block. ``kill()`` is SIGKILL to all of its processes; ``start()`` starts it again."""
+class Postgres(OtherServer):
+    title = "PostgreSQL"
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="shardq-postgres-"))
-        self.port = free_port()
-        self._log = self.folder / "log"
+        super().__init__()
         self._as: dict[str, Any] = {"cwd": self.folder}
         if os.geteuid() == 0:
             self._as |= {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
             os.chown(self.folder, _NOBODY, _NOBODY)
         self._programs = _programs(self.folder, self._as)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._key = warden.new_key()
 
-    def __enter__(self) -> Self:
-        warden.note(self._key, pid=None, folder=self.folder)
-        try:
-            subprocess.run(
-                [self._programs / "initdb", "-D", self.folder / "data", "-U", USER, "-A", "trust", "-E", "UTF8", "-N"],
-                check=True,
-                capture_output=True,
-                **self._as,
-            )
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def _prepare(self) -> None:
+        subprocess.run(
+            [self._programs / "initdb", "-D", self.folder / "data", "-U", USER, "-A", "trust", "-E", "UTF8", "-N"],
+            check=True,
+            capture_output=True,
+            **self._as,
+        )
 
     def url(self, database: str = "postgres", *, driver: str = "psycopg") -> str:
         return f"postgresql+{driver}://{USER}@{HOST}:{self.port}/{database}"
@@ -68,42 +49,13 @@ class Postgres:
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
         return self.url(name)
 
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(self._programs / "postgres", "-D", self.folder / "data"),
-                    *("-p", str(self.port), "-h", HOST, "-k", self.folder),
-                    *("-c", "fsync=off", "-c", "max_connections=50"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **self._as,
-            )
-        warden.note(self._key, pid=-self._process.pid, folder=self.folder)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ServerFailed(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash is like. What was committed is there again after ``start()``."""
-        self._end(signal.SIGKILL)
-
-    def close(self) -> None:
-        self._end(signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        warden.note(self._key, pid=None, folder=None)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            os.killpg(process.pid, how)
-        if process is not None:
-            process.wait()
+    def _launch(self) -> None:
+        words = (
+            *(self._programs / "postgres", "-D", self.folder / "data"),
+            *("-p", str(self.port), "-h", HOST, "-k", self.folder),
+            *("-c", "fsync=off", "-c", "max_connections=50"),
+        )
+        self._begin(words, **self._as)
 
     @property
     def _plain_url(self) -> str:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import Self
 
-from cluster import warden
+from cluster.other_server import OtherServer
 from cluster.ports import HOST, free_port
 from cluster.server import ServerFailed
 
-START_TIMEOUT_S = 90.0
 PLACES = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/sbin:/opt/homebrew/sbin"
 """Debian's own command in /usr/sbin changes the user; the one behind it comes first."""
 
@@ -41,37 +34,23 @@ def program(name: str) -> str:
     return found
 
 
-class RabbitServer:
-    """One broker, for a ``with`` block. ``kill()`` is SIGKILL; ``start()`` starts it again with what it had stored."""
+class RabbitServer(OtherServer):
+    title = "RabbitMQ"
 
     def __init__(self) -> None:
         self._server, self._epmd = program("rabbitmq-server"), program("epmd")
-        self.folder = Path(tempfile.mkdtemp(prefix="shardq-rabbit-"))
-        self.port = free_port()
+        super().__init__()
         self._names = str(free_port())
-        self._log = self.folder / "log"
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._key = warden.new_key()
 
-    def __enter__(self) -> Self:
-        warden.note(self._key, pid=None, folder=self.folder)
-        try:
-            (self.folder / "plugins").write_text("[].\n")
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def _prepare(self) -> None:
+        (self.folder / "plugins").write_text("[].\n")
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@{HOST}:{self.port}/"
 
-    def start(self) -> None:
-        given = {
+    def _launch(self) -> None:
+        given = os.environ | {
             "HOME": str(self.folder),
             "ERL_EPMD_PORT": self._names,
             "ERL_EPMD_ADDRESS": HOST,
@@ -85,35 +64,9 @@ class RabbitServer:
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_CONFIG_FILE": str(self.folder / "none"),
         }
-        with self._log.open("ab") as log:
-            # in the foreground, or the broker starts one that stays
-            epmd = self._begun([self._epmd, "-address", HOST, "-port", self._names], given, log.fileno())
-            warden.note(self._key, pid=-epmd.pid, folder=self.folder)
-            self._begun([self._server], given, log.fileno(), group=epmd.pid)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
-                raise ServerFailed(f"RabbitMQ did not start:\n{self._log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.05)
-
-    def _begun(self, words: list[str], given: dict[str, str], log: int, *, group: int = 0) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            words, env=os.environ | given, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=group
-        )
-        self._processes.append(process)
-        return process
-
-    def kill(self) -> None:
-        processes, self._processes = self._processes, []
-        if processes:
-            os.killpg(processes[0].pid, signal.SIGKILL)
-        for process in processes:
-            process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        warden.note(self._key, pid=None, folder=None)
+        # in the foreground, or the broker starts one that stays
+        self._begin([self._epmd, "-address", HOST, "-port", self._names], env=given)
+        self._begin([self._server], env=given)
 
     def _answers(self) -> bool:
         try:

@@ -1,0 +1,94 @@
+"""What the servers of other kinds (``postgres``, ``nats``, ``rabbitmq``) have in common: a folder, a free port, a group
+of processes that ends with the process that started it, and a start that is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from cluster import warden
+from cluster.ports import free_port
+from cluster.server import ServerFailed
+
+START_TIMEOUT_S = 90.0  # a slow machine under load, after a crash
+
+
+class OtherServer(ABC):
+    """One server, for a ``with`` block. ``kill()`` is SIGKILL to all of its processes; ``start()`` starts it again with
+    what it had stored.
+    """
+
+    title = ""
+    """Its name in messages."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"shardq-{self.title.lower()}-"))
+        self.port = free_port()
+        self._log = self.folder / "log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        """The first leads the group of all."""
+        self._key = warden.new_key()
+
+    def __enter__(self) -> Self:
+        warden.note(self._key, pid=None, folder=self.folder)
+        try:
+            self._prepare()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        self._launch()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(f"{self.title} did not start:\n{self._log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash is."""
+        processes, self._processes = self._processes, []
+        if any(process.poll() is None for process in processes):
+            os.killpg(processes[0].pid, signal.SIGKILL)
+        for process in processes:
+            process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        warden.note(self._key, pid=None, folder=None)
+
+    def _begin(self, words: Sequence[str | Path], **options: Any) -> None:
+        """Starts one process, in the group of the first."""
+        group = self._processes[0].pid if self._processes else 0
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=group, **options
+            )
+        self._processes.append(process)
+        warden.note(self._key, pid=-self._processes[0].pid, folder=self.folder)
+
+    def _prepare(self) -> None:  # noqa: B027  most need nothing
+        """What is done once, before the first start."""
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Begins its processes; the last one is the server."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """True when it is up."""
