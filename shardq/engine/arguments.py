@@ -100,7 +100,7 @@ def route_of(topic: str, to: str | BatchFunction | None, side: str) -> Route | N
         raise InvalidOption(f"to={to!r} is a key of shardq's own; give the name of another list")
     if side == "left" and destinations.is_stream(to):
         raise InvalidOption("side='left' is for lists; leave it out")
-    if to.startswith(destinations.PYTHON):
+    if destinations.is_function(to):
         raise InvalidOption(f"to={to!r} is not possible; give the function itself: forward(topic, to=function)")
     route = Route(to=to, side="left" if side == "left" else "right")
     if not route.is_here:

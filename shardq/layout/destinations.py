@@ -30,6 +30,11 @@ def is_stream(to: str) -> bool:
     return is_here(to) and to.startswith(STREAM)
 
 
+def is_function(to: str) -> bool:
+    """True for a function of the processes that have registered it."""
+    return to.startswith(PYTHON)
+
+
 def key_of(to: str) -> str:
     """The name of the list or of the stream here."""
     return to.removeprefix(STREAM)
@@ -43,7 +48,7 @@ def masked(to: str) -> str:
     ('amqp://shop:***@rabbit/#mail', 'https://${TOKEN}@shop/hook?***')
     """
     found = _URL.fullmatch(to)
-    if found is None or to.startswith(PYTHON):
+    if found is None or is_function(to):
         return to
     scheme, rest = found.groups()
     # up to the last @: a password that was not percent-encoded may hold one
@@ -67,5 +72,5 @@ def named(to: str) -> str:
     ("the list 'mail'", "the stream 'mail'", 'nats://127.0.0.1#mail')
     """
     if not is_here(to):
-        return f"the function {to.removeprefix(PYTHON)}" if to.startswith(PYTHON) else to
+        return f"the function {to.removeprefix(PYTHON)}" if is_function(to) else to
     return f"the {'stream' if is_stream(to) else 'list'} {key_of(to)!r}"

@@ -42,6 +42,11 @@ class Route(msgspec.Struct, frozen=True):
         return destinations.is_here(self.to)
 
     @property
+    def is_function(self) -> bool:
+        """True for a function of the processes that have registered it."""
+        return destinations.is_function(self.to)
+
+    @property
     def key(self) -> str:
         """The name of the list or of the stream here."""
         return destinations.key_of(self.to)

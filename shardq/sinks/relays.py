@@ -17,7 +17,6 @@ from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.dispatcher.faults import RouteFault
 from shardq.drivers.sync import Driver
 from shardq.fleet.sinks import SinkStats
-from shardq.layout.destinations import PYTHON
 from shardq.layout.topology import Route, Topology
 from shardq.model.record import Codec, as_stored, decode_payload
 from shardq.sinks.function import BatchFunction
@@ -73,7 +72,7 @@ class SinkRelays:
                 return
             routes = self._served(self._cache.topology)
             for topic, relay in list(self._relays.items()):
-                if routes.get(topic) == relay.route and self._function(topic) is relay.function:
+                if routes.get(topic) == relay.route and self._function(topic, relay.route) is relay.function:
                     continue
                 former = self._relays.pop(topic)
                 former.stop()
@@ -94,15 +93,15 @@ class SinkRelays:
         return {
             topic: route
             for topic, route in topology.routes.items()
-            if not route.is_here
-            and (not route.to.startswith(PYTHON) or (topic in self._functions and self._functions[topic][0] == route))
+            if not route.is_here and (not route.is_function or self._function(topic, route) is not None)
         }
 
-    def _function(self, topic: str) -> BatchFunction | None:
-        return self._functions[topic][1] if topic in self._functions else None
+    def _function(self, topic: str, route: Route) -> BatchFunction | None:
+        """The function that is registered for this route. The topic may have gone elsewhere since."""
+        registered = self._functions.get(topic)
+        return registered[1] if registered is not None and registered[0] == route else None
 
     def _new_relay(self, topic: str, route: Route) -> TopicRelay:
-        is_function = route.to.startswith(PYTHON)
         claims = Claims(
             self._cache,
             [topic],
@@ -112,10 +111,9 @@ class SinkRelays:
             max_attempts=self._max_attempts,
             ready_counts=ReadyCounts(),
             route=route,
-            decode=decode_payload if is_function else as_stored,
+            decode=decode_payload if route.is_function else as_stored,
         )
-        function = self._function(topic) if is_function else None
-        return TopicRelay(topic, route, function, self._driver, claims, self._open_wakeups)
+        return TopicRelay(topic, route, self._function(topic, route), self._driver, claims, self._open_wakeups)
 
     def _open_wakeups(self) -> Wakeups:
         with self._lock:

@@ -128,3 +128,18 @@ def test_only_the_process_that_has_the_function_serves_it(feeding: Engine, singl
         feeding.push_many([Task(n, topic="mail") for n in range(20)])
         wait_until(lambda: len(second) == 20, "all have come")
     assert len(first) == 20
+
+
+def test_a_function_whose_topic_goes_elsewhere_leaves_that_in_peace(
+    feeding: Engine, single: Server, sink: Server
+) -> None:
+    feeding.forward("mail", to=lambda batch: None)
+    with Engine(single.url, name=feeding.name) as other:
+        other.forward("mail", to=f"{sink.url}#mail")
+        feeding.push(1, topic="mail")
+        wait_until(lambda: sink.ask("LLEN", "mail") == 1, "one has come")
+        other.pause("letters")
+        wait_until(lambda: feeding.topology.paused, "the process knows of another change")
+        feeding.push(2, topic="mail")
+        wait_until(lambda: sink.ask("LLEN", "mail") == 2, "the other has come")
+    wait_until(lambda: sink_stats(feeding, "mail").sent == 2, "one relay has sent both")
