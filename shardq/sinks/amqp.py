@@ -14,10 +14,11 @@ import contextlib
 import time
 from collections.abc import Sequence
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.sinks.base import SEND_S, SENT, Message, Refused, Result, Sink, Unsent
+from shardq.sinks.urls import split
 
 try:
     import pika
@@ -51,14 +52,8 @@ class AmqpSink(Sink):
                 f"a {scheme}:// URL ends with the exchange and the routing key: {scheme}://HOST/VHOST#EXCHANGE/KEY, or "
                 "#/QUEUE for the default exchange"
             )
-        try:
-            parts = urlsplit(where)
-            host, port = parts.hostname, parts.port
-        except ValueError as exc:
-            raise InvalidUrl(
-                f"this {scheme}:// URL is not understood; write {scheme}://USER:PASSWORD@HOST:PORT/VHOST, and the "
-                "characters / ? # @ of a user or password percent-encoded"
-            ) from exc
+        parts = split(where, "USER:PASSWORD@HOST:PORT/VHOST")
+        host, port = parts.hostname, parts.port
         if not host or parts.query or "/" in parts.path[1:]:
             raise InvalidUrl(
                 f"a {scheme}:// URL is {scheme}://USER:PASSWORD@HOST:PORT/VHOST; a / in the name of the vhost is "
@@ -96,8 +91,7 @@ class AmqpSink(Sink):
                 client_properties={"connection_name": "shardq"},
             )
         )
-        self._channel = self._connection.channel()
-        self._channel.confirm_delivery()
+        self._open_channel(self._connection)
         self._used = time.monotonic()
 
     def send(self, batch: Sequence[Message]) -> Sequence[Result]:
@@ -133,16 +127,16 @@ class AmqpSink(Sink):
             reason = f"the broker refused: {exc.reply_code} {exc.reply_text}"
             if _TOO_LARGE not in exc.reply_text:
                 return Unsent(reason)
-            self._channel = self._opened().channel()
-            self._channel.confirm_delivery()
+            assert self._connection is not None, "it is open"
+            self._open_channel(self._connection)
             return Refused(reason)
         except (pika.exceptions.AMQPError, OSError) as exc:
             return Unsent(f"{self._host}:{self._port}: {type(exc).__name__}: {exc}")
         return SENT
 
-    def _opened(self) -> pika.BlockingConnection:
-        assert self._connection is not None, "it is open"
-        return self._connection
+    def _open_channel(self, connection: pika.BlockingConnection) -> None:
+        self._channel = connection.channel()
+        self._channel.confirm_delivery()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -25,10 +25,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from shardq.errors import InvalidUrl
 from shardq.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.sinks.urls import split
 from shardq.version import __version__
 
 CONNECTIONS = 8
@@ -50,15 +51,8 @@ class HttpSink(Sink):
     batch: ClassVar[int] = 64
 
     def __init__(self, url: str) -> None:
-        scheme = url.partition("://")[0]
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as exc:
-            raise InvalidUrl(
-                f"this {scheme}:// URL is not understood; write {scheme}://HOST:PORT/PATH, and the characters / ? # @ "
-                "of a user or password percent-encoded"
-            ) from exc
+        parts = split(url, "HOST:PORT/PATH")
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
         if not host or _NOT_IN_A_URL.search(f"{host}{parts.path}{parts.query}"):
             raise InvalidUrl(
                 f"a {scheme}:// URL needs a host, and no blanks or letters beyond ASCII: {scheme}://HOST:PORT/PATH"
