@@ -24,7 +24,7 @@ from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.health import NO_DISPATCHER, with_reasons
-from shardq.fleet.sinks import SinkStats
+from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
 from shardq.spool.stats import problems as problems_of_spool
 
@@ -127,24 +127,12 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
 
 
 def sinks_of_all(engine: Engine, seen: Stats) -> tuple[SinkStats, ...]:
-    """What all dispatchers together have sent of each forwarded topic, as they report it: this process sends nothing.
-    Asked only if a topic goes to a URL or a function.
+    """The counters of each forwarded topic, of all dispatchers together, as they report them: this process sends
+    nothing. Asked only if a topic goes to a URL or a function.
     """
     if not any(topic.route is not None and not topic.route.is_here for topic in seen.topics.values()):
         return ()
-    added: dict[str, SinkStats] = {}
-    for member in engine.fleet():
-        for sink in member.sinks:
-            known = added.get(sink.topic)
-            added[sink.topic] = sink if known is None else _added(known, sink)
-    return tuple(sink for _, sink in sorted(added.items()))
-
-
-def _added(one: SinkStats, other: SinkStats) -> SinkStats:
-    """The worse circuit of both, and the sums of their counters."""
-    worse = other if one.circuit == "closed" else one
-    sums = {name: getattr(one, name) + getattr(other, name) for name in ("sent", "failed", "retried", "buried")}
-    return msgspec.structs.replace(worse, **sums)
+    return together(sink for member in engine.fleet() for sink in member.sinks)
 
 
 def _down(sinks: tuple[SinkStats, ...]) -> list[str]:
@@ -180,7 +168,7 @@ def _unconfirmed(seen: Stats) -> str:
 
 
 def _rates(seen: Stats) -> str:
-    """What went through since the look before; empty at the first."""
+    """The tasks that went through since the look before; empty at the first."""
     rates = seen.rates
     if rates is None:
         return ""

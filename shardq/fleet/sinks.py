@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -31,3 +32,23 @@ class SinkStats(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that are dead: the sink refused them for good, or they had no attempt left."""
     error: str = ""
     """Why the circuit is not closed; empty while it is."""
+
+
+def together(reports: Iterable[SinkStats]) -> tuple[SinkStats, ...]:
+    """One for each topic, of what several processes have sent of it: the worse circuit, and the sums of the counters.
+
+    >>> one, other = (SinkStats(topic="mail", to="nats://n", sent=sent) for sent in (2, 3))
+    >>> together([one, other])[0].sent
+    5
+    """
+    added: dict[str, SinkStats] = {}
+    for sink in reports:
+        known = added.get(sink.topic)
+        added[sink.topic] = sink if known is None else _added(known, sink)
+    return tuple(sink for _, sink in sorted(added.items()))
+
+
+def _added(one: SinkStats, other: SinkStats) -> SinkStats:
+    worse = other if one.circuit == "closed" else one
+    sums = {name: getattr(one, name) + getattr(other, name) for name in ("sent", "failed", "retried", "buried")}
+    return msgspec.structs.replace(worse, **sums)
