@@ -82,7 +82,7 @@ Begin = Callable[[int], BegunClaim[W] | None]
 
 
 class Ahead(Generic[W]):
-    """What one consumer has claimed ahead: a claim under way, and the rest of an earlier one. Thread-safe."""
+    """The tasks that one consumer has claimed ahead: a claim under way, and the rest of an earlier one. Thread-safe."""
 
     def __init__(self, lease_s: float) -> None:
         self.lock = threading.Lock()

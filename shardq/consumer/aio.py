@@ -116,7 +116,8 @@ class AsyncConsumer(AsyncConsuming):
 
 
 class AheadHolder:
-    """What one consumer holds ahead, given back when it is held for too long, and at the end. For the loop's thread."""
+    """The tasks that one consumer holds ahead, given back when they are held for too long, and at the end. For the
+    loop's thread."""
 
     def __init__(self, driver: AsyncDriver, claims: Claims, background: BackgroundTasks, ahead: Ahead[Trip]) -> None:
         self._driver = driver

@@ -48,7 +48,7 @@ class Screen:
         self._title = title
         self._tables: dict[str, Table[Any]] = {}
         self.columns = 1
-        """Of the table that was drawn last."""
+        """The number of columns of the table that was drawn last."""
         self.page = 10
         """The rows that it had room for."""
 

@@ -25,7 +25,7 @@ BAR = 40
 class View(Generic[Row]):
     columns: Sequence[Column[Row]]
     keys: Sequence[Callable[[Row], Any]]
-    """What each column sorts by. Numbers sort the greatest first."""
+    """The value by which each column sorts. Numbers sort the greatest first."""
     rows: Sequence[Row]
     red: Callable[[Row], bool]
     empty: str
