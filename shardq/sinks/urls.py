@@ -8,7 +8,7 @@ from shardq.errors import InvalidUrl
 
 
 def split(url: str, form: str) -> SplitResult:
-    """The parts of a URL, whose port is a number if it has one. ``form``: the rest after it, for the error."""
+    """The parts of a URL, whose port is a number if it has one. ``form``: what is written after the scheme."""
     scheme = url.partition("://")[0]
     try:
         parts = urlsplit(url)
