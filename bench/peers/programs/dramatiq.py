@@ -13,8 +13,8 @@ from dramatiq.brokers.redis import RedisBroker
 
 from bench.peers.programs import kit
 
-dramatiq.set_broker(RedisBroker(url=kit.url()))
-handle = dramatiq.actor(kit.handled, actor_name="handle")
+dramatiq.set_broker(RedisBroker(url=kit.url()))  # type: ignore[no-untyped-call]
+handle = dramatiq.actor(actor_name="handle")(kit.handled)
 
 
 def push(dues: Sequence[float]) -> None:
