@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from shardq.consumer.unreachable import UnreachableShards
+
 FRESH_S = 0.02
 """A ready count is trusted for this long when a claim can be filled without asking its shard."""
 
@@ -38,6 +40,7 @@ class ReadyCounts:
         """Topic → shard → tasks in its ready list."""
         self._asked_at: dict[str, dict[int, float]] = {}
         self._turns = count(1)
+        self.unreachable = UnreachableShards()
 
     def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
         for topic, number in left.items():

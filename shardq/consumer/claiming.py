@@ -70,7 +70,9 @@ def claim(
             yield from refresh(claims.cache)
         deliveries: list[Delivery] = []
         if not claims.cut_off():
-            deliveries = yield from _claim(claims, notes, max, claims.reachable(shards), wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from _claim(
+                claims, notes, max, claims.unreachable.to_ask(shards), wakeups, filled, RETRY_FOR_S
+            )
         if not deliveries and claims.cut_off():
             deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, None)
     except ShardqError:
@@ -197,7 +199,7 @@ def _ask(
             errors.append(result)
             continue
         if claims.unreachable:
-            claims.note_reachable(keys.shard)
+            claims.unreachable.answered(keys.shard)
         claims.ready_counts.learn(keys.shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())
         stale = stale or bool(result.dropped and not result.tasks)
         for topic, left, size in zip(ask.shares, result.left, result.crowds, strict=True):

@@ -21,9 +21,6 @@ log = logging.getLogger("shardq.consumer")
 Decode = Callable[[bytes, Codec, Any], tuple[Any, Mapping[str, str], tuple[str, ...]]]
 """Makes payload, headers and tags of a record."""
 
-UNREACHABLE_S = 0.25
-"""A shard that could not be reached is asked again after this time."""
-
 
 class Claims:
     """One consumer's identity, options and knowledge. Not for two threads at once."""
@@ -63,8 +60,7 @@ class Claims:
         """Forwarded topics that the log has named; shared by the consumers of an engine."""
         self.planner = ClaimPlanner(self.topics, weights, ready_counts)
         self.limiter = RateLimiter(cache, lease_ms)
-        self.unreachable: dict[int, float] = {}
-        """Shard that could not be reached → the (monotonic) time at which to ask it again."""
+        self.unreachable = ready_counts.unreachable
         self.left_out: frozenset[str] = frozenset()
         """Topics that the worker of this consumer can't handle now."""
         self.waiter: Waiter | None = None
@@ -75,26 +71,12 @@ class Claims:
 
     def cut_off(self) -> bool:
         """True if no shard could be reached."""
-        return bool(self.unreachable) and self.unreachable.keys() >= set(self.cache.topology.span())
-
-    def reachable(self, shards: Sequence[int]) -> Sequence[int]:
-        """The shards to ask now."""
-        if not self.unreachable:
-            return shards
-        now = time.monotonic()
-        return [shard for shard in shards if self.unreachable.get(shard, now) <= now]
+        return self.unreachable.all_of(self.cache.topology.span())
 
     def note_unreachable(self, shard: int, topics: Sequence[str], why: ShardqError) -> None:
-        """Notes a shard that can't be reached, and asks the others meanwhile."""
-        if not self.unreachable:
-            log.warning("some shards can't be reached, claiming from the others: %s", why)
-        now = time.monotonic()
-        self.unreachable[shard] = now + UNREACHABLE_S
-        self.ready_counts.learn(shard, dict.fromkeys(topics, 0), now)
-
-    def note_reachable(self, shard: int) -> None:
-        if self.unreachable.pop(shard, None) is not None and not self.unreachable:
-            log.info("all shards can be reached again")
+        """Notes a shard that can't be reached, and expects nothing of it."""
+        self.unreachable.note(shard, why)
+        self.ready_counts.learn(shard, dict.fromkeys(topics, 0), time.monotonic())
 
     def leave_out(self, topics: frozenset[str]) -> None:
         """Leaves these topics out of claims from now on, and ends a claim that waits. May be called from any thread."""

@@ -39,8 +39,8 @@ DEPTH_BYTES = 1 << 20
 # How many calls for each node may be pulled and not yet sent. Enough that a run of calls for one node hides
 # calls for another only when it is longer; each may hold a batch of 1 MiB.
 LOOK_AHEAD = 4
-# All pipelines stand still while one connects: a node that hangs in its hand-shake is left after this long, and then
-# left alone for as long again. Enough for TLS over a few hundred milliseconds of round trip.
+# All pipelines stand still while one connects: beside others, a node that hangs in its hand-shake is left after this
+# long, and then left alone for as long again. Enough for TLS over a few hundred milliseconds of round trip.
 CONNECT_TIMEOUT_S = 1.0
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -191,7 +191,8 @@ class Pipelines(Generic[K, T]):
                 )  # The map may have dropped the node, and named it again.
                 # Where there are other nodes, their calls wait for nobody.
                 alone = len(self._router.map.nodes) == 1
-                connection = pipeline.node.take(min(retrying.deadline, begun + CONNECT_TIMEOUT_S), wait=alone)
+                until = retrying.deadline if alone else min(retrying.deadline, begun + CONNECT_TIMEOUT_S)
+                connection = pipeline.node.take(until, wait=alone)
                 if isinstance(connection, Fault):
                     took = time.monotonic() - begun
                     queue, pipeline.queue = pipeline.queue, deque()

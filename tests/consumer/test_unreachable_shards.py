@@ -14,9 +14,11 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.node import Node
+from cluster.server import Server
 from shardq import AsyncEngine, Engine, ServerFault, SettleError, Task, Unanswered, Unavailable
 from shardq.layout.keys import shard_keys
 from tests.support.engines import Engines
+from tests.support.proxies import Proxy
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
@@ -181,6 +183,37 @@ def test_settling_many_tells_which_are_done(engines: Engines, cluster: Cluster, 
     with pytest.raises(ServerFault) as simple:
         consumer.ack([d for d in deliveries if d.id in lost])
     assert type(simple.value) in (Unavailable, Unanswered)
+
+
+def test_what_one_consumer_finds_unreachable_none_of_the_others_looks_for(
+    engines: Engines, cluster: Cluster, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=20.0)
+    consumers = [engine.consumer() for _ in range(10)]
+    for consumer in consumers:
+        consumer.claim(TASKS)
+    cluster.node_of_slot(shard_keys(name, 0).slot).kill()
+    for consumer in consumers:
+        consumer.claim(TASKS)
+    said = [record.message for record in caplog.records if record.name == "shardq.consumer"]
+    assert len(said) == 1, said
+
+
+def test_the_only_server_is_given_time_to_connect(single: Server, engines: Engines, name: str) -> None:
+    """A pipeline to several servers gives each a second, so that the others' calls do not wait."""
+    address = single.url.removeprefix("redis://")
+    with Proxy(address) as proxy:
+        engine = engines.opened(proxy.url, name=name, shards=4)
+        engine.push_many([Task(n) for n in range(TASKS)])
+        engine.start()
+        wait_until(lambda: engine.stats().ready == TASKS, "all are ready")
+        engine.stop()
+        # the connections that are open go, and each answer of the next hand-shake is late
+        proxy.delay_s = 0.6
+        proxy.drop()
+        consumer = engine.consumer()
+        assert len(claim(consumer, TASKS)) == TASKS
+        assert not consumer._claims.unreachable
 
 
 def test_when_none_is_left_it_says_so(engines: Engines, cluster: Cluster, name: str) -> None:
