@@ -58,7 +58,7 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         self._processor = processor
         self._ended: asyncio.Event | None = None
 
-    async def run(self) -> None:
+    async def run(self, *, signals: bool = True) -> None:
         """Handles tasks until ``stop()``, SIGTERM, SIGINT, SIGHUP or its cancellation, and then ends in this order:
 
         1. It claims no more, and gives back what is not begun.
@@ -71,7 +71,8 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         A second signal, ``stop()`` or cancellation ends step 2 at once, and leaves step 4 a second.
 
         Signals are heard in the main thread. SIGHUP, which a closed terminal sends, ends nothing when it is ignored, as
-        under nohup, or has a handler of the program's own.
+        under nohup, or has a handler of the program's own. ``signals=False`` leaves all signals to the program, which
+        calls ``stop()``: a server such as uvicorn hears them itself, and would not end while the worker takes them.
 
         >>> await worker.run()
         """
@@ -79,7 +80,7 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         loop = asyncio.get_running_loop()
         ended = self._ended = asyncio.Event()
         processor = await self._processor(self._plan())
-        with _signals(loop, self.stop):
+        with _signals(loop, self.stop) if signals else contextlib.nullcontext():
             try:
                 processor.start()
                 self._at_work = processor

@@ -58,7 +58,7 @@ class Worker(WorkerBase[Receipt]):
         self._processor = processor
         self._supervisor = ProcessSupervisor(processes)
 
-    def run(self) -> None:
+    def run(self, *, signals: bool = True) -> None:
         """Handles tasks until ``stop()``, SIGTERM, SIGINT or SIGHUP, and then ends in this order:
 
         1. It claims no more, and gives back what is not begun.
@@ -72,6 +72,7 @@ class Worker(WorkerBase[Receipt]):
 
         Signals are heard in the main thread; in another one the program calls ``stop()``. SIGHUP, which a closed
         terminal sends, ends nothing when it is ignored, as under nohup, or has a handler of the program's own.
+        ``signals=False`` leaves all signals to the program, which calls ``stop()``.
 
         With ``processes=`` the handlers run in that many children of this process, which keeps their number. It tells
         them to stop together, and a second signal to hurry; one that is frozen is killed in the end. A child that gets
@@ -83,7 +84,7 @@ class Worker(WorkerBase[Receipt]):
         self._plan()
         try:
             heard = ending_signals()
-            with _signals(heard, self._signalled):
+            with _signals(heard if signals else (), self._signalled):
                 if self._supervisor.size > 1:
                     self._supervisor.run(self._run_here, self._stop, self._hurry, heard=heard, grace=self.grace)
                 else:

@@ -225,6 +225,52 @@ def test_a_signal_ends_it_on_a_loop_and_is_the_programs_again(url: str, name: st
     asyncio.run(main())
 
 
+@pytest.fixture
+def own_handlers() -> Iterator[dict[signal.Signals, Any]]:
+    """A program that hears signals itself, such as a web server."""
+    own: dict[signal.Signals, Any] = {signal.SIGTERM: str, signal.SIGINT: repr, signal.SIGHUP: signal.SIG_DFL}
+    before = {each: signal.signal(each, handler) for each, handler in own.items()}
+    yield own
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_signals_are_left_to_a_program_that_hears_them(url: str, name: str, own_handlers: dict[Any, Any]) -> None:
+    with Engine(url, name=name, shards=1) as engine:
+        engine.start()
+        worker, seen = engine.worker(), {}
+
+        @worker.on("")
+        def handle(delivery: Delivery) -> None:
+            seen.update({each: signal.getsignal(each) for each in own_handlers})
+            worker.stop()
+
+        engine.push("x")
+        worker.run(signals=False)
+    assert seen == own_handlers
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_signals_are_left_to_a_program_of_coroutines(url: str, name: str, own_handlers: dict[Any, Any]) -> None:
+    async def main() -> None:
+        before = {each: signal.getsignal(each) for each in own_handlers}  # asyncio.run hears SIGINT
+        async with AsyncEngine(url, name=name, shards=1) as engine:
+            await engine.start()
+            worker, seen = engine.worker(), {}
+
+            @worker.on("")
+            async def handle(delivery: Delivery) -> None:
+                seen.update({each: signal.getsignal(each) for each in own_handlers})
+                worker.stop()
+
+            await engine.push("x")
+            await worker.run(signals=False)
+        assert seen == before
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_signal_with_a_callback_of_the_loop_is_not_lost_afterwards(url: str, name: str) -> None:
     """The loop has forgotten the callback: the signal does then what it does by default."""
