@@ -38,6 +38,10 @@ class Child:
         # this closes its pipes too
         self._process.communicate()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def await_ready(self) -> None:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":

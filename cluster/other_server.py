@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +60,11 @@ class OtherServer(ABC):
                 raise ServerFailed(f"{self.title} did not start:\n{self._log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.02)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that were started here; they may have children."""
+        return [process.pid for process in self._processes]
+
     def kill(self) -> None:
         """SIGKILL, as a crash is."""
         processes, self._processes = self._processes, []
@@ -66,6 +72,15 @@ class OtherServer(ABC):
             os.killpg(processes[0].pid, signal.SIGKILL)
         for process in processes:
             process.wait()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP for the time of a block: it holds its connections, and answers nothing."""
+        os.killpg(self._processes[0].pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._processes[0].pid, signal.SIGCONT)
 
     def close(self) -> None:
         self.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import sys
 
 from cluster.other_server import OtherServer
@@ -37,36 +38,51 @@ def program(name: str) -> str:
 class RabbitServer(OtherServer):
     title = "RabbitMQ"
 
-    def __init__(self) -> None:
+    def __init__(self, config: str = "") -> None:
+        """``config``: what its rabbitmq.conf has."""
         self._server, self._epmd = program("rabbitmq-server"), program("epmd")
         super().__init__()
         self._names = str(free_port())
+        self._config = config
 
     def _prepare(self) -> None:
         (self.folder / "plugins").write_text("[].\n")
-
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@{HOST}:{self.port}/"
-
-    def _launch(self) -> None:
-        given = os.environ | {
+        (self.folder / "rabbitmq.conf").write_text(self._config)
+        dist_port = str(free_port())
+        self._given = os.environ | {
             "HOME": str(self.folder),
             "ERL_EPMD_PORT": self._names,
             "ERL_EPMD_ADDRESS": HOST,
             "RABBITMQ_NODENAME": f"shardq{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": HOST,
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": dist_port,
             "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
             "RABBITMQ_LOG_BASE": str(self.folder / "logs"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
-            "RABBITMQ_CONFIG_FILE": str(self.folder / "none"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq"),
         }
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@{self.address}/"
+
+    def _launch(self) -> None:
         # in the foreground, or the broker starts one that stays
-        self._begin([self._epmd, "-address", HOST, "-port", self._names], env=given)
-        self._begin([self._server], env=given)
+        self._begin([self._epmd, "-address", HOST, "-port", self._names], env=self._given)
+        self._begin([self._server], env=self._given)
+
+    def control(self, *words: str) -> None:
+        """Runs rabbitmqctl."""
+        command = [program("rabbitmqctl"), *words]
+        done = subprocess.run(command, env=self._given, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise ServerFailed(f"rabbitmqctl {' '.join(words)}: {done.stdout}{done.stderr}")
 
     def _answers(self) -> bool:
         try:

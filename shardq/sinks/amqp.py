@@ -6,25 +6,31 @@
 A message counts as taken when the broker has confirmed it: it is in every queue that it was routed to, and on the disk
 of durable ones. One that no queue takes is unroutable, and refused for good. Everything else that the broker says, that
 the exchange is missing or a queue is full, is about the place and not about the task, which waits.
+
+A batch is published at once, and its confirms, each of which may stand for many messages, are read behind it: a round
+trip and a write to the disk of the broker are shared by the batch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from shardq.errors import InvalidOption, InvalidUrl
+from shardq.sinks.amqp_frames import SHORT, Frames
 from shardq.sinks.base import SEND_S, SENT, Message, Refused, Result, Sink, Unsent
 from shardq.sinks.urls import split
 
 try:
-    import pika
-    import pika.exceptions
+    import amqp
+    import amqp.exceptions
 except ImportError as exc:
-    raise InvalidOption("amqp:// URLs need pika: pip install 'shardq[amqp]'") from exc
+    raise InvalidOption("amqp:// URLs need py-amqp: pip install 'shardq[amqp]'") from exc
 
 HEARTBEAT_S = 10
 """A broker that is silent for two of these is gone."""
@@ -34,14 +40,16 @@ IDLE_S = 8.0
 the broker closes it.
 """
 
-_TOO_LARGE = "message size"
-_PERSISTENT = 2
+WRITE_BYTES = 256 << 10
+"""So much is written at once. Between two writes what the broker says is read, so that neither waits for the other."""
+
+_TOO_LARGE = re.compile(r"message size (\d+)\D+max size (\d+)")
 
 
 class AmqpSink(Sink):
-    """Publishes one message after the other, each with its confirm."""
+    """Publishes batches, and waits for the confirm of each message."""
 
-    batch: ClassVar[int] = 128
+    batch: ClassVar[int] = 1000
 
     def __init__(self, url: str) -> None:
         scheme = url.partition("://")[0]
@@ -60,86 +68,217 @@ class AmqpSink(Sink):
                 "written %2F, and it takes no options after a ?"
             )
         self._exchange, self._key = unquote(exchange), unquote(key)
-        login = (
-            pika.PlainCredentials(unquote(parts.username or ""), unquote(parts.password or ""))
-            if parts.username
-            else pika.ConnectionParameters.DEFAULT_CREDENTIALS
-        )
-        tls = scheme == "amqps"
-        self._host, self._port = host, port or (5671 if tls else 5672)
-        self._vhost, self._login, self._tls = unquote(parts.path[1:]) or "/", login, tls
-        self._connection: pika.BlockingConnection | None = None
+        if any(len(name.encode()) > SHORT for name in (self._exchange, self._key)):
+            raise InvalidUrl(f"an exchange and a routing key of a {scheme}:// URL have {SHORT} bytes each at most")
+        self._tls = scheme == "amqps"
+        self._address = f"{f'[{host}]' if ':' in host else host}:{port or (5671 if self._tls else 5672)}"
+        self._host = host
+        self._vhost = unquote(parts.path[1:]) or "/"
+        self._login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else ("guest", "guest")
+        self._connection: Any = None
+        """py-amqp's, which has no types."""
+        self._socket: socket.socket | None = None
         self._used = 0.0
+        self._blocked = False
+        self._most: int | None = None
+        """The bytes of a message at most, once the broker has told."""
+        self._waiting: dict[int, int] = {}
+        """Delivery tag → the position in the batch, of messages that are not confirmed. In the order of the tags."""
+        self._results: list[Result | None] = []
+        self._ids: list[str] = []
+        self._returned: set[str] = set()
+        """The ids of messages that no queue takes. They are confirmed, too."""
+
+    # ---- the connection
 
     def open(self) -> None:
-        options = None
+        options: Any = False
         if self._tls:
             import ssl
 
-            options = pika.SSLOptions(ssl.create_default_context(), self._host)
-        self._connection = pika.BlockingConnection(
-            pika.ConnectionParameters(
-                self._host,
-                self._port,
-                self._vhost,
-                self._login,
-                heartbeat=HEARTBEAT_S,
-                blocked_connection_timeout=SEND_S,
-                socket_timeout=SEND_S / 2,
-                stack_timeout=SEND_S,
-                ssl_options=options,
-                client_properties={"connection_name": "shardq"},
-            )
+            options = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": self._host}
+        user, password = self._login
+        self._connection = amqp.Connection(
+            self._address,
+            user,
+            password,
+            login_method="PLAIN",
+            virtual_host=self._vhost,
+            client_properties={"connection_name": "shardq"},
+            ssl=options,
+            connect_timeout=SEND_S / 2,
+            read_timeout=SEND_S,
+            write_timeout=SEND_S,
+            heartbeat=HEARTBEAT_S,
+            on_blocked=self._on_blocked,
+            on_unblocked=self._on_unblocked,
+            socket_settings=_patient(),
         )
-        self._open_channel(self._connection)
+        self._blocked = False
+        try:
+            self._connection.connect()
+            self._socket = self._connection.sock
+            self._channel = self._connection.channel()
+            self._channel.events["basic_ack"].add(self._on_ack)
+            self._channel.events["basic_nack"].add(self._on_nack)
+            self._channel.events["basic_return"].add(self._on_return)
+            self._confirm()
+        except BaseException:
+            self._abandon()
+            raise
         self._used = time.monotonic()
+
+    def _confirm(self) -> None:
+        """Asks for confirms on a channel that was opened, or opened again."""
+        self._channel.confirm_select()
+        self._tag = 0
+        self._frames = Frames(self._channel.channel_id, self._exchange, self._key, self._connection.frame_max)
+
+    def interrupt(self) -> None:
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
+
+    def close(self) -> None:
+        connection, self._connection, self._socket = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(amqp.exceptions.AMQPError, OSError):  # it is lost already
+                connection.close()
+
+    def _abandon(self) -> None:
+        """Drops a connection on which nobody answers any more."""
+        connection, self._connection, self._socket = self._connection, None, None
+        if connection is not None:
+            connection.collect()
+
+    # ---- a batch
 
     def send(self, batch: Sequence[Message]) -> Sequence[Result]:
         if time.monotonic() - self._used > IDLE_S:
             self.close()
             self.open()
-        results: list[Result] = []
-        for message in batch:
-            result = self._publish(message)
-            results.append(result)
-            if isinstance(result, Unsent):
-                # the channel is closed, or more would meet the same
-                results += [result] * (len(batch) - len(results))
-                break
-        self._used = time.monotonic()
-        return results
-
-    def _publish(self, message: Message) -> Result:
-        properties = pika.BasicProperties(
-            message_id=message.id,
-            type=message.topic,
-            content_type=message.content_type,
-            headers=dict(message.headers),
-            delivery_mode=_PERSISTENT,
-        )
+        self._results = [None] * len(batch)
+        self._ids = [message.id for message in batch]
+        self._returned.clear()
         try:
-            self._channel.basic_publish(self._exchange, self._key, message.payload, properties, mandatory=True)
-        except pika.exceptions.UnroutableError:
-            return Refused(f"unroutable: no queue takes the key {self._key!r} of the exchange {self._exchange!r}")
-        except pika.exceptions.NackError:
-            return Unsent("the broker has not taken it: a queue is full, or failed")
-        except pika.exceptions.ChannelClosedByBroker as exc:
-            reason = f"the broker refused: {exc.reply_code} {exc.reply_text}"
-            if _TOO_LARGE not in exc.reply_text:
-                return Unsent(reason)
-            assert self._connection is not None, "it is open"
-            self._open_channel(self._connection)
-            return Refused(reason)
-        except (pika.exceptions.AMQPError, OSError) as exc:
-            return Unsent(f"{self._host}:{self._port}: {type(exc).__name__}: {exc}")
-        return SENT
+            while self._left():
+                self._publish(batch)
+        except (amqp.exceptions.AMQPError, OSError) as exc:
+            self._abandon()
+            down = Unsent(self._reason(exc))
+            self._results = [down if result is None else result for result in self._results]
+        self._used = time.monotonic()
+        return [result for result in self._results if result is not None]
 
-    def _open_channel(self, connection: pika.BlockingConnection) -> None:
-        self._channel = connection.channel()
-        self._channel.confirm_delivery()
+    def _publish(self, batch: Sequence[Message]) -> None:
+        """Publishes what has no result yet, and waits for its confirms. Where a message was too large, the broker has
+        forgotten the others that it had not confirmed: they are left without a result.
+        """
+        self._waiting.clear()
+        try:
+            self._write(batch)
+            deadline = time.monotonic() + SEND_S
+            while self._waiting:
+                before = len(self._waiting)
+                self._read(max(0.0, deadline - time.monotonic()))
+                if len(self._waiting) < before:
+                    deadline = time.monotonic() + SEND_S
+        except amqp.exceptions.PreconditionFailed as exc:
+            told = _TOO_LARGE.search(exc.reply_text or "")
+            if told is None or not any(len(batch[position].payload) > int(told[2]) for position in self._left()):
+                raise
+            self._most = int(told[2])
+            # the client has opened the channel again
+            self._confirm()
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and connection.is_open:
-            with contextlib.suppress(pika.exceptions.AMQPError, OSError):  # it is lost already
-                connection.close()
+    def _left(self) -> list[int]:
+        """The positions of the messages that have no result yet."""
+        return [position for position, result in enumerate(self._results) if result is None]
+
+    def _write(self, batch: Sequence[Message]) -> None:
+        data: list[bytes] = []
+        size = 0
+        for position in self._left():
+            message = batch[position]
+            if self._most is not None and len(message.payload) > self._most:
+                self._results[position] = Refused(f"the broker takes messages of {self._most:,} bytes at most")
+                continue
+            frames = self._frames.of(message)
+            if frames is None:
+                self._results[position] = Refused("its headers are larger than a frame of the broker")
+                continue
+            data.append(frames)
+            size += len(frames)
+            self._tag += 1
+            self._waiting[self._tag] = position
+            if size > WRITE_BYTES:
+                self._flush(data)
+                data, size = [], 0
+        self._flush(data)
+
+    def _flush(self, data: list[bytes]) -> None:
+        transport = self._connection.transport
+        with transport.having_timeout(SEND_S):
+            transport.write(b"".join(data))
+        with contextlib.suppress(TimeoutError):  # nothing more is there
+            while True:
+                self._read(0.0)
+
+    def _read(self, timeout: float) -> None:
+        """Reads one frame, which calls one of the methods below, or raises what the broker says."""
+        self._connection.blocking_read(timeout)
+
+    def _reason(self, exc: Exception) -> str:
+        if isinstance(exc, TimeoutError):
+            if self._blocked:
+                return f"{self._address}: the broker takes no messages: it is short of memory or disk space"
+            return (
+                f"{self._address}: the broker has confirmed nothing for {SEND_S:g} s: it hangs, or a queue is "
+                "without a leader"
+            )
+        if isinstance(exc, amqp.exceptions.ChannelError):
+            return f"the broker refused: {exc.reply_code} {exc.reply_text}"
+        return f"{self._address}: {type(exc).__name__}: {exc}"
+
+    # ---- what the broker says, called by the client
+
+    def _on_ack(self, tag: int, multiple: bool) -> None:
+        for position in self._confirmed(tag, multiple):
+            if self._ids[position] in self._returned:
+                self._results[position] = Refused(
+                    f"unroutable: no queue takes the key {self._key!r} of the exchange {self._exchange!r}"
+                )
+            else:
+                self._results[position] = SENT
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        for position in self._confirmed(tag, multiple):
+            self._results[position] = Unsent("the broker has not taken it: a queue is full, or failed")
+
+    def _confirmed(self, tag: int, multiple: bool) -> list[int]:
+        """The positions of the messages that a confirm is about."""
+        if not multiple:
+            position = self._waiting.pop(tag, None)
+            return [] if position is None else [position]
+        tags = []
+        for each in self._waiting:
+            if each > tag:
+                break
+            tags.append(each)
+        return [self._waiting.pop(each) for each in tags]
+
+    def _on_return(self, _exc: Exception, _exchange: str, _key: str, message: Any) -> None:
+        self._returned.add(message.properties["message_id"])
+
+    def _on_blocked(self, _reason: str) -> None:
+        self._blocked = True
+
+    def _on_unblocked(self) -> None:
+        self._blocked = False
+
+
+def _patient() -> dict[int, int]:
+    """Socket options: a broker that is busy may take nothing for a while, where the client's own allow a second."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    return {} if option is None else {option: int(SEND_S * 1000)}

@@ -39,6 +39,7 @@ from tests.support.waiting import wait_until
         ("amqp://u:secret@h:port/#/queue", "this amqp:// URL is not understood"),
         ("amqp://h/v/w#/queue", "a / in the name of the vhost is written %2F"),
         ("amqp://h/v?heartbeat=1#/queue", r"takes no options after a \?"),
+        (f"amqp://h/#/{'q' * 256}", "have 255 bytes each at most"),
         ("python://shop.take", "give the function itself"),
     ],
 )
@@ -93,7 +94,7 @@ def test_a_password_is_shown_nowhere(
     assert "another" not in caplog.text
 
 
-@pytest.mark.parametrize(("package", "to"), [("nats", "nats://h#orders"), ("pika", "amqp://h/#/orders")])
+@pytest.mark.parametrize(("package", "to"), [("nats", "nats://h#orders"), ("amqp", "amqp://h/#/orders")])
 def test_a_missing_package_is_named(package: str, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"shardq.sinks.{to.partition('://')[0]}", raising=False)
