@@ -16,6 +16,7 @@ from shardq.sinks.base import Sink
 GROUP = "shardq.sinks"
 
 _REDIS = "shardq.sinks.redis:RedisSink"
+_RQ = "shardq.sinks.rq:RqSink"
 BUILTIN = {
     "redis": _REDIS,
     "rediss": _REDIS,
@@ -27,6 +28,10 @@ BUILTIN = {
     "https": "shardq.sinks.http:HttpSink",
     "amqp": "shardq.sinks.amqp:AmqpSink",
     "amqps": "shardq.sinks.amqp:AmqpSink",
+    "rq+redis": _RQ,
+    "rq+rediss": _RQ,
+    "rq+unix": _RQ,
+    "rq+redis+sentinel": _RQ,
     "nats": "shardq.sinks.nats:NatsSink",
     "nats+tls": "shardq.sinks.nats:NatsSink",
 }

@@ -1,0 +1,115 @@
+"""What ``delay_through`` of an integration returns, and what the integrations share: the threshold, the route of the
+topic, payloads that any engine can hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from abc import ABC, abstractmethod
+from typing import Self
+
+import msgspec
+
+from shardq.engine.sync import Engine
+from shardq.errors import BadInput, InvalidOption
+from shardq.layout.destinations import masked
+from shardq.model.checks import check_id, check_seconds, check_topic
+from shardq.model.record import JSON, RAW
+
+MAX_JOB_ID = 150
+"""Bytes of another queue's id that stand in a task's id as they are; longer ones are hashed."""
+
+
+class Delaying(ABC):
+    """Delays of another queue that go through an engine, until ``remove()``, or the end of a ``with`` block."""
+
+    def __init__(self, engine: Engine, *, above: float, topic: str) -> None:
+        if not isinstance(engine, Engine):
+            raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
+        if engine.options.codec not in (JSON, RAW):
+            raise InvalidOption(
+                f"the codec {engine.options.codec.name!r} changes the bytes that another queue reads; give an engine "
+                'with codec="json", the default, or codec="raw"'
+            )
+        check_seconds(above, "above")
+        check_topic(topic)
+        self.engine = engine
+        self.above = above
+        """Seconds. What is to wait for longer goes through the engine; with 0 everything, also what is due already."""
+        self.topic = topic
+        self.delayed = 0
+        """What this process has handed to the engine."""
+        self._active = True
+        self._forwarded = False
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        state = f"above {self.above:g} s through {self.engine.name!r}, {self.delayed:,} so far"
+        return f"<{type(self).__name__} of {self._target()}: {state if self._active else 'removed'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Ends it in this process: what is delayed from now on is kept by the other queue itself. What the engine has
+        is forwarded when it is due, as before.
+        """
+        if self._active:
+            self._active = False
+            self._restore()
+
+    def _takes(self, delay_s: float) -> bool:
+        return not self.above or delay_s > self.above
+
+    @abstractmethod
+    def _target(self) -> str:
+        """The name of what delays, for people."""
+
+    @abstractmethod
+    def _restore(self) -> None: ...
+
+    def _forward(self, to: str) -> None:
+        """Stores the topic's route, once. Raises InvalidOption if the topic goes elsewhere."""
+        with self._lock:
+            if self._forwarded:
+                return
+            self.engine.open()
+            route = self.engine.topology.routes.get(self.topic)
+            if route is None:
+                self.engine.forward(self.topic, to=to)
+            elif route.to != to:
+                raise InvalidOption(
+                    f"the topic {self.topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give "
+                    f"another topic=, or change it: engine.forward({self.topic!r}, to=…)"
+                )
+            self._forwarded = True
+
+
+def task_id(id: str) -> str:
+    """An id of another queue as the id of a task, which is shorter and has fewer characters.
+
+    >>> task_id("6ba7b810-9dad"), task_id("mail/7")
+    ('6ba7b810-9dad', 'aa12d79bd00e922bece1dd290fd385ad84529380')
+    """
+    try:
+        check_id(id)
+    except BadInput:
+        return hashlib.sha1(id.encode()).hexdigest()
+    return id if len(id.encode()) <= MAX_JOB_ID else hashlib.sha1(id.encode()).hexdigest()
+
+
+def as_payload(engine: Engine, data: bytes) -> object:
+    """The payload of which the engine's codec makes these bytes. Raises InvalidOption if it can't."""
+    if engine.options.codec is RAW:
+        return data
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InvalidOption(
+            'this message is not JSON, so it can\'t be held by an engine with codec="json"; give one with codec="raw"'
+        ) from exc
+    return msgspec.Raw(data)

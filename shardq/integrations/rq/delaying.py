@@ -1,0 +1,246 @@
+"""What stands between RQ's queues and its scheduler: ``Queue.schedule_job``, by which ``enqueue_in`` and ``enqueue_at``
+keep a job for later.
+
+A job is saved as RQ saves it, with its ticket, and the ticket pushed to the engine. ``shardq.sinks.rq`` puts the job on
+its queue. Until the push is stored, the job is in RQ's registry of scheduled jobs as well, ``NET_S`` later than it is
+due: if this process dies in between, RQ's own scheduler has it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from shardq.engine.sync import Engine
+from shardq.errors import InvalidOption
+from shardq.integrations.delaying import Delaying, as_payload, task_id
+from shardq.sinks.rq import FIELD, Ticket
+
+try:
+    import redis
+    import rq
+    from rq.job import Job
+except ImportError as exc:
+    raise InvalidOption("shardq.integrations.rq needs RQ: pip install 'shardq[rq]'") from exc
+
+NET_S = 600
+"""Longer than the engine is late, or a push takes."""
+
+Original = Callable[..., Job]
+
+
+def delay_through(
+    queue: rq.Queue | type[rq.Queue], engine: Engine, *, above: float = 60, topic: str = "rq", to: str | None = None
+) -> RqDelaying:
+    """Sends what this queue is to delay for more than ``above`` seconds through the engine; with 0 all that it is to
+    delay, so that no scheduler of RQ is needed. Returns what ends it again.
+
+    ``queue``: a queue, or a class of queues (``rq.Queue`` itself, or the ``--queue-class`` of a worker), for all queues
+    of that class in this process. ``to``: ``rq+`` and the URL of RQ's Redis, as the processes that forward reach it;
+    None: as the queue's connection does. It is stored with the engine's settings: write ``${NAME}`` for a password. The
+    route of the ``topic`` is stored with the first job.
+
+    >>> queue = rq.Queue("mail", connection=redis.Redis())
+    >>> delaying = delay_through(queue, engine, above=60)
+    >>> job = queue.enqueue_in(dt.timedelta(hours=1), "shop.send_mail", 42)
+    >>> delaying
+    <RqDelaying of Queue('mail'): above 60 s through '...', 1 so far>
+    """
+    return RqDelaying(queue, engine, above=above, topic=topic, to=to)
+
+
+class RqDelaying(Delaying):
+    """The delays of an RQ queue, or of a class of queues, that go through an engine."""
+
+    def __init__(
+        self, queue: rq.Queue | type[rq.Queue], engine: Engine, *, above: float, topic: str, to: str | None
+    ) -> None:
+        super().__init__(engine, above=above, topic=topic)
+        if not isinstance(queue, rq.Queue) and not (isinstance(queue, type) and issubclass(queue, rq.Queue)):
+            raise InvalidOption(f"delay_through takes an rq.Queue, or a class of queues, not {type(queue).__name__}")
+        if hasattr(queue.schedule_job, "delays_through"):
+            raise InvalidOption(f"{queue!r} delays through an engine already: remove() that first")
+        self._queue: Any = queue
+        self._to = to
+        self._place: tuple[object, ...] | None = None
+        self._own = vars(queue).get("schedule_job")
+        """None if it is inherited."""
+        if isinstance(queue, rq.Queue):
+            self._check_place(queue.connection)
+        self._replace(queue.schedule_job)
+
+    def _replace(self, original: Original) -> None:
+        if isinstance(self._queue, type):
+
+            def schedule_job(
+                queue: rq.Queue, job: Job, datetime: dt.datetime, pipeline: Any = None, **options: Any
+            ) -> Job:
+                return self._schedule(partial(original, queue), queue, job, datetime, pipeline, options)
+
+            replaced: Any = schedule_job
+        else:
+
+            def schedule_job_of_one(job: Job, datetime: dt.datetime, pipeline: Any = None, **options: Any) -> Job:
+                return self._schedule(original, self._queue, job, datetime, pipeline, options)
+
+            replaced = schedule_job_of_one
+        replaced.delays_through = self.engine
+        self._queue.schedule_job = replaced
+
+    def _restore(self) -> None:
+        if self._own is not None:
+            self._queue.schedule_job = self._own
+        else:
+            del self._queue.schedule_job
+
+    def _target(self) -> str:
+        return self._queue.__qualname__ if isinstance(self._queue, type) else repr(self._queue)
+
+    def _check_place(self, connection: redis.Redis) -> str:
+        """The URL to forward to. The first queue's Redis is that of all."""
+        place = tuple(connection.connection_pool.connection_kwargs.get(name) for name in ("host", "port", "path", "db"))
+        if self._place is None or self._to is None:
+            self._to = self._to or url_of(connection)
+            self._place = place
+        elif place != self._place:
+            raise InvalidOption(
+                f"the topic {self.topic!r} is for the queues of one Redis, and this queue is on another; call "
+                "delay_through for that queue alone, or for a class of its own, with another topic="
+            )
+        return self._to
+
+    def _schedule(
+        self,
+        original: Original,
+        queue: rq.Queue,
+        job: Job,
+        when: dt.datetime,
+        pipeline: Any,
+        options: dict[str, Any],
+    ) -> Job:
+        """Does what ``queue.schedule_job`` does. A time without a zone is this machine's, as RQ has it."""
+        due, unique = when if when.tzinfo else when.astimezone(), bool(options.get("unique"))
+        takes = self._takes((due - dt.datetime.now(dt.UTC)).total_seconds())
+        if not takes or pipeline is not None or getattr(job, "has_rate_limit", False):
+            return _keep_in_rq(original, queue, job, when, pipeline, options)
+        self._forward(self._check_place(queue.connection))
+        registry = queue.scheduled_job_registry
+        ticket = Ticket(
+            id=job.id,
+            ticket=secrets.token_hex(8),
+            job=key_of(job),
+            queue=queue.key,
+            queues=queue.redis_queues_keys,
+            scheduled=registry.key,
+        )
+        payload = as_payload(self.engine, msgspec.json.encode(ticket))
+        job.origin = queue.name
+        if job.timeout is None:
+            job.timeout = queue._default_timeout  # as RQ does when it enqueues the job
+        with queue.connection.pipeline() as saving:
+            saving.exists(ticket.job)
+            if unique:
+                original(job, when, **options)  # a script, which refuses a second one
+            else:
+                original(job, when, pipeline=saving)
+            saving.hset(ticket.job, FIELD, ticket.ticket)
+            registry.schedule(job, due + dt.timedelta(seconds=NET_S), pipeline=saving)
+            existed, *_ = saving.execute()
+        try:
+            self.engine.push(payload, at=due, topic=self.topic, id=f"{task_id(job.id)}.{ticket.ticket}")
+        except BaseException:
+            # stored or not, the engine's task does nothing without the ticket in the job
+            with queue.connection.pipeline() as undoing:
+                undoing.hdel(ticket.job, FIELD)
+                registry.schedule(job, due, pipeline=undoing)
+                undoing.execute()
+            if unique or not existed:
+                job.delete()
+            raise
+        registry.remove(job)
+        self.delayed += 1
+        return job
+
+    def move_back(self, connection: redis.Redis | None = None) -> int:
+        """Ends it, and gives the jobs that wait in the engine to RQ's own scheduler. Returns how many. A class of
+        queues needs the ``connection`` to RQ's Redis. Other processes should have ended it before.
+
+        >>> delaying.move_back()
+        1
+        """
+        self.remove()
+        if connection is None:
+            if isinstance(self._queue, type):
+                raise InvalidOption("a class of queues has no connection: give move_back that to RQ's Redis")
+            connection = self._queue.connection
+        moved, page = 0, self.engine.tasks(topic=self.topic, state="scheduled")
+        while True:
+            for task in page:
+                assert task.due is not None, "it is scheduled"
+                moved += _give_back(connection, task.payload, task.due)
+                self.engine.cancel(task.id)
+            if page.cursor is None:
+                return moved
+            page = self.engine.tasks(topic=self.topic, state="scheduled", cursor=page.cursor)
+
+
+def _keep_in_rq(
+    original: Original, queue: rq.Queue, job: Job, when: dt.datetime, pipeline: Any, options: dict[str, Any]
+) -> Job:
+    """RQ's own way. A job that waits in the engine waits there no more."""
+    if options.get("unique"):
+        return original(job, when, pipeline=pipeline, **options)  # which a job that exists is refused by
+    saving = queue.connection.pipeline() if pipeline is None else pipeline
+    saving.hdel(key_of(job), FIELD)
+    original(job, when, pipeline=saving, **options)
+    if pipeline is None:
+        saving.execute()
+    return job
+
+
+def _give_back(connection: redis.Redis, payload: Any, due: dt.datetime) -> bool:
+    """Puts a job in RQ's registry if it still waits for this ticket."""
+    ticket = msgspec.json.decode(payload if isinstance(payload, bytes) else msgspec.json.encode(payload), type=Ticket)
+    with connection.pipeline() as moving:
+        while True:
+            try:
+                moving.watch(ticket.job)  # type: ignore[no-untyped-call]
+                if connection.hmget(ticket.job, FIELD, "status") != [ticket.ticket.encode(), b"scheduled"]:
+                    return False
+                moving.multi()
+                moving.hdel(ticket.job, FIELD)
+                moving.zadd(ticket.scheduled, {ticket.id: int(due.timestamp())})
+                moving.execute()
+            except redis.WatchError:
+                continue
+            return True
+
+
+def key_of(job: Job) -> str:
+    """The key of a job's hash."""
+    return job.key.decode() if isinstance(job.key, bytes) else job.key
+
+
+def url_of(connection: redis.Redis) -> str:
+    """The URL by which a sink reaches what this connection does. Raises InvalidOption if it says too little."""
+    pool = connection.connection_pool
+    said = pool.connection_kwargs
+    login = ""
+    if said.get("password") is not None:
+        login = f"{quote(said.get('username') or '', safe='')}:{quote(str(said['password']), safe='')}@"
+    db = said.get("db") or 0
+    if said.get("path"):
+        return f"rq+unix://{login}{said['path']}?db={db}"
+    if "host" not in said or issubclass(pool.connection_class, redis.SSLConnection):
+        raise InvalidOption(
+            "this queue's connection does not say all that is needed to reach RQ's Redis from another process; give "
+            "its URL: delay_through(queue, engine, to='rq+rediss://HOST:PORT/DB')"
+        )
+    host = said["host"]
+    return f"rq+redis://{login}{f'[{host}]' if ':' in host else host}:{said.get('port') or 6379}/{db}"
