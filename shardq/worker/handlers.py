@@ -15,7 +15,7 @@ from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
 from shardq.model.task import Delivery
 from shardq.schedules.every import Every
-from shardq.worker.kinds import is_coroutine_function, name_of
+from shardq.worker.kinds import ChoosingHandler, is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
 from shardq.worker.named import NamedTasks
 
@@ -149,31 +149,37 @@ class Registry:
         return Registry([*self.registered, *others], max_attempts=self._max_attempts, backoff=self._backoff)
 
     def _add_topic(self, registered: TopicFunction) -> None:
-        run = registered.function
+        run, topic, attempts = registered.function, registered.topic, registered.attempts
+        if isinstance(run, ChoosingHandler):
+            self._add_choosing(topic, run, type=registered.type, attempts=attempts)
+            return
         coroutine, name = is_coroutine_function(run), name_of(run)
         self._add(
-            registered.topic,
+            topic,
             run,
             is_coroutine=lambda _: coroutine,
             has_coroutines=lambda: coroutine,
             name=lambda _: name,
             type=registered.type,
-            attempts=registered.attempts,
+            attempts=attempts,
+        )
+
+    def _add_choosing(self, topic: str, run: ChoosingHandler, *, type: Any = None, attempts: Attempts) -> None:
+        self._add(
+            topic,
+            run,
+            is_coroutine=run.is_coroutine,
+            has_coroutines=run.has_coroutines,
+            name=run.title,
+            type=type,
+            attempts=attempts,
         )
 
     def _add_task(self, registered: TaskFunction) -> None:
         topic = registered.topic
         if topic not in self._named:
             names = NamedTasks()
-            self._add(
-                topic,
-                names,
-                is_coroutine=names.is_coroutine,
-                has_coroutines=names.has_coroutines,
-                name=names.title,
-                type=None,
-                attempts=registered.attempts,
-            )
+            self._add_choosing(topic, names, attempts=registered.attempts)
             self._named[topic] = names, registered.attempts
         self._named[topic][0].add(registered.name, registered.function)
 

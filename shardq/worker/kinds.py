@@ -1,5 +1,5 @@
-"""The kinds of callables: function or coroutine function; and of results: work done, or work undone. Used at
-registration, and by both runners.
+"""The kinds of callables: function, coroutine function, or one that chooses by the delivery; and of results: work done,
+or work undone. Used at registration, and by both runners.
 
 A result is judged by its type alone: an object of the user's own may answer anything else as it likes.
 """
@@ -10,10 +10,12 @@ import concurrent.futures
 import contextlib
 import functools
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from typing import Any, Literal
 
 from shardq.errors import InvalidOption
+from shardq.model.task import Delivery
 
 What = Literal["handler", "hook"]
 
@@ -31,6 +33,26 @@ INSTEAD: dict[What, str] = {
     "handler": "do that in the handler, as a coroutine function (async def)",
     "hook": "make the hook a plain function",
 }
+
+
+class ChoosingHandler(ABC):
+    """A handler of a topic that chooses by the delivery which function is run, on a thread or on the event loop."""
+
+    @abstractmethod
+    def __call__(self, delivery: Delivery) -> Any:
+        """Runs the function, or returns its coroutine."""
+
+    @abstractmethod
+    def is_coroutine(self, delivery: Delivery) -> bool:
+        """True if a call with this delivery returns a coroutine. Never raises."""
+
+    @abstractmethod
+    def has_coroutines(self) -> bool:
+        """True if it does so for some delivery."""
+
+    @abstractmethod
+    def title(self, delivery: Delivery) -> str:
+        """The name of the function for this delivery, in logs and errors. Never raises."""
 
 
 def is_coroutine_function(function: object) -> bool:

@@ -17,7 +17,7 @@ from shardq.consumer.policy import Retry
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.task import Delivery, OnConflict
 from shardq.producer.durable import Durability
-from shardq.worker.kinds import is_coroutine_function
+from shardq.worker.kinds import ChoosingHandler, is_coroutine_function
 from shardq.worker.logs import Once, tell
 
 P = ParamSpec("P")
@@ -173,8 +173,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     return found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
-class NamedTasks:
-    """The functions of one topic by name. Called with a delivery it is the handler of that topic."""
+class NamedTasks(ChoosingHandler):
+    """The functions of one topic by name."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Callable[..., Any]] = {}
@@ -215,7 +215,12 @@ class NamedTasks:
             what = "task %s has to wait: %s (said once for a name)"
             fields = {"task_id": delivery.id, "topic": delivery.topic, "attempt": delivery.attempt}
             tell(logging.ERROR, what, delivery.id, reason, extra=fields)
-        return Retry(delay=min(MOST_UNKNOWN_S, UNKNOWN_S * 2.0 ** min(delivery.attempt - 1, 10)), reason=reason)
+        return unknown(delivery, reason)
+
+
+def unknown(delivery: Delivery, reason: str) -> Retry:
+    """The retry of a call whose function this worker does not know."""
+    return Retry(delay=min(MOST_UNKNOWN_S, UNKNOWN_S * 2.0 ** min(delivery.attempt - 1, 10)), reason=reason)
 
 
 def _name_in(delivery: Delivery) -> str:

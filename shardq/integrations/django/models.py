@@ -1,4 +1,6 @@
-"""The outbox's table as a model: the same table as ``shardq.outbox`` makes, so ``shardq outbox run`` moves its rows."""
+"""The app's tables: the outbox, which is the table of ``shardq.outbox``, so that ``shardq outbox run`` moves its rows,
+and the results of tasks. Dead tasks are in Redis; their model has no table, and carries the permissions on them.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,49 @@ class OutboxTask(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["seq"], name=f"{NAME}_waiting", condition=models.Q(moved__isnull=True))
         ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class StoredResult(models.Model):
+    """The result of a task whose first attempt has begun. Workers write it, ``manage.py shardq_prune`` removes it."""
+
+    id = models.CharField(primary_key=True, max_length=128)
+    path = models.CharField("task", max_length=500)
+    args = models.JSONField()
+    kwargs = models.JSONField()
+    queue_name = models.CharField("queue", max_length=64)
+    priority = models.SmallIntegerField()
+    run_after = models.DateTimeField(null=True)
+    backend = models.CharField(max_length=255)
+    status = models.CharField(max_length=10)
+    enqueued_at = models.DateTimeField("enqueued", null=True)
+    started_at = models.DateTimeField("started", null=True)
+    last_attempted_at = models.DateTimeField("last attempt", null=True)
+    finished_at = models.DateTimeField("finished", null=True, db_index=True)
+    return_value = models.JSONField(null=True)
+    errors = models.JSONField()
+    worker_ids = models.JSONField("workers")
+
+    class Meta:
+        db_table = "shardq_result"
+        verbose_name = "task result"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class DeadTask(models.Model):
+    """A dead task, for the admin: "change" allows to requeue, "delete" to remove. There is no table of it."""
+
+    id = models.CharField(primary_key=True, max_length=330)
+
+    class Meta:
+        managed = False
+        verbose_name = "dead task"
+        default_permissions = ("view", "change", "delete")
 
     def __str__(self) -> str:
         return self.id

@@ -1,0 +1,111 @@
+"""The results of tasks, as rows of the table ``shardq_result``.
+
+An attempt writes its row when it begins and when it ends, before its task is settled: so a task that is gone from Redis
+has its last word in the row. What a row can't know, a worker that was killed or a task that was requeued, the engine
+does; ``backend`` joins both.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db import IntegrityError, InterfaceError, OperationalError, connections
+from django.utils import timezone
+
+from shardq.integrations.django.contract import TaskError, TaskResultStatus, put
+from shardq.integrations.django.models import StoredResult
+
+_BATCH = 1000
+"""The rows that are removed in one statement, so that no lock is held for long."""
+
+_STATE = ("status", "started_at", "last_attempted_at", "finished_at", "worker_ids")
+
+
+class ResultStore:
+    """The rows in one database."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+
+    def find(self, id: str) -> StoredResult | None:
+        return StoredResult.objects.using(self._database).filter(pk=id).first()
+
+    def begin(self, result: Any) -> bool:
+        """Writes that an attempt has begun, and takes what earlier ones have left into the result. Returns False if one
+        of them has succeeded: then only the ack of the task was lost.
+        """
+        if result.attempts == 1:
+            try:
+                StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
+            except IntegrityError:
+                pass  # it was given back before it ended, or requeued, or lost with its ack
+            else:
+                return True
+        earlier = self.find(result.id)
+        if earlier is None:
+            StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
+            return True
+        if earlier.status == TaskResultStatus.SUCCESSFUL:
+            return False
+        if result.attempts > 1:
+            workers = [*earlier.worker_ids[: result.attempts - 1]]
+            unknown = result.attempts - 1 - len(workers)
+            put(
+                result,
+                started_at=earlier.started_at or result.started_at,
+                errors=errors_of(earlier),
+                worker_ids=[*workers, *["unknown"] * unknown, result.worker_ids[-1]],
+            )
+        self._write(result)
+        return True
+
+    def end(self, result: Any) -> None:
+        """Writes how an attempt has ended. A lost connection is made anew once: the work is done, and would be done again."""
+        try:
+            self._write(result)
+        except (OperationalError, InterfaceError):
+            connections[self._database].close()
+            self._write(result)
+
+    def _write(self, result: Any) -> None:
+        rows = StoredResult.objects.using(self._database).filter(pk=result.id)
+        if not rows.update(**_state_of(result)):
+            # Somebody has removed it meanwhile.
+            StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
+
+    def prune(self, older: dt.timedelta) -> int:
+        """Removes the results of tasks that have ended before that, and attempts that never did. Returns how many."""
+        until, removed = timezone.now() - older, 0
+        rows = StoredResult.objects.using(self._database)
+        for old in (
+            rows.filter(finished_at__lt=until),
+            rows.filter(finished_at__isnull=True, last_attempted_at__lt=until),
+        ):
+            while ids := list(old.order_by().values_list("pk", flat=True)[:_BATCH]):
+                removed += old.filter(pk__in=ids).delete()[0]
+        return removed
+
+
+def errors_of(row: StoredResult) -> list[Any]:
+    return [TaskError(exception_class_path=path, traceback=text) for path, text in row.errors]
+
+
+def _call_of(result: Any) -> dict[str, Any]:
+    task = result.task
+    return {
+        "path": task.module_path,
+        "args": result.args,
+        "kwargs": result.kwargs,
+        "queue_name": task.queue_name,
+        "priority": task.priority,
+        "run_after": task.run_after,
+        "backend": result.backend,
+        "enqueued_at": result.enqueued_at,
+    }
+
+
+def _state_of(result: Any) -> dict[str, Any]:
+    state = {name: getattr(result, name) for name in _STATE}
+    errors = [[each.exception_class_path, each.traceback] for each in result.errors]
+    return state | {"errors": errors, "return_value": result._return_value}
