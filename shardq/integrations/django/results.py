@@ -61,7 +61,7 @@ class ResultStore:
         return True
 
     def end(self, result: Any) -> None:
-        """Writes how an attempt has ended. A lost connection is made anew once: the work is done, and would be done again."""
+        """Writes how an attempt has ended. A lost connection is made anew once, else the work would be done again."""
         try:
             self._write(result)
         except (OperationalError, InterfaceError):

@@ -62,7 +62,7 @@ DATABASES = {
 OPTIONS: dict[str, Any] = {
     "url": os.environ["SITE_URL"],
     "name": os.environ["SITE_NAME"],
-    "shards": 2,
+    "shards": 1,
     **json.loads(os.environ.get("SITE_OPTIONS", "{}")),
 }
 TASKS: dict[str, Any] = {
