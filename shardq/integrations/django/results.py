@@ -74,10 +74,12 @@ class ResultStore:
             # Somebody has removed it meanwhile.
             StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
 
-    def prune(self, older: dt.timedelta) -> int:
-        """Removes the results of tasks that have ended before that, and attempts that never did. Returns how many."""
+    def prune(self, older: dt.timedelta, backend: str) -> int:
+        """Removes the results of a backend's tasks that have ended longer ago than that, and of those whose last
+        attempt began before and never ended. Returns how many.
+        """
         until, removed = timezone.now() - older, 0
-        rows = StoredResult.objects.using(self._database)
+        rows = StoredResult.objects.using(self._database).filter(backend=backend)
         for old in (
             rows.filter(finished_at__lt=until),
             rows.filter(finished_at__isnull=True, last_attempted_at__lt=until),
