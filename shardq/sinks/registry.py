@@ -17,6 +17,8 @@ GROUP = "shardq.sinks"
 
 _REDIS = "shardq.sinks.redis:RedisSink"
 _RQ = "shardq.sinks.rq:RqSink"
+KOMBU = "kombu+"
+"""What the schemes of all transports of kombu begin with: ``kombu+amqp``."""
 BUILTIN = {
     "redis": _REDIS,
     "rediss": _REDIS,
@@ -34,6 +36,7 @@ BUILTIN = {
     "rq+redis+sentinel": _RQ,
     "nats": "shardq.sinks.nats:NatsSink",
     "nats+tls": "shardq.sinks.nats:NatsSink",
+    KOMBU: "shardq.sinks.kombu:KombuSink",
 }
 """Scheme → the sink."""
 
@@ -78,6 +81,8 @@ def _make(url: str, route: Route) -> Sink:
 
 
 def _factory(scheme: str) -> Callable[[str], Any] | None:
+    if scheme.startswith(KOMBU):
+        scheme = KOMBU
     if scheme in BUILTIN:
         module, _, name = BUILTIN[scheme].partition(":")
         return getattr(import_module(module), name)  # type: ignore[no-any-return]  # a class of that module

@@ -1,0 +1,22 @@
+"""Celery's ETAs through shardq: ``delay_through(app, engine)`` in the module of the app, and nothing else changes.
+
+    >>> from shardq.integrations.celery import delay_through
+    >>> delay_through(app, shardq.Engine("redis://127.0.0.1:6379/0", name="delays"), above=60)
+
+``README.md`` beside this file says the rest. It needs Celery: ``pip install 'shardq[celery]'``.
+
+In reading order: ``hooks`` puts calls into one app; ``delays`` decides, pushes and cancels; ``capture`` makes the
+message that the app's transport would have sent; ``brokers`` tells where it goes; ``revoked`` marks what was cancelled.
+What goes to a broker that is no Redis is published by ``shardq.sinks.kombu``.
+"""
+
+from shardq.errors import InvalidOption
+
+try:
+    import celery as _celery  # noqa: F401  what follows needs it
+except ImportError as exc:
+    raise InvalidOption("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from exc
+
+from shardq.integrations.celery.delays import Delays, delay_through
+
+__all__ = ["Delays", "delay_through"]

@@ -1,0 +1,68 @@
+"""``revoke`` cancels what waits, tells the workers as always, and whoever waits for the result."""
+
+from __future__ import annotations
+
+import celery
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from tests.integrations.celery.conftest import Make
+from tests.integrations.celery.test_through_redis import waiting
+from tests.support.waiting import wait_until
+
+# by which Celery stores its results
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+def test_a_revoked_task_never_runs_and_its_result_says_so(make: Make) -> None:
+    stand, module = make(dispatching=False)
+    kept = module.add.apply_async((1, 2), countdown=1000)
+    one = module.add.apply_async((1, 2), countdown=1000, priority=9)
+    odd = module.add.apply_async((1, 2), countdown=1000, task_id="an/odd id")
+    several = [module.add.apply_async((n, 2), countdown=1000, queue=f"{stand.queue}-2") for n in range(3)]
+    assert len(waiting(module)) == 6
+    one.revoke()
+    odd.revoke()
+    module.app.control.revoke([each.id for each in several])
+    assert [task.id.partition("/")[2] for task in waiting(module)] == [kept.id]
+    for result in (one, odd, *several):
+        assert result.state == "REVOKED"
+        with pytest.raises(TaskRevokedError):
+            result.get(10)
+    assert kept.state == "PENDING"
+    module.app.control.revoke("nobody's")
+
+
+def test_another_process_forwarded_the_topic_meanwhile(make: Make) -> None:
+    """An open engine that knows only older routes finds the task all the same."""
+    _, module = make(dispatching=False)
+    _, other = make(dispatching=False)
+    module.engine.open()
+    other.engine.open()
+    result = other.add.apply_async((1, 2), countdown=1000)
+    module.app.control.revoke(result.id)
+    assert waiting(module) == []
+    assert result.state == "REVOKED"
+
+
+def test_a_chord_fails_when_a_part_of_it_is_revoked(make: Make) -> None:
+    stand, module = make()
+    with stand.worker("--pool=threads", "--concurrency=2"):
+        header = [module.add.s(1, 1).set(countdown=600), module.add.s(2, 2)]
+        chord = celery.chord(header, module.total.s()).apply_async()
+        stand.wait(1)
+        wait_until(lambda: len(waiting(module)) == 1, "one part waits")
+        chord.parent.results[0].revoke()
+        wait_until(lambda: chord.state == "FAILURE", "whoever waits for the chord is told")
+    assert len(stand.runs()) == 1
+
+
+def test_the_workers_are_told_as_well(make: Make) -> None:
+    """What is in the list already is discarded by the worker, as always."""
+    stand, module = make()
+    with stand.worker("--pool=solo", "--prefetch-multiplier=1"):
+        result = module.add.apply_async((1, 2), countdown=30, shardq=False)
+        wait_until(lambda: module.app.control.inspect(timeout=10, limit=1).scheduled(), "the worker holds it")
+        result.revoke()
+        wait_until(lambda: any(module.app.control.inspect(timeout=10, limit=1).revoked().values()), "it knows")
+        assert result.state == "REVOKED"
