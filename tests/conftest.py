@@ -9,6 +9,7 @@ server takes ``own_server`` or ``own_cluster``.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import uuid
 from collections.abc import Generator, Iterator
@@ -187,6 +188,18 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
     made = Engines(request.param)
     yield made
     made.end()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs a test on the event loop of asyncio, and on uvloop."""
+    if request.param == "uvloop":
+        # It is not there where the lowest versions of the dependencies are tried.
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    yield
+    asyncio.set_event_loop_policy(None)
 
 
 @pytest.fixture

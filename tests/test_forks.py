@@ -27,8 +27,9 @@ def test_a_buffer(url: str, name: str) -> None:
     goes_well("buffer", url, name)
 
 
-def test_an_asyncio_engine(url: str, name: str) -> None:
-    goes_well("asyncio", url, name)
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_asyncio_engine(url: str, name: str, loop: str) -> None:
+    goes_well(loop, url, name)
 
 
 def test_an_embedded_server(tmp_path: Path, name: str) -> None:

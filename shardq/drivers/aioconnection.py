@@ -94,9 +94,12 @@ class AsyncConnection(asyncio.Protocol):
         number then harms no other file, and the parent's selector, which a child shares, does not lose the connection.
         """
         self.open = False
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:  # uvloop closes its descriptors as it ends
+            return
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            os.dup2(null, self._transport.get_extra_info("socket").fileno(), inheritable=False)
+            os.dup2(null, sock.fileno(), inheritable=False)
         finally:
             os.close(null)
 

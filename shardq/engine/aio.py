@@ -66,6 +66,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         self._threads: Threads | None = None
         self._wakeups: Wakeups | None = None
         self._background = BackgroundTasks()
+        self._closing: set[asyncio.Task[None]] = set()
+        """The calls of ``close`` that are under way; their callers may be gone."""
         self._lock = asyncio.Lock()
         """Held while opening, starting, stopping and closing; the loop's, see ``_here``."""
 
@@ -145,6 +147,12 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
 
         >>> await engine.close()
         """
+        closing = asyncio.create_task(self._close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
+
+    async def _close(self) -> None:
         async with self._here():
             self._closed = True
             driver, self._driver = self._driver, None

@@ -86,9 +86,30 @@ def test_a_cancelled_close_leaves_nothing_open(url: str, name: str, steps: int) 
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("loops")
+def test_a_close_that_is_cancelled_as_it_waits_for_a_start(own_server: Server, name: str) -> None:
+    async def main() -> None:
+        leaks = Leaks()
+        engine = AsyncEngine(own_server.url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
+        await engine.open()
+        own_server.pause()
+        start = asyncio.create_task(engine.start())
+        await asyncio.wait({start}, timeout=0.2)
+        close = asyncio.create_task(engine.close())
+        await asyncio.wait({close}, timeout=0.2)
+        close.cancel()
+        await asyncio.wait({close})
+        own_server.resume()
+        await asyncio.wait_for(start, PROMPT_S)
+        await asyncio.to_thread(leaks.check)
+
+    asyncio.run(main())
+
+
 # ---- another loop
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_second_loop_is_refused_before_anything_is_sent(url: str, name: str) -> None:
     async def main() -> None:
         engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
@@ -138,6 +159,7 @@ async def _opened_and_closed(engine: AsyncEngine) -> None:
         assert (await engine.stats()).scheduled == 1
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop that ends under its connections earns them
 def test_a_loop_that_has_ended(url: str, name: str) -> None:
     leaks = Leaks()

@@ -265,6 +265,13 @@ def asyncio_case(url: str, name: str) -> None:
     loop.close()
 
 
+def uvloop_case(url: str, name: str) -> None:
+    import uvloop
+
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    asyncio_case(url, name)
+
+
 # ---- an embedded server
 
 
@@ -312,6 +319,7 @@ CASES = {
     "locked": locked_case,
     "buffer": buffer_case,
     "asyncio": asyncio_case,
+    "uvloop": uvloop_case,
     "embedded": embedded_case,
 }
 
