@@ -52,6 +52,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
     time shares calls, and each is told what became of its own task. When the loop ends without ``close()``, another
     loop takes the engine over with ``open()``; pollers run on meanwhile.
 
+    It has all that ``Engine`` has but ``buffered()``, which coalesces the pushes of threads: here ``push`` does that.
+
     >>> async with shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     await engine.start()
     ...     id = await engine.push({"order": 42}, delay=1800)
@@ -333,6 +335,9 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
         weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
         the engine has when the worker runs.
+
+        There is no ``processes=``: a process with a running loop can't be forked. ``shardq work --processes`` runs
+        this worker in several, each with a loop of its own.
 
         >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
         """
