@@ -10,10 +10,16 @@ from pathlib import Path
 
 from cluster.other_server import OtherServer
 from cluster.ports import HOST
+from cluster.server import Tls
 
 
 class NatsServer(OtherServer):
     title = "nats-server"
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        """``tls``: it asks for a client's certificate, too."""
+        super().__init__()
+        self._tls = tls
 
     @property
     def address(self) -> str:
@@ -21,7 +27,11 @@ class NatsServer(OtherServer):
 
     def _launch(self) -> None:
         program = Path(sys.executable).with_name("nats-server")
-        self._begin([program, "-a", HOST, "-p", str(self.port), "-js", "-sd", self.folder / "data"])
+        words: list[str | Path] = [program, "-a", HOST, "-p", str(self.port), "-js", "-sd", self.folder / "data"]
+        if self._tls is not None:
+            words += ["--tlsverify", "--tlscacert", self._tls.ca]
+            words += ["--tlscert", self._tls.cert, "--tlskey", self._tls.key]
+        self._begin(words)
 
     def _answers(self) -> bool:
         try:

@@ -36,6 +36,11 @@ where:
   nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
   SCHEME://…               what an installed package brings (shardq.sinks)
 \b
+options after the ? (https: after a #), as in amqps://…?ca=FILE#/QUEUE:
+  timeout=SECONDS          how long it may be silent; 10, for Redis 3
+  ca=FILE cert=FILE key=FILE check_hostname=no
+                           of rediss, https, amqps and nats+tls
+\b
 The URL is stored in Redis. ${NAME} in it stands for a variable of the
 environment of the processes that forward (`shardq run`): use it for
 passwords. Commands and logs show no password.""",

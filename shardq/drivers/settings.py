@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes
@@ -30,6 +30,7 @@ ALLOWED = (
     "redis://host:port/db, rediss://host:port/db, unix:///path, redis+cluster://host:port,host:port, "
     "rediss+cluster://host:port,host:port, redis+sentinel://host:port,host:port/service, embedded://"
 )
+TLS_OPTIONS = ("ca", "cert", "key", "check_hostname")
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _SECRET = "***"
 
@@ -111,8 +112,11 @@ class Settings:
         connect_timeout: float = 5.0,
         protocol: int = 3,
         connections: int = CONNECTIONS,
+        also: tuple[str, ...] = (),
     ) -> Settings:
-        """Reads a URL. Raises InvalidUrl (or InvalidOption for the keyword arguments)."""
+        """Reads a URL. Raises InvalidUrl (or InvalidOption for the keyword arguments). ``also``: further options after
+        the ``?``, which the caller reads.
+        """
         _check("timeout", timeout, least=0.001, most=86_400)
         _check("connect_timeout", connect_timeout, least=0.001, most=3_600)
         _check("connections", connections, least=1, most=10_000)
@@ -130,7 +134,7 @@ class Settings:
                 "write these characters of a user or password as %23, %3F and %40"
             )
         login, shown_login, where = _login(scheme, head)
-        options = _options(scheme, kind, tls, query)
+        options = _options(scheme, kind, tls, query, also)
         if scheme == "unix":
             addresses, service, db = _path(where), "", _db(scheme, options.pop("db", ""))
             shown_where = quote(os.fsencode(addresses[0]))
@@ -153,7 +157,7 @@ class Settings:
             sentinel_login=Credentials(options.get("sentinel_user"), options.get("sentinel_password")),
             service=service,
             db=db,
-            tls=_tls(scheme, options) if tls else None,
+            tls=tls_of(scheme, options) if tls else None,
             timeout=timeout,
             connect_timeout=connect_timeout,
             protocol=protocol,
@@ -183,21 +187,26 @@ def _login(scheme: str, head: str) -> tuple[Credentials, str, str]:
     return login, quote(unquote(user)) + (f":{_SECRET}" if colon else "") + "@", where
 
 
-def _options(scheme: str, kind: Kind, tls: bool, query: str) -> dict[str, str]:
+def _options(scheme: str, kind: Kind, tls: bool, query: str, also: tuple[str, ...]) -> dict[str, str]:
     allowed: tuple[str, ...] = ()
     if tls:
-        allowed = ("ca", "cert", "key", "check_hostname")
+        allowed = TLS_OPTIONS
     elif kind == "sentinel":
         allowed = ("sentinel_user", "sentinel_password")
     elif scheme == "unix":
         allowed = ("db",)
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    return options_in(scheme, query, (*allowed, *also))
+
+
+def options_in(scheme: str, text: str, allowed: Sequence[str], *, mark: str = "?") -> dict[str, str]:
+    """Reads the options of a URL, which follow the ``mark``. Raises InvalidUrl if one is not allowed."""
+    options = dict(parse_qsl(text, keep_blank_values=True))
     unknown = [name for name in options if name not in allowed]
-    if unknown or (query and not options):
+    if unknown or (text and not options):
         listed = ", ".join(allowed) or "none"
         raise InvalidUrl(
-            f"a {scheme}:// URL has an option after the ? that is not known; allowed are: {listed} "
-            "(a ? in a user or password is written %3F)"
+            f"a {scheme}:// URL has an option after the {mark} that is not known; allowed are: {listed} "
+            f"(a {mark} in a user or password is written {quote(mark)})"
         )
     return options
 
@@ -254,7 +263,8 @@ def _db(scheme: str, text: str) -> int:
     return int(text)
 
 
-def _tls(scheme: str, options: dict[str, str]) -> Tls:
+def tls_of(scheme: str, options: Mapping[str, str]) -> Tls:
+    """The TLS of a URL, by its options."""
     check = options.get("check_hostname", "yes").lower()
     if check not in _YES_NO:
         raise InvalidUrl(f"check_hostname= of a {scheme}:// URL is not understood; allowed are yes and no")

@@ -1,7 +1,7 @@
 """AMQP 0-9-1, as RabbitMQ speaks it: each task is a persistent message to an exchange, confirmed by the broker.
 
     amqp://USER:PASSWORD@HOST[:PORT]/VHOST#EXCHANGE/KEY
-    amqps://…#/QUEUE                                        the default exchange, to a queue by its name
+    amqps://…?ca=FILE&cert=FILE&key=FILE&timeout=SECONDS#/QUEUE         the default exchange, to a queue by its name
 
 A message counts as taken when the broker has confirmed it: it is in every queue that it was routed to, and on the disk
 of durable ones. One that no queue takes is unroutable, and refused for good. Everything else that the broker says, that
@@ -16,15 +16,17 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
+from shardq.drivers.tls import context_of
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.sinks.amqp_frames import SHORT, Frames
-from shardq.sinks.base import SEND_S, SENT, Message, Refused, Result, Sink, Unsent
-from shardq.sinks.urls import split
+from shardq.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
+from shardq.sinks.urls import options, split
 
 try:
     import amqp
@@ -62,16 +64,16 @@ class AmqpSink(Sink):
             )
         parts = split(where, "USER:PASSWORD@HOST:PORT/VHOST")
         host, port = parts.hostname, parts.port
-        if not host or parts.query or "/" in parts.path[1:]:
+        if not host or "/" in parts.path[1:]:
             raise InvalidUrl(
                 f"a {scheme}:// URL is {scheme}://USER:PASSWORD@HOST:PORT/VHOST; a / in the name of the vhost is "
-                "written %2F, and it takes no options after a ?"
+                "written %2F"
             )
+        self._timeout_s, self._tls = options(scheme, parts.query, tls=scheme == "amqps")
         self._exchange, self._key = unquote(exchange), unquote(key)
         if any(len(name.encode()) > SHORT for name in (self._exchange, self._key)):
             raise InvalidUrl(f"an exchange and a routing key of a {scheme}:// URL have {SHORT} bytes each at most")
-        self._tls = scheme == "amqps"
-        self._address = f"{f'[{host}]' if ':' in host else host}:{port or (5671 if self._tls else 5672)}"
+        self._address = f"{f'[{host}]' if ':' in host else host}:{port or (5671 if scheme == 'amqps' else 5672)}"
         self._host = host
         self._vhost = unquote(parts.path[1:]) or "/"
         self._login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else ("guest", "guest")
@@ -92,11 +94,6 @@ class AmqpSink(Sink):
     # ---- the connection
 
     def open(self) -> None:
-        options: Any = False
-        if self._tls:
-            import ssl
-
-            options = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": self._host}
         user, password = self._login
         self._connection = amqp.Connection(
             self._address,
@@ -105,14 +102,14 @@ class AmqpSink(Sink):
             login_method="PLAIN",
             virtual_host=self._vhost,
             client_properties={"connection_name": "shardq"},
-            ssl=options,
-            connect_timeout=SEND_S / 2,
-            read_timeout=SEND_S,
-            write_timeout=SEND_S,
+            ssl=self._tls_options(),
+            connect_timeout=self._timeout_s / 2,
+            read_timeout=self._timeout_s,
+            write_timeout=self._timeout_s,
             heartbeat=HEARTBEAT_S,
             on_blocked=self._on_blocked,
             on_unblocked=self._on_unblocked,
-            socket_settings=_patient(),
+            socket_settings=_patient(self._timeout_s),
         )
         self._blocked = False
         try:
@@ -127,6 +124,20 @@ class AmqpSink(Sink):
             self._abandon()
             raise
         self._used = time.monotonic()
+
+    def _tls_options(self) -> dict[str, Any]:
+        """What the client makes its own context of; empty without TLS."""
+        tls = self._tls
+        if tls is None:
+            return {}
+        context_of(tls)  # a file that can't be used is named
+        return {
+            "cert_reqs": ssl.CERT_REQUIRED,
+            "ca_certs": tls.ca,
+            "certfile": tls.cert,
+            "keyfile": tls.key,
+            "server_hostname": self._host if tls.check_hostname else None,
+        }
 
     def _confirm(self) -> None:
         """Asks for confirms on a channel that was opened, or opened again."""
@@ -178,12 +189,12 @@ class AmqpSink(Sink):
         self._waiting.clear()
         try:
             self._write(batch)
-            deadline = time.monotonic() + SEND_S
+            deadline = time.monotonic() + self._timeout_s
             while self._waiting:
                 before = len(self._waiting)
                 self._read(max(0.0, deadline - time.monotonic()))
                 if len(self._waiting) < before:
-                    deadline = time.monotonic() + SEND_S
+                    deadline = time.monotonic() + self._timeout_s
         except amqp.exceptions.PreconditionFailed as exc:
             told = _TOO_LARGE.search(exc.reply_text or "")
             if told is None or not any(len(batch[position].payload) > int(told[2]) for position in self._left()):
@@ -219,7 +230,7 @@ class AmqpSink(Sink):
 
     def _flush(self, data: list[bytes]) -> None:
         transport = self._connection.transport
-        with transport.having_timeout(SEND_S):
+        with transport.having_timeout(self._timeout_s):
             transport.write(b"".join(data))
         with contextlib.suppress(TimeoutError):  # nothing more is there
             while True:
@@ -234,7 +245,7 @@ class AmqpSink(Sink):
             if self._blocked:
                 return f"{self._address}: the broker takes no messages: it is short of memory or disk space"
             return (
-                f"{self._address}: the broker has confirmed nothing for {SEND_S:g} s: it hangs, or a queue is "
+                f"{self._address}: the broker has confirmed nothing for {self._timeout_s:g} s: it hangs, or a queue is "
                 "without a leader"
             )
         if isinstance(exc, amqp.exceptions.ChannelError):
@@ -278,7 +289,7 @@ class AmqpSink(Sink):
         self._blocked = False
 
 
-def _patient() -> dict[int, int]:
+def _patient(timeout_s: float) -> dict[int, int]:
     """Socket options: a broker that is busy may take nothing for a while, where the client's own allow a second."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
-    return {} if option is None else {option: int(SEND_S * 1000)}
+    return {} if option is None else {option: int(timeout_s * 1000)}

@@ -1,6 +1,6 @@
 """HTTP: each task is a POST of its own to the URL, with the id as its idempotency key.
 
-    https://[USER:PASSWORD@ | TOKEN@]HOST[:PORT]/PATH[?QUERY]
+    https://[USER:PASSWORD@ | TOKEN@]HOST[:PORT]/PATH[?QUERY][#timeout=SECONDS&ca=FILE&cert=FILE&key=FILE]
 
 The standard library's client is enough for this, and needs no further package: connections that are kept open, one
 request at a time on each, ``CONNECTIONS`` of them in threads. A login in the URL is sent as ``Authorization``, Basic
@@ -27,9 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 from urllib.parse import unquote
 
+from shardq.drivers.tls import context_of
 from shardq.errors import InvalidUrl
-from shardq.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent
-from shardq.sinks.urls import split
+from shardq.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.sinks.urls import options, split
 from shardq.version import __version__
 
 CONNECTIONS = 8
@@ -57,10 +58,9 @@ class HttpSink(Sink):
             raise InvalidUrl(
                 f"a {scheme}:// URL needs a host, and no blanks or letters beyond ASCII: {scheme}://HOST:PORT/PATH"
             )
-        if parts.fragment:
-            raise InvalidUrl(f"a {scheme}:// URL to forward to has no part after #; a # in a password is written %23")
-        self._tls = scheme == "https"
-        self._host, self._port = host, port or (443 if self._tls else 80)
+        # what follows the ? is the endpoint's
+        self._options = options(scheme, parts.fragment, tls=scheme == "https", mark="#")
+        self._host, self._port = host, port or (443 if scheme == "https" else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._login = _authorization(parts.username, parts.password)
         self._threads: ThreadPoolExecutor | None = None
@@ -71,6 +71,8 @@ class HttpSink(Sink):
         """Why the rest of the batch is not sent."""
 
     def open(self) -> None:
+        if self._options.tls is not None:
+            context_of(self._options.tls)  # a file that can't be used is named now
         self._own, self._down = threading.local(), None
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="shardq-http")
 
@@ -87,7 +89,7 @@ class HttpSink(Sink):
             sock = connection.sock
             if sock is not None:
                 with contextlib.suppress(OSError):  # it is closed already
-                    sock.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
 
     def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -125,8 +127,12 @@ class HttpSink(Sink):
         return self._request(connection, message)
 
     def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=SEND_S)
+        timeout_s, tls = self._options
+        connection = (
+            http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            if tls is None
+            else http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context_of(tls))
+        )
         with self._lock:
             self._connections.append(connection)
         return connection

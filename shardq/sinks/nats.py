@@ -1,7 +1,7 @@
 """NATS JetStream: each task is a message on a subject that a stream stores.
 
     nats://[USER:PASSWORD@ | TOKEN@]HOST[:PORT][,HOST[:PORT]…]#SUBJECT
-    nats+tls://…#SUBJECT
+    nats+tls://…?ca=FILE&cert=FILE&key=FILE#SUBJECT
 
 The id goes along as ``Nats-Msg-Id``: within the stream's duplicate window (two minutes, unless it was set otherwise) a
 task that is sent again is stored once. A message counts as taken when the stream has acknowledged it. A subject that no
@@ -19,8 +19,10 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
+from shardq.drivers.tls import context_of
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.sinks.base import SEND_S, SENT, Message, Refused, Result, Sink, Unsent
+from shardq.sinks.urls import options
 
 try:
     import nats
@@ -53,6 +55,8 @@ class NatsSink(Sink):
             raise InvalidUrl(
                 f"a {scheme}:// URL ends with the subject, without blanks and wildcards: {scheme}://HOST:4222#orders.mail"
             )
+        where, _, query = where.partition("?")
+        self._options = options(scheme, query, tls=scheme == "nats+tls")
         login, _, hosts = where.rpartition("@")
         addresses = hosts.rstrip("/").split(",")
         if not all(map(_ADDRESS.fullmatch, addresses)):
@@ -88,10 +92,12 @@ class NatsSink(Sink):
         async def closed() -> None:
             lost.set()
 
+        tls = None if self._options.tls is None else context_of(self._options.tls)
         return await nats.connect(
             self._servers,
             allow_reconnect=False,
-            connect_timeout=int(SEND_S / 2),
+            connect_timeout=max(1, round(self._options.timeout_s / 2)),
+            tls=tls,
             error_cb=ignore,
             disconnected_cb=closed,
             closed_cb=closed,
@@ -103,7 +109,7 @@ class NatsSink(Sink):
         assert self._loop is not None, "it is open"
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result(2 * SEND_S)
+            return future.result(2 * self._options.timeout_s)
         except BaseException:
             future.cancel()
             raise
@@ -127,7 +133,7 @@ class NatsSink(Sink):
         assert self._client is not None, "it is open"
         try:
             await self._client.jetstream().publish(
-                self._subject, message.payload, timeout=SEND_S, headers=_headers(message)
+                self._subject, message.payload, timeout=self._options.timeout_s, headers=_headers(message)
             )
         except nats.errors.MaxPayloadError:
             return Refused(f"NATS takes messages of {self._client.max_payload:,} bytes at most")

@@ -3,13 +3,13 @@
     redis://HOST:PORT/DB#LIST
     redis+cluster://HOST:PORT,HOST:PORT#stream:NAME
 
-The URL is one of an engine, and what follows the ``#`` the key.
+The URL is one of an engine, with ``timeout=`` among its options, and what follows the ``#`` is the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from shardq.calls.append import Entry, Way, append
 from shardq.drivers.settings import Settings
@@ -17,6 +17,7 @@ from shardq.drivers.sync import Driver
 from shardq.errors import InvalidUrl
 from shardq.layout import destinations
 from shardq.sinks.base import SENT, Message, Result, Sink
+from shardq.sinks.urls import TIMEOUT, timeout
 
 CONNECTIONS = 4
 TIMEOUT_S = 3.0
@@ -36,7 +37,10 @@ class RedisSink(Sink):
             raise InvalidUrl(f"a {scheme}:// URL to forward to ends with the key: {scheme}://…#LIST or #stream:NAME")
         if destinations.key_of(to).startswith("shardq:{"):
             raise InvalidUrl(f"{to!r} is a key of shardq's own; give the name of another list or stream")
-        self._settings = Settings.from_url(where, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, connections=CONNECTIONS)
+        timeout_s = timeout(scheme, dict(parse_qsl(where.partition("?")[2])), TIMEOUT_S)
+        self._settings = Settings.from_url(
+            where, timeout=timeout_s, connect_timeout=timeout_s, connections=CONNECTIONS, also=(TIMEOUT,)
+        )
         self._key = destinations.key_of(to)
         self._way: Way = "stream" if destinations.is_stream(to) else "right"
         self._driver: Driver | None = None

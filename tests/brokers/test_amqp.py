@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import amqp
 import pytest
 
+from cluster.ports import free_port
 from cluster.rabbitmq import RabbitServer
 from cluster.server import Server
 from shardq import Engine, Task
 from tests.sinks.seen import left, sink_stats
+from tests.sinks.test_tls import check_tls
+from tests.support import certificates
 from tests.support.states import state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
 MAX_MESSAGE = 200_000
+PAIR = "ca={0}/ca.pem&cert={0}/client.pem&key={0}/client.key"
 QUORUM = {"x-queue-type": "quorum"}
 
 
@@ -114,7 +119,7 @@ def test_a_message_that_is_too_large_among_others(feeding: Engine, broker: Rabbi
 
 def test_a_broker_without_memory(feeding: Engine, broker: RabbitServer) -> None:
     declare(broker, "short")
-    feeding.forward("short", to=f"{broker.url}#/short")
+    feeding.forward("short", to=f"{broker.url}?timeout=2#/short")
     broker.control("set_vm_memory_high_watermark", "0.0000001")
     try:
         ids = feeding.push_many([Task(n, topic="short", max_attempts=1) for n in range(50)])
@@ -127,7 +132,7 @@ def test_a_broker_without_memory(feeding: Engine, broker: RabbitServer) -> None:
 
 def test_a_broker_that_hangs(feeding: Engine, broker: RabbitServer) -> None:
     declare(broker, "hung")
-    feeding.forward("hung", to=f"{broker.url}#/hung")
+    feeding.forward("hung", to=f"{broker.url}?timeout=2#/hung")
     ids = [feeding.push(0, topic="hung", max_attempts=1)]
     wait_until(lambda: sink_stats(feeding, "hung").sent == 1, "it is taken")
     with broker.stopped():
@@ -165,3 +170,25 @@ def test_relays_and_the_engines_server_are_killed(own_server: Server, broker: Ra
                 own_server.start()
         wait_until(lambda: left(engine) == 0, "nothing is left here", timeout=100)
     assert {properties["message_id"] for properties, _ in taken(broker, "killed")} == set(ids)
+
+
+def test_amqps(feeding: Engine, tmp_path: Path) -> None:
+    files, port = certificates.made(tmp_path), free_port()
+    config = f"""\
+listeners.ssl.1 = 127.0.0.1:{port}
+ssl_options.cacertfile = {files}/ca.pem
+ssl_options.certfile = {files}/server.pem
+ssl_options.keyfile = {files}/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+"""
+    with RabbitServer(config) as server:
+        declare(server, "mail")
+        check_tls(feeding, files, lambda options: f"amqps://guest:guest@127.0.0.1:{port}?{options}#/mail")
+        ((_, body),) = taken(server, "mail")
+        assert body == b"1"
+        feeding.forward("mail", to=f"amqps://guest:guest@localhost:{port}?{PAIR.format(files)}#/mail")
+        feeding.push(2, topic="mail")
+        wait_until(lambda: "certificate" in sink_stats(feeding, "mail").error, "the name is not the server's")
+        feeding.forward("mail", to=f"amqps://guest:guest@localhost:{port}?{PAIR.format(files)}&check_hostname=no#/mail")
+        wait_until(lambda: left(feeding) == 0, "it is taken")

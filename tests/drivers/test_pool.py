@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from tests.support.waiting import wait_until
 def opened(single: Server) -> Iterator[Callable[..., Driver]]:
     made: list[Driver] = []
 
-    def make(**options: int) -> Driver:
+    def make(**options: Any) -> Driver:
         driver = Driver(Settings.from_url(single.url, **options))
         driver.open()
         made.append(driver)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shardq.drivers.settings import Credentials, Settings, Tls
@@ -126,6 +128,6 @@ def test_bad_urls(url: str, part: str) -> None:
         {"connections": 0},
     ],
 )
-def test_bad_options(option: dict[str, int]) -> None:
+def test_bad_options(option: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=next(iter(option))):
         Settings.from_url("redis://", **option)

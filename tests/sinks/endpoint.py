@@ -1,12 +1,14 @@
 """An HTTP endpoint as users write them, in a process of its own, so that a test can kill it.
 
-``python -m tests.sinks.endpoint PORT FILE`` appends a line to FILE for each request: its idempotency key, a tab, the
-headers as JSON. The payload decides its answer: ``{"status": 500}``, with ``"until": n`` only up to attempt n.
+``python -m tests.sinks.endpoint PORT FILE [FOLDER]`` appends a line to FILE for each request: its idempotency key, a
+tab, the headers as JSON. With the FOLDER of certificates it speaks TLS, and asks for a client's certificate. The
+payload decides its answer: ``{"status": 500}``, with ``"until": n`` only up to attempt n.
 """
 
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +47,12 @@ class _Handler(BaseHTTPRequestHandler):
 def main() -> None:
     _Handler.file = Path(sys.argv[2])
     server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), _Handler)
+    if len(sys.argv) > 3:
+        folder = Path(sys.argv[3])
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
+        context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        context.verify_mode = ssl.CERT_REQUIRED
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     say("up")
     wait_for_the_end()

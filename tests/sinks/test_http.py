@@ -147,8 +147,11 @@ def test_retry_after() -> None:
         ("https:///path", "needs a host"),
         ("https://h:port/", "write https://HOST:PORT/PATH"),
         ("https://h/a b", "no blanks"),
-        ("https://h/x#y", "has no part after #"),
-        ("https://u:secret#1@h/", "write https://HOST:PORT/PATH|has no part after #"),
+        (
+            "https://h/x#y",
+            "an option after the # that is not known; allowed are: timeout, ca, cert, key, check_hostname",
+        ),
+        ("https://u:secret#1@h/", "write https://HOST:PORT/PATH"),
     ],
 )
 def test_wrong_urls(to: str, text: str) -> None:
