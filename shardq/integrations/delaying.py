@@ -41,7 +41,7 @@ class Delaying(ABC):
         self.delayed = 0
         """What this process has handed to the engine."""
         self._active = True
-        self._forwarded = False
+        self._forwarded: set[str] = set()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -72,21 +72,21 @@ class Delaying(ABC):
     @abstractmethod
     def _restore(self) -> None: ...
 
-    def _forward(self, to: str) -> None:
+    def _forward(self, topic: str, to: str) -> None:
         """Stores the topic's route, once. Raises InvalidOption if the topic goes elsewhere."""
         with self._lock:
-            if self._forwarded:
+            if topic in self._forwarded:
                 return
             self.engine.open()
-            route = self.engine.topology.routes.get(self.topic)
+            route = self.engine.topology.routes.get(topic)
             if route is None:
-                self.engine.forward(self.topic, to=to)
+                self.engine.forward(topic, to=to)
             elif route.to != to:
                 raise InvalidOption(
-                    f"the topic {self.topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give "
-                    f"another topic=, or change it: engine.forward({self.topic!r}, to=…)"
+                    f"the topic {topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give another "
+                    f"topic=, or change it: engine.forward({topic!r}, to=…)"
                 )
-            self._forwarded = True
+            self._forwarded.add(topic)
 
 
 def task_id(id: str) -> str:

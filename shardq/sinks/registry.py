@@ -16,6 +16,7 @@ from shardq.sinks.base import Sink
 GROUP = "shardq.sinks"
 
 _REDIS = "shardq.sinks.redis:RedisSink"
+_DRAMATIQ = "shardq.sinks.dramatiq:DramatiqSink"
 _RQ = "shardq.sinks.rq:RqSink"
 KOMBU = "kombu+"
 """What the schemes of all transports of kombu begin with: ``kombu+amqp``."""
@@ -30,6 +31,10 @@ BUILTIN = {
     "https": "shardq.sinks.http:HttpSink",
     "amqp": "shardq.sinks.amqp:AmqpSink",
     "amqps": "shardq.sinks.amqp:AmqpSink",
+    "dramatiq+redis": _DRAMATIQ,
+    "dramatiq+rediss": _DRAMATIQ,
+    "dramatiq+unix": _DRAMATIQ,
+    "dramatiq+redis+sentinel": _DRAMATIQ,
     "rq+redis": _RQ,
     "rq+rediss": _RQ,
     "rq+unix": _RQ,

@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.integrations.delaying import Delaying, as_payload, task_id
+from shardq.integrations.redis_url import url_of
 from shardq.sinks.rq import FIELD, Ticket
 
 try:
@@ -106,7 +106,7 @@ class RqDelaying(Delaying):
         """The URL to forward to. The first queue's Redis is that of all."""
         place = tuple(connection.connection_pool.connection_kwargs.get(name) for name in ("host", "port", "path", "db"))
         if self._place is None or self._to is None:
-            self._to = self._to or url_of(connection)
+            self._to = self._to or f"rq+{url_of(connection)}"
             self._place = place
         elif place != self._place:
             raise InvalidOption(
@@ -129,7 +129,7 @@ class RqDelaying(Delaying):
         takes = self._takes((due - dt.datetime.now(dt.UTC)).total_seconds())
         if not takes or pipeline is not None or getattr(job, "has_rate_limit", False):
             return _keep_in_rq(original, queue, job, when, pipeline, options)
-        self._forward(self._check_place(queue.connection))
+        self._forward(self.topic, self._check_place(queue.connection))
         registry = queue.scheduled_job_registry
         ticket = Ticket(
             id=job.id,
@@ -225,22 +225,3 @@ def _give_back(connection: redis.Redis, payload: Any, due: dt.datetime) -> bool:
 def key_of(job: Job) -> str:
     """The key of a job's hash."""
     return job.key.decode() if isinstance(job.key, bytes) else job.key
-
-
-def url_of(connection: redis.Redis) -> str:
-    """The URL by which a sink reaches what this connection does. Raises InvalidOption if it says too little."""
-    pool = connection.connection_pool
-    said = pool.connection_kwargs
-    login = ""
-    if said.get("password") is not None:
-        login = f"{quote(said.get('username') or '', safe='')}:{quote(str(said['password']), safe='')}@"
-    db = said.get("db") or 0
-    if said.get("path"):
-        return f"rq+unix://{login}{said['path']}?db={db}"
-    if "host" not in said or issubclass(pool.connection_class, redis.SSLConnection):
-        raise InvalidOption(
-            "this queue's connection does not say all that is needed to reach RQ's Redis from another process; give "
-            "its URL: delay_through(queue, engine, to='rq+rediss://HOST:PORT/DB')"
-        )
-    host = said["host"]
-    return f"rq+redis://{login}{f'[{host}]' if ':' in host else host}:{said.get('port') or 6379}/{db}"

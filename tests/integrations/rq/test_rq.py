@@ -18,8 +18,8 @@ from rq.utils import as_text
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, InvalidUrl, ShardqError
+from shardq.integrations.redis_url import url_of
 from shardq.integrations.rq import RqDelaying, delay_through
-from shardq.integrations.rq.delaying import url_of
 from shardq.layout.topology import Route
 from shardq.sinks.base import SENT, Message
 from shardq.sinks.registry import check
@@ -199,8 +199,8 @@ def test_what_is_wrong_is_said(queue: rq.Queue, engine: Engine, single: Server, 
 
 def test_the_url_of_a_connection() -> None:
     connection = redis.Redis("::1", 7, 2, "p@ss", username="ann")
-    assert url_of(connection) == "rq+redis://ann:p%40ss@[::1]:7/2"
-    assert url_of(redis.Redis(unix_socket_path="/tmp/redis.sock", db=3)) == "rq+unix:///tmp/redis.sock?db=3"
+    assert url_of(connection) == "redis://ann:p%40ss@[::1]:7/2"
+    assert url_of(redis.Redis(unix_socket_path="/tmp/redis.sock", db=3)) == "unix:///tmp/redis.sock?db=3"
 
 
 def test_the_examples_of_the_docstrings(queue: rq.Queue, single: Server, name: str) -> None:
@@ -222,7 +222,7 @@ def test_a_task_that_is_sent_twice_enqueues_its_job_once(queue: rq.Queue, engine
         [task] = engine.tasks(topic="rq")
         payload = msgspec.json.encode(task.payload)
         message = Message(id=task.id, topic="rq", payload=payload, codec="json", headers={}, attempt=1)
-        sink = RqSink(url_of(queue.connection))
+        sink = RqSink(f"rq+{url_of(queue.connection)}")
         sink.open()
         assert sink.send([message, message]) == [SENT, SENT]
         assert sink.send([message]) == [SENT]

@@ -1,0 +1,94 @@
+"""Dramatiq on Redis: messages whose time has come are enqueued, as Dramatiq's own broker does it.
+
+    dramatiq+redis://HOST:PORT/DB#NAMESPACE:QUEUE       dramatiq+rediss://… dramatiq+unix://… dramatiq+redis+sentinel://…
+
+What stands between ``dramatiq+`` and ``#`` is the URL of the broker's Redis; the namespace is ``dramatiq``, unless the
+broker has another. The payload is the encoded message, and the header ``redis_message_id`` the id by which Dramatiq
+keeps it there. The package dramatiq is not needed here.
+
+A message that is sent twice within ``REMEMBERED_S`` is enqueued once: its id is remembered beside the queue, in the
+same script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import ClassVar
+from urllib.parse import unquote
+
+from shardq.calls.request import Call, Word
+from shardq.drivers.settings import Settings
+from shardq.drivers.sync import Driver
+from shardq.errors import InvalidUrl
+from shardq.scripts import Script
+from shardq.sinks.base import SENT, Message, Refused, Result, Sink
+from shardq.sinks.redis import CONNECTIONS, TIMEOUT_S
+
+HEADER = "redis_message_id"
+
+REMEMBERED_S = 300
+"""Longer than what a process that was killed had leased waits for another."""
+
+_TEXT = """\
+for i = 2, #ARGV, 2 do
+  local id, message = ARGV[i], ARGV[i + 1]
+  if redis.call('SET', KEYS[2 + i / 2], '1', 'NX', 'EX', ARGV[1]) then
+    redis.call('HSET', KEYS[2], id, message)
+    redis.call('RPUSH', KEYS[1], id)
+  end
+end
+return 0
+"""
+_ENQUEUE = Script("enqueue-dramatiq", _TEXT, hashlib.sha1(_TEXT.encode()).hexdigest())
+"""Not in ``lua/``, which is the contract of our own keys. It writes what the command ``enqueue`` of Dramatiq's
+``dispatch.lua`` writes.
+"""
+
+
+class DramatiqSink(Sink):
+    """Enqueues messages of one queue."""
+
+    batch: ClassVar[int] = 128
+
+    def __init__(self, url: str) -> None:
+        where, _, fragment = url.removeprefix("dramatiq+").partition("#")
+        self._queue = unquote(fragment)
+        namespace, colon, name = self._queue.rpartition(":")
+        if not (namespace and colon and name):
+            raise InvalidUrl(
+                "a dramatiq+redis:// URL ends with the namespace and the queue: dramatiq+redis://HOST:PORT/DB#dramatiq:QUEUE"
+            )
+        self._settings = Settings.from_url(where, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, connections=CONNECTIONS)
+        self._driver: Driver | None = None
+
+    def open(self) -> None:
+        self._driver = Driver(self._settings)
+        self._driver.open()
+
+    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+        assert self._driver is not None, "it is open"
+        results: list[Result] = []
+        keys = [self._queue, f"{self._queue}.msgs"]
+        words: list[Word] = [REMEMBERED_S]
+        for message in batch:
+            id = message.headers.get(HEADER)
+            if id is None:
+                results.append(Refused(f"no message of shardq.integrations.dramatiq: it has no header {HEADER}"))
+                continue
+            keys.append(f"{self._queue}.shardq.{id}")
+            words += id, message.payload
+            results.append(SENT)
+        if len(words) > 1:
+            self._driver.call(Call(slot=0, words=words, decode=int, script=_ENQUEUE, keys=keys))
+        return results
+
+    def interrupt(self) -> None:
+        driver = self._driver
+        if driver is not None:
+            driver.close()
+
+    def close(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
