@@ -52,11 +52,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": FOLDER / "site.db",
-        "OPTIONS": {
-            "timeout": 60,
-            "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF",
-        },
+        "OPTIONS": {"timeout": 60, **({"transaction_mode": "IMMEDIATE"} if django.VERSION >= (5, 1) else {})},
     }
 }
 OPTIONS: dict[str, Any] = {
