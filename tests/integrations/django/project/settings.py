@@ -48,11 +48,15 @@ TEMPLATES = [
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+QUICK = {
+    "transaction_mode": "IMMEDIATE",
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF",
+}
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": FOLDER / "site.db",
-        "OPTIONS": {"timeout": 60, **({"transaction_mode": "IMMEDIATE"} if django.VERSION >= (5, 1) else {})},
+        "OPTIONS": {"timeout": 60, **(QUICK if django.VERSION >= (5, 1) else {})},
     }
 }
 OPTIONS: dict[str, Any] = {
