@@ -14,12 +14,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connections, reset_queries
+from django.db import (
+    DatabaseError,
+    DataError,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+    connections,
+    reset_queries,
+)
 from django.utils import timezone
 
 from shardq.consumer.policy import Bury, alone
 from shardq.integrations.django.backend import ShardqBackend
-from shardq.integrations.django.calls import Call
+from shardq.integrations.django.calls import Call, task_at
 from shardq.integrations.django.contract import (
     InvalidTask,
     TaskContext,
@@ -62,7 +70,7 @@ class TaskHandler(ChoosingHandler):
 
     def is_coroutine(self, delivery: Delivery) -> bool:
         try:
-            return is_coroutine_task(self._task(delivery))
+            return is_coroutine_task(task_at(Call.read(delivery.payload, delivery.topic).path))
         except Exception:  # noqa: BLE001  a module that can't be imported is told of when the task is run
             return False
 
@@ -72,9 +80,6 @@ class TaskHandler(ChoosingHandler):
 
     def __call__(self, delivery: Delivery) -> Any:
         return self._run_coroutine(delivery) if self.is_coroutine(delivery) else self._run(delivery)
-
-    def _task(self, delivery: Delivery) -> Any:
-        return Call.read(delivery.payload, delivery.topic).task(self._backend.alias)
 
     # ---- an attempt
 
@@ -108,10 +113,10 @@ class TaskHandler(ChoosingHandler):
 
     def _begun(self, delivery: Delivery) -> Any:
         """The result of the attempt that begins now. None: an earlier one has succeeded, and only its ack was lost."""
-        call = self._known(delivery)
+        call, task = self._known(delivery)
         now = timezone.now()
         result = new_result(
-            call.task(self._backend.alias),
+            task,
             delivery.id,
             backend=self._backend.alias,
             args=call.args,
@@ -122,24 +127,27 @@ class TaskHandler(ChoosingHandler):
             last_attempted_at=now,
             worker_ids=[*["unknown"] * (delivery.attempt - 1), worker_id()],
         )
-        if self._store is not None and not self._store.begin(result):
+        try:
+            is_new = self._store is None or self._store.begin(result)
+        except DataError as exc:
+            raise Bury(f"the database refuses the arguments, which are part of the result: {exc}") from exc
+        if not is_new:
             log.info("task %s has succeeded before: only its ack was lost", delivery.id)
             return None
         task_started.send_robust(type(self._backend), task_result=result)
         return result
 
-    def _known(self, delivery: Delivery) -> Call:
-        """The call, if its task is known here. Raises Retry: a newer worker may know it, and nothing is dropped."""
+    def _known(self, delivery: Delivery) -> tuple[Call, Any]:
+        """The call and its task. Raises Retry for an unknown one: a newer worker may know it, so nothing is dropped."""
         try:
             call = Call.read(delivery.payload, delivery.topic)
-            call.task(self._backend.alias)
+            return call, call.task(self._backend.alias)
         except InvalidTask as exc:
             reason = f"{exc}; deploy it to the workers of this queue, or purge the task"
             if reason not in self._said and len(self._said) < 1000:
                 self._said.add(reason)
                 log.error("task %s has to wait: %s (said once)", delivery.id, reason, extra={"task_id": delivery.id})
             raise unknown(delivery, reason) from None
-        return call
 
     def _returned(self, delivery: Delivery, result: Any, value: Any) -> None:
         try:

@@ -61,16 +61,24 @@ class ResultStore:
         return True
 
     def end(self, result: Any) -> None:
-        """Writes how an attempt has ended. A lost connection is made anew once, else the work would be done again."""
+        """Writes how an attempt has ended. A lost connection is made anew once, else the work would be done again.
+
+        An attempt whose lease ran out may end after another has begun, or has succeeded. Then only its success counts.
+        """
+        own: dict[str, Any] = {}
+        if result.status != TaskResultStatus.SUCCESSFUL:
+            own = {"last_attempted_at": result.last_attempted_at}
         try:
-            self._write(result)
+            self._write(result, **own)
         except (OperationalError, InterfaceError):
             connections[self._database].close()
-            self._write(result)
+            self._write(result, **own)
 
-    def _write(self, result: Any) -> None:
+    def _write(self, result: Any, **own: Any) -> None:
+        """``own``: the fields by which the row is known as still the attempt's."""
         rows = StoredResult.objects.using(self._database).filter(pk=result.id)
-        if not rows.update(**_state_of(result)):
+        written = rows.filter(**own).exclude(status=TaskResultStatus.SUCCESSFUL).update(**_state_of(result))
+        if not written and not rows.exists():
             # Somebody has removed it meanwhile.
             StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import os
 from typing import Any
 
 import pytest
@@ -160,6 +161,55 @@ def test_a_task_whose_ack_was_lost_is_not_repeated(site: Site) -> None:
         consumer.ack(delivery)
         result.refresh()
         assert (result.status, Note.objects.filter(text=site.name).count()) == ("SUCCESSFUL", 1)
+
+
+def test_an_attempt_that_was_overtaken_leaves_the_result_alone(site: Site) -> None:
+    """Its worker stood still until its lease was over, and another had done the task when it went on."""
+    from django.utils import timezone
+
+    from shardq.integrations.django.contract import TaskResultStatus, new_result, put
+    from tests.integrations.django.project.shop import tasks
+
+    with site.settings() as backend:
+        store = backend.store
+        assert store is not None
+        attempts = [
+            new_result(
+                tasks.add, site.name, backend="default", args=[1], kwargs={}, status=TaskResultStatus.RUNNING,
+                started_at=timezone.now(), last_attempted_at=timezone.now(), worker_ids=["w"] * number,
+            )
+            for number in (1, 2)
+        ]  # fmt: skip
+        first, second = attempts
+        assert all(store.begin(each) for each in attempts)
+        put(first, status=TaskResultStatus.READY)
+        store.end(first)
+        assert store.find(site.name).status == "RUNNING"
+        put(second, status=TaskResultStatus.SUCCESSFUL, _return_value=2, finished_at=timezone.now())
+        store.end(second)
+        put(first, status=TaskResultStatus.FAILED, finished_at=timezone.now())
+        store.end(first)
+        row = store.find(site.name)
+        assert (row.status, row.return_value, row.worker_ids) == ("SUCCESSFUL", 2, ["w", "w"])
+
+
+def test_a_child_of_a_fork_pushes_by_itself(site: Site) -> None:
+    from tests.integrations.django.project.shop import tasks
+
+    with site.settings() as backend:
+        mine = tasks.add.enqueue(1)
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.write(write, tasks.add.enqueue(2).id.encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        theirs = os.read(read, 100).decode()
+        os.close(read)
+        os.close(write)
+        assert {task.id for task in backend.engine.tasks()} == {mine.id, theirs}
 
 
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(site: Site, caplog: pytest.LogCaptureFixture) -> None:
