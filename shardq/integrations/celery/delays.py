@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from celery import signals
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Exchange
 from kombu.exceptions import OperationalError
@@ -29,6 +30,7 @@ from shardq.integrations.celery.brokers import PREFIX, Place
 from shardq.integrations.celery.capture import Sent, capturing, messages_of
 from shardq.integrations.celery.hooks import Hook, Send, hook_of
 from shardq.integrations.celery.revoked import mark_revoked
+from shardq.integrations.shadow import Shadow, ShadowReport
 from shardq.layout.topology import Route
 from shardq.model.checks import check_id, check_seconds
 from shardq.model.ids import full_id
@@ -38,23 +40,24 @@ log = logging.getLogger("shardq.celery")
 LONGEST_S = 366 * 86_400
 
 
-def delay_through(app: Any, engine: Engine, above: float = 60) -> Delays:
+def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = False) -> Delays:
     """Delays the app's tasks through shardq: a message whose ETA is more than ``above`` seconds ahead waits in the
     engine, and is in its queue when it is due. Call it in the module that has the app, so that workers do, too.
 
     It reads no configuration and connects to nothing yet. The engine has the codec "json" or "raw", and a dispatcher
     somewhere: a process that has called ``engine.start()``, or ``shardq run``. Called again with the same arguments it
-    returns what is there.
+    returns what is there. ``shadow=True``: Celery delays them as before, and shardq is measured beside it.
 
     >>> delays = delay_through(app, shardq.Engine("redis://127.0.0.1:6379/0", name="delays"), above=60)
     >>> add.apply_async((2, 2), countdown=3600)
     >>> delays.remove()  # back to Celery's own
     """
-    delays = Delays(app, engine, above)
+    delays = Delays(app, engine, above, shadow)
     hook = hook_of(app)
     present = hook.through
     if present is None:
         hook.through = delays
+        delays.begin()
         return delays
     assert isinstance(present, Delays), "nothing else is put in"
     if present.same(delays):
@@ -71,7 +74,7 @@ class Delays:
     ...     add.apply_async((2, 2), countdown=3600)
     """
 
-    def __init__(self, app: Any, engine: Engine, above: float) -> None:
+    def __init__(self, app: Any, engine: Engine, above: float, shadow: bool) -> None:
         if not isinstance(engine, Engine):
             raise InvalidOption(f"engine={engine!r} is not possible; give a shardq.Engine")
         codec = engine.options.codec.name
@@ -85,9 +88,11 @@ class Delays:
         self._engine = engine
         self._above = dt.timedelta(seconds=above)
         self._hook: Hook = hook_of(app)
+        self._shadow = Shadow(engine, f"Celery's {app.main!r}") if shadow else None
 
     def __repr__(self) -> str:
-        return f"<Delays of {self._app.main!r} above {self._above.total_seconds():g} s through {self._engine!r}>"
+        how = "beside" if self._shadow else "through"
+        return f"<Delays of {self._app.main!r} above {self._above.total_seconds():g} s {how} {self._engine!r}>"
 
     def __enter__(self) -> Self:
         return self
@@ -97,16 +102,26 @@ class Delays:
     ) -> None:
         self.remove()
 
+    def begin(self) -> None:
+        """Listens to runs, in shadow mode."""
+        if self._shadow is not None:
+            signals.task_prerun.connect(self._note_run, weak=False)
+
     def remove(self) -> None:
         """Ends it in this process: what is sent from now on is Celery's alone. What waits in shardq still comes, but
         ``revoke`` reaches it no more: do it when all of that has come.
         """
         if self._hook.through is self:
             self._hook.through = None
+            signals.task_prerun.disconnect(self._note_run)
 
     def same(self, other: Delays) -> bool:
         """True if the other would do the same."""
-        return (self._engine.options, self._above) == (other._engine.options, other._above)
+        return (self._engine.options, self._above, bool(self._shadow)) == (
+            other._engine.options,
+            other._above,
+            bool(other._shadow),
+        )
 
     # ---- sending
 
@@ -116,15 +131,20 @@ class Delays:
             return send(producer, name, message, **options)
 
         def take(capture: Any, sent: Sent) -> bool:
-            return self._push(capture, sent, eta)
+            return self._push(capture, sent, eta) if self._shadow is None else self._expect(capture, sent, eta)
 
+        if self._shadow is not None:
+            return send(capturing(producer, take), name, message, **options)
         return send(capturing(producer, take), name, message, **without_native_delay(options))
 
     def _eta(self, message: Any) -> dt.datetime | None:
         """The instant of a message's ETA. What Celery's worker would refuse has none."""
-        at = message.headers.get("eta") or (message.body.get("eta") if isinstance(message.body, dict) else None)
+        body = message.body
+        return self._instant(message.headers.get("eta") or (body.get("eta") if isinstance(body, dict) else None))
+
+    def _instant(self, eta: Any) -> dt.datetime | None:
         try:
-            return maybe_make_aware(maybe_iso8601(at), self._app.timezone) if at else None
+            return maybe_make_aware(maybe_iso8601(eta), self._app.timezone) if eta else None
         except (TypeError, ValueError):
             return None
 
@@ -160,10 +180,42 @@ class Delays:
         except EngineClosed:
             return {}
 
+    # ---- shadow mode
+
+    def report(self, *, forget: bool = False) -> ShadowReport:
+        """Compares Celery's own delays with shardq's, so far, over all processes. ``forget=True`` begins anew.
+
+        >>> print(delays.report())
+        """
+        if self._shadow is None:
+            raise InvalidOption("there is nothing to compare: delay_through(…, shadow=True) does both")
+        return self._shadow.report(forget=forget)
+
+    def _expect(self, producer: Any, sent: Sent, eta: dt.datetime) -> bool:
+        """Notes a message that the broker takes as before."""
+        assert self._shadow is not None, "it is shadow mode"
+        try:
+            size = sum(len(data) for _, data in messages_of(producer, sent, self._engine.options))
+        except Exception as exc:  # noqa: BLE001  nothing of this may disturb the app
+            log.warning("shadow mode: a message could not be made: %s: %s", type(exc).__name__, exc)
+            size = 0
+        self._shadow.expect(unique_of(sent.properties["correlation_id"]), eta, size=size)
+        return False
+
+    def _note_run(self, task_id: str, task: Any, **_: Any) -> None:
+        if self._shadow is not None and task.app is self._app and not task.request.is_eager:
+            due = self._instant(task.request.eta)
+            if due is not None:
+                self._shadow.ran(unique_of(task_id), due)
+
     # ---- cancelling
 
     def revoke(self, task_ids: Any) -> None:
         uniques = [unique_of(id) for id in maybe_list(task_ids) or []]
+        if self._shadow is not None:
+            for unique in uniques:
+                self._shadow.cancelled(unique)
+            return
         with _as_celery_says():
             self._cancel(uniques)
 

@@ -124,6 +124,7 @@ def closing(module: Any) -> Iterator[Any]:
         gc.collect()  # results tell their backend that they go
         backend = app.backend
         if hasattr(backend, "client"):
+            backend.remove_pending_result = lambda result: result  # results that go later have nothing to tell
             backend.result_consumer.stop()
             backend.client.connection_pool.disconnect()
         app.close()

@@ -10,6 +10,7 @@ from kombu import Exchange, Queue
 
 from shardq import Engine, InvalidUrl
 from tests.integrations.celery.conftest import Make
+from tests.integrations.celery.test_through_redis import hurry
 from tests.support.waiting import wait_until
 
 
@@ -37,14 +38,15 @@ def test_a_topic_exchange_and_a_queue_that_expires(make: Make) -> None:
     with module.app.connection_for_write() as connection:
         for queue in (*queues, expiring):
             queue(connection.default_channel).declare()
-        args = {"args": (1, 2), "countdown": 0.7, "exchange": topics, "declare": queues}
+        args = {"args": (1, 2), "countdown": 100, "exchange": topics, "declare": queues}
         both = module.add.apply_async(**args, routing_key="mail.eu")
         one = module.add.apply_async(**args, routing_key="mail.us")
         assert len(list(module.engine.tasks(state="scheduled"))) == 3
         late = module.add.apply_async(
-            (1, 2), countdown=0.7, queue=expiring, priority=3, expires=500, compression="zlib"
+            (1, 2), countdown=100, queue=expiring, priority=3, expires=500, compression="zlib"
         )
         nobody = module.add.apply_async(**args, routing_key="other")
+        hurry(module)
         ids = {published(stand, queues[0], connection).headers["id"] for _ in range(2)}
         assert ids == {both.id, one.id}
         assert published(stand, queues[1], connection).headers["id"] == both.id
@@ -63,7 +65,8 @@ def test_the_file_system_as_broker(make: Make, tmp_path: Path) -> None:
     folder = str(tmp_path)
     options = {"data_folder_in": folder, "data_folder_out": folder, "control_folder": f"{folder}/control"}
     stand, module = make(broker="filesystem://", conf={"broker_transport_options": options})
-    sent = module.add.apply_async((1, 2), countdown=0.7, serializer="pickle")
+    sent = module.add.apply_async((1, 2), countdown=100, serializer="pickle")
+    hurry(module)
     with module.app.connection_for_read() as connection:
         message = published(stand, Queue(stand.queue, Exchange(""), stand.queue), connection)
         assert message.headers["id"] == sent.id

@@ -20,6 +20,12 @@ def waiting(module: Any) -> list[Any]:
     return list(module.engine.tasks(state="scheduled"))
 
 
+def hurry(module: Any) -> None:
+    """All that waits is due now."""
+    for task in waiting(module):
+        assert module.engine.reschedule(task.id, delay=0)
+
+
 def without_tag(message: dict[str, Any]) -> dict[str, Any]:
     """A message without what is another one with each send."""
     message["properties"].pop("delivery_tag")
@@ -45,13 +51,14 @@ def test_the_bytes_are_those_that_celery_would_have_sent(make: Make, broker: int
         queue = f"{stand.queue}-{number}{options.get('queue', '')}"
         step = f"\x06\x16{options['priority'] // 3 * 3}" if "priority" in options else ""
         lists.append(queue + step)
-        eta = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+        eta = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=9)
         args = ((1, 2),)
         link = module.total.s()
         known: dict[str, Any] = {**options, "queue": queue, "eta": eta, "task_id": f"id-{number}", "link": link}
         module.add.apply_async(*args, **known, shardq=False)
         module.add.apply_async(*args, **known)
     assert {task.id.partition("/")[2] for task in waiting(module)} == {f"id-{n}" for n in range(len(OPTIONS))}
+    hurry(module)
     with redis.Redis.from_url(stand.settings["broker"]) as client:
         wait_until(lambda: all(client.llen(name) == 2 for name in lists), "all have arrived")
         for name in lists:

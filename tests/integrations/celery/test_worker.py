@@ -55,6 +55,7 @@ def test_chains_chords_links_and_retries(make: Make, pool: str) -> None:
     assert [run["retries"] for run in runs if run["id"] == again.id] == [0, 1, 2]
     assert by_id[chain.id]["parent"] == chain.parent.id
     assert {run["group"] for run in runs if run["id"] in {each.id for each in group}} == {group.id}
+    assert [topic for topic in module.engine.topology.routes if topic.startswith(f"celery.{stand.queue}")]
     assert os.getpid() not in {run["pid"] for run in runs}
     assert stand.redis.llen(stand.queue) == 0
     wait_until(lambda: (seen := module.engine.stats()).scheduled + seen.ready == 0, "nothing is left")
