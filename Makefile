@@ -57,8 +57,9 @@ test-all: $(STAMP) ## the tests on every server version found on this machine
 test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
 	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
 
-test-brokers: $(STAMP) ## the tests of sinks on RabbitMQ, which this does not install: it says how to get it
+test-brokers: $(STAMP) ## the tests on RabbitMQ and Sidekiq, which this does not install: it says how to get them
 	@$(BIN)/python -m cluster.rabbitmq
+	@$(BIN)/python -m cluster.sidekiq
 	$(BIN)/python -m pytest --brokers tests/brokers
 
 test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of all dependencies

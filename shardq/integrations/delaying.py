@@ -21,17 +21,43 @@ MAX_JOB_ID = 150
 """Bytes of another queue's id that stand in a task's id as they are; longer ones are hashed."""
 
 
-class Delaying(ABC):
-    """Delays of another queue that go through an engine, until ``remove()``, or the end of a ``with`` block."""
+class Routes:
+    """The routes of an integration's topics, each of which is stored when it is needed first."""
 
-    def __init__(self, engine: Engine, *, above: float, topic: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         if not isinstance(engine, Engine):
-            raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
+            raise InvalidOption(f"an integration takes a shardq.Engine, not {type(engine).__name__}")
         if engine.options.codec not in (JSON, RAW):
             raise InvalidOption(
                 f"the codec {engine.options.codec.name!r} changes the bytes that another queue reads; give an engine "
                 'with codec="json", the default, or codec="raw"'
             )
+        self._engine = engine
+        self._stored: set[str] = set()
+        self._lock = threading.Lock()
+
+    def store(self, topic: str, to: str) -> None:
+        """Stores the topic's route, once. Raises InvalidOption if the topic goes elsewhere."""
+        with self._lock:
+            if topic in self._stored:
+                return
+            self._engine.open()
+            route = self._engine.topology.routes.get(topic)
+            if route is None:
+                self._engine.forward(topic, to=to)
+            elif route.to != to:
+                raise InvalidOption(
+                    f"the topic {topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give another "
+                    f"topic=, or change it: engine.forward({topic!r}, to=…)"
+                )
+            self._stored.add(topic)
+
+
+class Delaying(ABC):
+    """Delays of another queue that go through an engine, until ``remove()``, or the end of a ``with`` block."""
+
+    def __init__(self, engine: Engine, *, above: float, topic: str) -> None:
+        self._routes = Routes(engine)
         check_seconds(above, "above")
         check_topic(topic)
         self.engine = engine
@@ -41,8 +67,6 @@ class Delaying(ABC):
         self.delayed = 0
         """What this process has handed to the engine."""
         self._active = True
-        self._forwarded: set[str] = set()
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         state = f"above {self.above:g} s through {self.engine.name!r}, {self.delayed:,} so far"
@@ -71,22 +95,6 @@ class Delaying(ABC):
 
     @abstractmethod
     def _restore(self) -> None: ...
-
-    def _forward(self, topic: str, to: str) -> None:
-        """Stores the topic's route, once. Raises InvalidOption if the topic goes elsewhere."""
-        with self._lock:
-            if topic in self._forwarded:
-                return
-            self.engine.open()
-            route = self.engine.topology.routes.get(topic)
-            if route is None:
-                self.engine.forward(topic, to=to)
-            elif route.to != to:
-                raise InvalidOption(
-                    f"the topic {topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give another "
-                    f"topic=, or change it: engine.forward({topic!r}, to=…)"
-                )
-            self._forwarded.add(topic)
 
 
 def task_id(id: str) -> str:

@@ -18,12 +18,10 @@ from typing import ClassVar
 from urllib.parse import unquote
 
 from shardq.calls.request import Call, Word
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
 from shardq.errors import InvalidUrl
 from shardq.scripts import Script
-from shardq.sinks.base import SENT, Message, Refused, Result, Sink
-from shardq.sinks.redis import CONNECTIONS, TIMEOUT_S
+from shardq.sinks.base import SENT, Message, Refused, Result
+from shardq.sinks.on_redis import OnRedis
 
 HEADER = "redis_message_id"
 
@@ -46,7 +44,7 @@ _ENQUEUE = Script("enqueue-dramatiq", _TEXT, hashlib.sha1(_TEXT.encode()).hexdig
 """
 
 
-class DramatiqSink(Sink):
+class DramatiqSink(OnRedis):
     """Enqueues messages of one queue."""
 
     batch: ClassVar[int] = 128
@@ -59,15 +57,9 @@ class DramatiqSink(Sink):
             raise InvalidUrl(
                 "a dramatiq+redis:// URL ends with the namespace and the queue: dramatiq+redis://HOST:PORT/DB#dramatiq:QUEUE"
             )
-        self._settings = Settings.from_url(where, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, connections=CONNECTIONS)
-        self._driver: Driver | None = None
-
-    def open(self) -> None:
-        self._driver = Driver(self._settings)
-        self._driver.open()
+        super().__init__(where)
 
     def send(self, batch: Sequence[Message]) -> Sequence[Result]:
-        assert self._driver is not None, "it is open"
         results: list[Result] = []
         keys = [self._queue, f"{self._queue}.msgs"]
         words: list[Word] = [REMEMBERED_S]
@@ -80,15 +72,5 @@ class DramatiqSink(Sink):
             words += id, message.payload
             results.append(SENT)
         if len(words) > 1:
-            self._driver.call(Call(slot=0, words=words, decode=int, script=_ENQUEUE, keys=keys))
+            self._call(Call(slot=0, words=words, decode=int, script=_ENQUEUE, keys=keys))
         return results
-
-    def interrupt(self) -> None:
-        driver = self._driver
-        if driver is not None:
-            driver.close()
-
-    def close(self) -> None:
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.close()

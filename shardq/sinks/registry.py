@@ -17,6 +17,7 @@ GROUP = "shardq.sinks"
 
 _REDIS = "shardq.sinks.redis:RedisSink"
 _DRAMATIQ = "shardq.sinks.dramatiq:DramatiqSink"
+_SIDEKIQ = "shardq.sinks.sidekiq:SidekiqSink"
 _RQ = "shardq.sinks.rq:RqSink"
 KOMBU = "kombu+"
 """What the schemes of all transports of kombu begin with: ``kombu+amqp``."""
@@ -39,6 +40,10 @@ BUILTIN = {
     "rq+rediss": _RQ,
     "rq+unix": _RQ,
     "rq+redis+sentinel": _RQ,
+    "sidekiq+redis": _SIDEKIQ,
+    "sidekiq+rediss": _SIDEKIQ,
+    "sidekiq+unix": _SIDEKIQ,
+    "sidekiq+redis+sentinel": _SIDEKIQ,
     "nats": "shardq.sinks.nats:NatsSink",
     "nats+tls": "shardq.sinks.nats:NatsSink",
     KOMBU: "shardq.sinks.kombu:KombuSink",

@@ -20,12 +20,10 @@ from typing import ClassVar
 import msgspec
 
 from shardq.calls.request import Call, Word
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
 from shardq.errors import InvalidUrl
 from shardq.scripts import Script
-from shardq.sinks.base import SENT, Message, Refused, Result, Sink
-from shardq.sinks.redis import CONNECTIONS, TIMEOUT_S
+from shardq.sinks.base import SENT, Message, Refused, Result
+from shardq.sinks.on_redis import OnRedis
 
 FIELD = "shardq"
 """The field of a job's hash that holds its ticket. RQ passes over fields that it does not know."""
@@ -77,7 +75,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """The key of RQ's own registry of scheduled jobs."""
 
 
-class RqSink(Sink):
+class RqSink(OnRedis):
     """Enqueues jobs."""
 
     batch: ClassVar[int] = 128
@@ -88,15 +86,9 @@ class RqSink(Sink):
             raise InvalidUrl(
                 "an rq+redis:// URL has no part after #: each job tells its queue; rq+redis://HOST:PORT/DB"
             )
-        self._settings = Settings.from_url(where, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, connections=CONNECTIONS)
-        self._driver: Driver | None = None
-
-    def open(self) -> None:
-        self._driver = Driver(self._settings)
-        self._driver.open()
+        super().__init__(where)
 
     def send(self, batch: Sequence[Message]) -> Sequence[Result]:
-        assert self._driver is not None, "it is open"
         results: list[Result] = []
         keys: list[str] = []
         words: list[Word] = [dt.datetime.now(dt.UTC).strftime(_TIME)]
@@ -110,15 +102,5 @@ class RqSink(Sink):
             words += ticket.id, ticket.ticket
             results.append(SENT)
         if keys:
-            self._driver.call(Call(slot=0, words=words, decode=int, script=_ENQUEUE, keys=keys))
+            self._call(Call(slot=0, words=words, decode=int, script=_ENQUEUE, keys=keys))
         return results
-
-    def interrupt(self) -> None:
-        driver = self._driver
-        if driver is not None:
-            driver.close()
-
-    def close(self) -> None:
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.close()

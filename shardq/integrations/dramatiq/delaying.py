@@ -104,10 +104,10 @@ class DramatiqDelaying(Delaying):
 
     def _prepare(self, queue: str) -> None:
         if self._redis:
-            self._forward(self._topic_of(queue), f"{self._to}#{self._broker.namespace}:{queue}")
+            self._routes.store(self._topic_of(queue), f"{self._to}#{self._broker.namespace}:{queue}")
         else:
             self._broker.declare_queue(queue, ensure=True)  # as Dramatiq does; it asks RabbitMQ once
-            self._forward(self._topic_of(queue), f"{self._to}#/{queue}")
+            self._routes.store(self._topic_of(queue), f"{self._to}#/{queue}")
 
     def _topic_of(self, queue: str) -> str:
         return f"{self.topic}.{queue}"

@@ -129,7 +129,7 @@ class RqDelaying(Delaying):
         takes = self._takes((due - dt.datetime.now(dt.UTC)).total_seconds())
         if not takes or pipeline is not None or getattr(job, "has_rate_limit", False):
             return _keep_in_rq(original, queue, job, when, pipeline, options)
-        self._forward(self.topic, self._check_place(queue.connection))
+        self._routes.store(self.topic, self._check_place(queue.connection))
         registry = queue.scheduled_job_registry
         ticket = Ticket(
             id=job.id,
