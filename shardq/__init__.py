@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardq import dashboard as dashboard
     from shardq import metrics as metrics
     from shardq import otel as otel
+    from shardq import outbox as outbox
     from shardq import testing as testing
     from shardq.consumer import AsyncConsumer, Consumer
     from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats

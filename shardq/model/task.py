@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -28,6 +28,23 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     window: float | dt.timedelta | None = None
     throttle: float | dt.timedelta | None = None
     tags: Sequence[str] | None = None
+
+
+class PushOptions(TypedDict, total=False):
+    """The same, for pushes that take them as they come: those of ``Engine.push``, but ``durability``."""
+
+    delay: float | dt.timedelta | None
+    at: float | dt.datetime | None
+    topic: str
+    id: str | None
+    on_conflict: OnConflict
+    dedup: float | dt.timedelta | None
+    headers: Mapping[str, str] | None
+    max_attempts: int | None
+    expires: float | dt.timedelta | dt.datetime | None
+    window: float | dt.timedelta | None
+    throttle: float | dt.timedelta | None
+    tags: Sequence[str] | None
 
 
 class Task(TaskOptions, frozen=True):

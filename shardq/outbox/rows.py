@@ -6,9 +6,8 @@ are absolute: a delay counts from the push into the outbox, by the clock of the 
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 import msgspec
@@ -17,7 +16,7 @@ from shardq.calls.request import Word
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
 from shardq.model.record import Codec, codec_named
-from shardq.model.task import OnConflict, Task
+from shardq.model.task import PushOptions, Task
 from shardq.producer.packing import FRESH, Entries, Packer
 
 NAME = "shardq_outbox"
@@ -32,23 +31,6 @@ DEDUP_S = 600.0
 """How long resends know of the push of a row. A relay that died between a push and the removal of its rows is
 replaced well before that.
 """
-
-
-class PushOptions(TypedDict, total=False):
-    """The options of a push into the outbox: those of ``Engine.push``, but ``durability``."""
-
-    delay: float | dt.timedelta | None
-    at: float | dt.datetime | None
-    topic: str
-    id: str | None
-    on_conflict: OnConflict
-    dedup: float | dt.timedelta | None
-    headers: Mapping[str, str] | None
-    max_attempts: int | None
-    expires: float | dt.timedelta | dt.datetime | None
-    window: float | dt.timedelta | None
-    throttle: float | dt.timedelta | None
-    tags: Sequence[str] | None
 
 
 class Row(TypedDict):

@@ -13,8 +13,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from shardq.errors import BadInput
 from shardq.model.checks import MAX_PAYLOAD, check_name
 from shardq.model.record import Codec
-from shardq.model.task import Task
-from shardq.outbox.rows import NAME, PushOptions, Row, RowPacker
+from shardq.model.task import PushOptions, Task
+from shardq.outbox.rows import NAME, Row, RowPacker
 from shardq.outbox.triggers import make_trigger
 from shardq.producer.packing import each_task
 

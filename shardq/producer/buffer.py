@@ -11,11 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from shardq import forks
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
-from shardq.model.task import Receipt
+from shardq.model.task import PushOptions, Receipt
 from shardq.producer.packing import Entries
 
 WINDOW = 4000
@@ -165,7 +165,7 @@ class Buffer:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def push(self, payload: Any, **options: Any) -> Pending:
+    def push(self, payload: Any, **options: Unpack[PushOptions]) -> Pending:
         """Like ``engine.push``, with the same options. Raises at once for wrong arguments.
 
         >>> pending = buffer.push({"order": 42}, delay=60)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from shardq.integrations.django.models import OutboxTask
-from shardq.model.task import Task
-from shardq.outbox.rows import PushOptions, Row, RowPacker
+from shardq.model.task import PushOptions, Task
+from shardq.outbox.rows import Row, RowPacker
 from shardq.producer.packing import each_task
 
 _packer = RowPacker()

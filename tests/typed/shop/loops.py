@@ -1,0 +1,126 @@
+"""Everything of AsyncEngine, for asyncio."""
+
+import datetime as dt
+from collections.abc import Coroutine
+from typing import Any, assert_type
+
+import shardq
+
+engine = shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="shop", codec="msgpack")
+worker = engine.worker(topics=["mail", "invoice"], concurrency=1000, grace=5)
+HOUR = dt.timedelta(hours=1)
+
+
+@engine.task(name="count", every=300)
+def count(*numbers: int) -> list[int]:
+    return list(numbers)
+
+
+@worker.task
+async def rest() -> None: ...
+
+
+@worker.on("invoice", timeout=5)
+async def invoice(delivery: shardq.Delivery) -> None:
+    print(delivery.payload, delivery.failures, delivery.lapses)
+
+
+class Log:
+    def error(self, delivery: shardq.Delivery, exception: BaseException) -> None:
+        print(delivery.id, exception)
+
+
+async def work() -> None:
+    assert_type(worker, shardq.AsyncWorker)
+    worker.use(Log())
+    print(worker.healthy, worker.problems, worker.strays)
+    await worker.run(signals=False)
+    worker.stop()
+
+
+async def pushing() -> None:
+    assert_type(await engine.push({"order": 42}, delay=HOUR, id="one", dedup=60), shardq.Receipt)
+    assert_type(await engine.push_many([shardq.Task(1)]), list[shardq.Receipt])
+    async for ids in engine.push_iter(shardq.Task(n) for n in range(10)):
+        assert_type(ids, list[shardq.Receipt])
+    assert_type(await count.push(1, 2, 3), shardq.Receipt)
+    assert_type(count(1), list[int])
+    pusher: shardq.Pusher[[], Coroutine[Any, Any, shardq.Receipt]] = rest.options(expires=60)
+    assert_type(await pusher.push(), shardq.Receipt)
+
+
+async def by_id(id: str) -> None:
+    assert_type(await engine.cancel(id), shardq.Outcome)
+    assert_type(await engine.reschedule(id, delay=HOUR), shardq.Outcome)
+    assert_type(await engine.requeue(id), shardq.Outcome)
+    assert_type(await engine.get(id), shardq.TaskInfo | None)
+    assert_type(await engine.cancel_tag("user-42"), shardq.CancelledTag)
+
+
+async def many() -> None:
+    assert_type(await engine.tasks(holder="me", cursor=None), shardq.TaskPage)
+    async for task in engine.dead("mail"):
+        assert_type(task, shardq.TaskInfo)
+    assert_type(await engine.cancel_all(topic="mail"), shardq.BulkResult)
+    assert_type(await engine.requeue_all("mail"), shardq.BulkResult)
+    assert_type(await engine.reschedule_all(topic="mail", at=0.0), shardq.BulkResult)
+    assert_type(await engine.forecast(), shardq.Forecast)
+
+
+async def send(batch: list[shardq.Delivery]) -> None: ...
+
+
+async def operating() -> None:
+    async with engine as opened:
+        assert_type(opened, shardq.AsyncEngine)
+    assert_type(await engine.open(), shardq.AsyncEngine)
+    await engine.start()
+    await engine.stop()
+    assert_type(await engine.stats(), shardq.Stats)
+    assert_type(await engine.health(), shardq.Health)
+    assert_type(await engine.fleet(), list[shardq.Member])
+    await engine.pause("mail")
+    await engine.resume("mail")
+    await engine.limit("mail", rate=100)
+    await engine.forward("emails", to=send)
+    assert_type(await engine.purge(everything=True), int)
+    assert_type(engine.name, str)
+    assert_type(engine.topology.shards, int)
+    await engine.close()
+
+
+async def growing() -> None:
+    assert_type(await engine.preview(64), shardq.Preview)
+    growth = await engine.resize(64)
+    assert_type(growth, shardq.AsyncGrowth)
+    assert_type(await growth.wait(timeout=60), bool)
+    assert_type(await growth.done(), bool)
+    assert_type(await growth.progress(), shardq.Progress)
+    growth = await engine.expand(65)
+    growth = await engine.shrink(64)
+    growth = await engine.growth()
+
+
+async def recurring() -> None:
+    await engine.every("poll", interval=HOUR)
+    assert_type(await engine.schedules(), list[shardq.Schedule])
+    await engine.pause_schedule("poll")
+    await engine.resume_schedule("poll")
+    assert_type(await engine.run_schedule("poll"), shardq.Receipt)
+    assert_type(await engine.remove_schedule("poll"), bool)
+
+
+async def consuming() -> None:
+    consumer = engine.consumer("mail", prefetch=True)
+    assert_type(consumer, shardq.AsyncConsumer)
+    deliveries = await consumer.claim(10, wait=1.0)
+    assert_type(deliveries, list[shardq.Delivery])
+    for delivery in deliveries:
+        async with consumer.settling(delivery):
+            await consumer.extend(delivery, 60)
+    await consumer.ack(deliveries)
+    await consumer.retry(deliveries[0], delay=HOUR)
+    await consumer.bury(deliveries[0], "of no use")
+    async for delivery in consumer:
+        assert_type(delivery, shardq.Delivery)
+    consumer.close()

@@ -1,0 +1,199 @@
+"""Everything of Engine, for threads."""
+
+import datetime as dt
+from typing import Literal, assert_type
+
+import shardq
+
+
+class Text:
+    """A codec."""
+
+    name = "text"
+
+    def encode(self, payload: str) -> bytes:
+        return payload.encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()
+
+
+codec: shardq.Codec = Text()
+notes = shardq.Engine(codec=codec)
+engine = shardq.Engine("redis://127.0.0.1:6379/0", name="shop", shards=16, spool="spool", replay=10.0, timeout=5)
+worker = engine.worker(topics={"mail": 2, "": 1}, concurrency=8, processes=2, backoff=shardq.Backoff(base=2.0))
+HOUR = dt.timedelta(hours=1)
+
+
+@engine.task(topic="mail", timeout=60, max_attempts=3, every=shardq.Every("0 3 * * *", tz="Europe/Berlin"))
+async def send(to: str = "", text: str = "") -> int:
+    return len(text)
+
+
+@worker.task
+def dig(depth: int, *, fast: bool) -> str:
+    return "deep"
+
+
+@worker.on("invoice", type=dict, timeout=5, max_attempts=5, backoff=shardq.Backoff())
+def invoice(delivery: shardq.Delivery) -> None:
+    if delivery.attempt == 1:
+        raise shardq.Retry(delay=60, reason="later")
+    raise shardq.Bury("of no use")
+
+
+class Log:
+    def before(self, delivery: shardq.Delivery) -> None:
+        print(delivery.id, delivery.topic, delivery.headers, delivery.tags)
+
+
+def work() -> None:
+    assert_type(worker, shardq.Worker)
+    worker.use(Log())
+    print(worker.healthy, worker.problems, worker.strays)
+    worker.processes = 4
+    assert_type(worker.processes, int)
+    worker.run(signals=False)
+    worker.stop()
+
+
+def pushing() -> None:
+    id = engine.push(
+        {"order": 42},
+        delay=HOUR,
+        topic="mail",
+        id="order-42",
+        on_conflict="replace",
+        dedup=60,
+        headers={"a": "b"},
+        max_attempts=3,
+        expires=dt.datetime.now(dt.UTC),
+        window=60,
+        tags=["user-42"],
+        durability="replicated",
+    )
+    assert_type(id, shardq.Receipt)
+    assert_type(id.outcome, Literal["pushed", "replaced", "kept", "seen", "spooled"])
+    engine.push("news", at=dt.datetime.now(dt.UTC), id="news", throttle=60.0)
+    assert_type(engine.push_many([shardq.Task(1, delay=5)], durability="fsynced"), list[shardq.Receipt])
+    for ids in engine.push_iter(shardq.Task(n, at=0.0) for n in range(10)):
+        assert_type(ids, list[shardq.Receipt])
+    with engine.buffered(linger=0.1) as buffer:
+        assert_type(buffer, shardq.Buffer)
+        pending = buffer.push({"order": 42}, delay=60, topic="mail")
+        assert_type(pending, shardq.Pending)
+        assert_type(pending.id, str)
+        print(pending.done())
+        buffer.flush()
+        assert_type(pending.result(timeout=5), shardq.Receipt)
+        buffer.close()
+    assert_type(send.push("ann"), shardq.Receipt)
+    later = send.options(delay=5, id="one", durability="fsynced", tags=["a"])
+    assert_type(later.push("ann", text="hello"), shardq.Receipt)
+    by_name: shardq.NamedTask[[str], str, shardq.Receipt] = engine.task(topic="names")(str.upper)
+    assert_type(by_name.push("ann"), shardq.Receipt)
+    assert_type(dig.push(5, fast=True), shardq.Receipt)
+    assert_type(dig(5, fast=True), str)
+
+
+def by_id(id: str) -> None:
+    assert_type(engine.cancel(id), shardq.Outcome)
+    assert_type(engine.reschedule(id, delay=HOUR), shardq.Outcome)
+    if (outcome := engine.requeue(id, at=0.0)) is shardq.Outcome.REQUEUED:
+        print(outcome)
+    info = engine.get(id, decode=False)
+    assert_type(info, shardq.TaskInfo | None)
+    if info is not None:
+        assert_type(info.due, dt.datetime | None)
+        assert_type(info.tags, tuple[str, ...])
+    tagged = engine.cancel_tag("user-42", progress=lambda so_far: print(so_far.cancelled))
+    assert_type(tagged, shardq.CancelledTag)
+
+
+def many() -> None:
+    page = engine.tasks(topic="mail", state="dead", due=(None, dt.datetime.now(dt.UTC)), limit=10)
+    assert_type(page, shardq.TaskPage)
+    assert_type([task.reason for task in page], list[str | None])
+    assert_type(page.cursor, str | None)
+    for task in engine.dead("mail"):
+        assert_type(task, shardq.TaskInfo)
+    result = engine.cancel_all(topic="mail", dry_run=True, progress=lambda so_far: print(so_far.done))
+    assert_type(result, shardq.BulkResult)
+    assert_type(engine.requeue_all("mail"), shardq.BulkResult)
+    assert_type(engine.reschedule_all(everything=True, delay=60), shardq.BulkResult)
+    forecast = engine.forecast("day")
+    assert_type(forecast, shardq.Forecast)
+    assert_type(forecast.total, int)
+
+
+def operating() -> None:
+    with engine.open() as opened:
+        assert_type(opened, shardq.Engine)
+        opened.start()
+        opened.stop()
+    stats = engine.stats(shards=True)
+    assert_type(stats, shardq.Stats)
+    assert_type(stats.shards, list[shardq.ShardStats])
+    assert_type(stats.topics["mail"], shardq.TopicStats)
+    assert_type(stats.topics["mail"].held, bool)
+    assert_type(stats.rates, shardq.Rates | None)
+    assert_type(stats.spool, shardq.SpoolStats | None)
+    assert_type(stats.replay, shardq.ReplayStats | None)
+    health = engine.health(max_late=5.0, max_ready_age=60)
+    assert_type(health, shardq.Health)
+    assert_type(health.ok, bool)
+    assert_type(engine.fleet(), list[shardq.Member])
+    engine.pause("mail")
+    engine.resume("mail")
+    engine.limit("mail", rate=100, concurrency=20)
+    engine.forward("emails", to="mail-queue", side="left")
+    engine.forward("letters", to=lambda batch: None)
+    assert_type(engine.purge("mail"), int)
+    assert_type(engine.name, str)
+    assert_type(engine.topology.shards, int)
+    engine.close()
+
+
+def growing() -> None:
+    preview = engine.preview(64)
+    assert_type(preview, shardq.Preview)
+    assert_type((preview.tasks, preview.bytes), tuple[int, int])
+    growth = engine.resize(64, rate=1000)
+    assert_type(growth, shardq.Growth)
+    assert_type(growth.wait(timeout=60), bool)
+    assert_type(growth.done(), bool)
+    assert_type(growth.progress(), shardq.Progress)
+    assert_type(growth.progress().fraction, float)
+    growth = engine.expand(65)
+    growth = engine.shrink(64)
+    growth = engine.growth()
+
+
+def recurring() -> None:
+    engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload=[1], jitter=HOUR)
+    engine.every("poll", interval=HOUR, catch_up="all")
+    for schedule in engine.schedules():
+        assert_type(schedule, shardq.Schedule)
+    engine.pause_schedule("nightly")
+    engine.resume_schedule("nightly")
+    assert_type(engine.run_schedule("nightly"), shardq.Receipt)
+    assert_type(engine.remove_schedule("nightly"), bool)
+    every = shardq.Every.of("0 3 * * *")
+    print(every.zone, every.interval_ms, every.jitter_ms, shardq.Backoff().delay_s(1))
+
+
+def consuming() -> None:
+    consumer = engine.consumer("urgent", "mail", lease=60, name="me", prefetch=True)
+    assert_type(consumer, shardq.Consumer)
+    deliveries = consumer.claim(10, wait=1.0)
+    assert_type(deliveries, list[shardq.Delivery])
+    for delivery in deliveries:
+        with consumer.settling(delivery, delay=5):
+            assert_type(delivery.attempt, int)
+    consumer.ack(deliveries)
+    consumer.retry(deliveries[0], delay=HOUR, reason="later")
+    consumer.bury(deliveries[0], "of no use")
+    consumer.extend(deliveries, 60)
+    for delivery in engine.consumer(topics={"high": 5, "low": 1}):
+        assert_type(delivery, shardq.Delivery)
+    consumer.close()
