@@ -184,12 +184,15 @@ def test_an_attempt_that_was_overtaken_leaves_the_result_alone(site: Site) -> No
         assert all(store.begin(each) for each in attempts)
         put(first, status=TaskResultStatus.READY)
         store.end(first)
-        assert store.find(site.name).status == "RUNNING"
+        row = store.find(site.name)
+        assert row is not None
+        assert row.status == "RUNNING"
         put(second, status=TaskResultStatus.SUCCESSFUL, _return_value=2, finished_at=timezone.now())
         store.end(second)
         put(first, status=TaskResultStatus.FAILED, finished_at=timezone.now())
         store.end(first)
         row = store.find(site.name)
+        assert row is not None
         assert (row.status, row.return_value, row.worker_ids) == ("SUCCESSFUL", 2, ["w", "w"])
 
 
