@@ -13,15 +13,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def lazily(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package. ``places``: each name to the module that has it, or that it is."""
+def lazily(
+    package: str, places: Mapping[str, str], *, needs: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package. ``places``: each name to the module that has it, or that it is.
+    ``needs``: packages of others without which the modules can't be loaded, each with the sentence that says what to
+    install.
+    """
 
     def load(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 
-        place = import_module(places[name])
+        try:
+            place = import_module(places[name])
+        except ModuleNotFoundError as exc:
+            if (sentence := (needs or {}).get((exc.name or "").partition(".")[0])) is None:
+                raise
+            raise ImportError(sentence) from exc
         value = place if place.__name__ == f"{package}.{name}" else getattr(place, name)
         setattr(sys.modules[package], name, value)
         return value

@@ -12,15 +12,11 @@ from shardq.lazy import TYPE_CHECKING, lazily
 if TYPE_CHECKING:
     from shardq.dashboard.application import app
 else:
-    _load, __dir__ = lazily(__name__, {"app": "shardq.dashboard.application"})
-
-    def __getattr__(name):
-        try:
-            return _load(name)
-        except ModuleNotFoundError as exc:
-            if (exc.name or "").partition(".")[0] not in ("starlette", "jinja2", "anyio"):
-                raise
-            raise ImportError("shardq.dashboard needs Starlette and Jinja: pip install 'shardq[dashboard]'") from exc
-
+    _NEEDED = "shardq.dashboard needs Starlette and Jinja: pip install 'shardq[dashboard]'"
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {"app": "shardq.dashboard.application"},
+        needs=dict.fromkeys(("starlette", "jinja2", "anyio"), _NEEDED),
+    )
 
 __all__ = ["app"]

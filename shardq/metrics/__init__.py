@@ -14,21 +14,13 @@ if TYPE_CHECKING:
     from shardq.metrics.http import Address, ProbeServer, serve
 else:
     # The probes work without prometheus-client.
-    _load, __dir__ = lazily(
+    __getattr__, __dir__ = lazily(
         __name__,
         {
             **dict.fromkeys(("Collector", "collector"), "shardq.metrics.exposition"),
             **dict.fromkeys(("Address", "ProbeServer", "serve"), "shardq.metrics.http"),
         },
+        needs={"prometheus_client": "shardq.metrics needs prometheus-client: pip install 'shardq[metrics]'"},
     )
-
-    def __getattr__(name):
-        try:
-            return _load(name)
-        except ModuleNotFoundError as exc:
-            if exc.name != "prometheus_client":
-                raise
-            raise ImportError("shardq.metrics needs prometheus-client: pip install 'shardq[metrics]'") from exc
-
 
 __all__ = ["Address", "Collector", "ProbeServer", "collector", "serve"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardq.outbox.tables import Outbox
 else:
     # Rows can be packed without SQLAlchemy, as the Django app does.
-    _load, __dir__ = lazily(
+    __getattr__, __dir__ = lazily(
         __name__,
         {
             **dict.fromkeys(("create", "default_outbox", "push", "push_many", "sql", "table"), "shardq.outbox.default"),
@@ -26,15 +26,7 @@ else:
             "OutboxRelay": "shardq.outbox.relay",
             "RelayStats": "shardq.engine.stats",
         },
+        needs={"sqlalchemy": "shardq.outbox needs SQLAlchemy 2: pip install 'shardq[sql]'"},
     )
-
-    def __getattr__(name):
-        try:
-            return _load(name)
-        except ModuleNotFoundError as exc:
-            if exc.name != "sqlalchemy":
-                raise
-            raise ImportError("shardq.outbox needs SQLAlchemy 2: pip install 'shardq[sql]'") from exc
-
 
 __all__ = ["Outbox", "OutboxRelay", "RelayStats", "create", "default_outbox", "push", "push_many", "sql", "table"]

