@@ -33,7 +33,9 @@ columns:
   done      tasks moved by a dispatcher, tasks handled by a worker
   failed    attempts that failed
   p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
-            claimed ones waited for their handler""",
+            claimed ones waited for their handler
+  sinks     where topics go to URLs or functions: the tasks that a dispatcher
+            has sent of each, and its circuit if that is not closed""",
 )
 @shared
 @pass_given
@@ -48,7 +50,7 @@ def fleet(given: Given) -> None:
         for member in members:
             tell(shown(member))
     elif members:
-        _table().print(members)
+        _table(sinks=any(member.sinks for member in members)).print(members)
     else:
         say("none")
     if not members:
@@ -66,7 +68,7 @@ def shown(member: Member) -> dict[str, Any]:
     return fields
 
 
-def _table() -> Table[Member]:
+def _table(*, sinks: bool) -> Table[Member]:
     return Table(
         Column("process", lambda member: f"{member.host}:{member.pid}" if member.host else member.name, text=True),
         Column("is", lambda member: member.kind, rank=1),
@@ -77,6 +79,7 @@ def _table() -> Table[Member]:
         Column("done", lambda member: f"{member.dispatched + member.handled:,}", rank=3),
         Column("failed", lambda member: f"{member.failed:,}", rank=4),
         Column("p99 ms", lambda member: milliseconds(_lateness(member).p99_ms), rank=4),
+        *((Column("sinks", _sinks, rank=3, text=True),) if sinks else ()),
         Column("last error", lambda member: member.last_error or "-", rank=8, text=True),
     )
 
@@ -91,6 +94,13 @@ def _serves(member: Member) -> str:
         else:
             runs.append([shard, shard])
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs) or "no shards"
+
+
+def _sinks(member: Member) -> str:
+    return ", ".join(
+        f"{sink.topic or repr('')} {sink.sent:,}" + (f" ({sink.circuit})" if sink.circuit != "closed" else "")
+        for sink in member.sinks
+    )
 
 
 def _running(member: Member) -> str:

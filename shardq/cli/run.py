@@ -116,7 +116,7 @@ def _supervise(given: Given, processes: int, engine: Engine, looking: Callable[[
 def _look_at_all(engine: Engine) -> Health:
     """The verdict as it is seen from outside the dispatchers, with their names."""
     health = engine.health()
-    names = tuple(each.name for each in engine.fleet() if each.kind == "dispatcher")
+    names = tuple(each.name for each in health.fleet if each.kind == "dispatcher")
     return msgspec.structs.replace(health, stats=msgspec.structs.replace(health.stats, dispatchers=names))
 
 

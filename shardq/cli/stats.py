@@ -76,10 +76,8 @@ def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -
 
 def _seen(engine: Engine, spool: Path | None) -> Health:
     seen = _lenient(engine.health())
-    sinks = sinks_of_all(engine, seen.stats)
-    seen = with_reasons(
-        msgspec.structs.replace(seen, stats=msgspec.structs.replace(seen.stats, sinks=sinks)), _down(sinks)
-    )
+    sinks = together(sink for member in seen.fleet for sink in member.sinks)
+    seen = msgspec.structs.replace(seen, stats=msgspec.structs.replace(seen.stats, sinks=sinks))
     if spool is None:
         return seen
     with opened_spool(spool) as file:
@@ -124,23 +122,6 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
             complain(in_options(said))
 
     return once
-
-
-def sinks_of_all(engine: Engine, seen: Stats) -> tuple[SinkStats, ...]:
-    """The counters of each forwarded topic, of all dispatchers together, as they report them: this process sends
-    nothing. Asked only if a topic goes to a URL or a function.
-    """
-    if not any(topic.route is not None and not topic.route.is_here for topic in seen.topics.values()):
-        return ()
-    return together(sink for member in engine.fleet() for sink in member.sinks)
-
-
-def _down(sinks: tuple[SinkStats, ...]) -> list[str]:
-    return [
-        f"topic {sink.topic!r} can't be forwarded to {named(sink.to)}, and its tasks wait: {sink.error}"
-        for sink in sinks
-        if sink.circuit != "closed"
-    ]
 
 
 def _sink(sink: SinkStats) -> str:

@@ -139,8 +139,7 @@ class Sampler:
     async def _look(self) -> None:
         began, seen_at = time.monotonic(), datetime.now(UTC)
         try:
-            health = await self._ask(lambda engine: engine.health())
-            look = Look(began, health, await self._ask(lambda engine: engine.fleet()))
+            look = Look(began, await self._ask(lambda engine: engine.health()))
         except ShardqError as exc:
             self.course.trouble = str(exc)
         else:

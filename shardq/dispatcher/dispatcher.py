@@ -107,8 +107,13 @@ class Dispatcher:
         )
         self._unlearn = cache.on_change(self._topology_changed)
 
+    @property
+    def process(self) -> str:
+        """The name under which this process sends its heartbeats."""
+        return self._membership.process
+
     def __repr__(self) -> str:
-        return f"<Dispatcher {self._membership.process}: {len(self._pollers)} of {len(self._cache.span())} shards>"
+        return f"<Dispatcher {self.process}: {len(self._pollers)} of {len(self._cache.span())} shards>"
 
     @property
     def members(self) -> tuple[str, ...]:

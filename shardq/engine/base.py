@@ -410,7 +410,9 @@ class EngineBase:
         return Examined(found, serving)
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float) -> Health:
+        dispatcher = self._dispatcher
         own = [f"a worker of this process: {each}" for one in list(self._processors) for each in one.problems]
-        if self._dispatcher is not None:
-            own += self._dispatcher.scheduler().problems
-        return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own)
+        if dispatcher is not None:
+            own += dispatcher.scheduler().problems
+        process = dispatcher.process if dispatcher is not None else ""
+        return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own, process=process)

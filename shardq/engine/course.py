@@ -12,6 +12,7 @@ from shardq.engine.health import Health
 from shardq.engine.stats import ShardStats, Stats
 from shardq.fleet.lateness import Lateness
 from shardq.fleet.member import Member
+from shardq.fleet.sinks import SinkStats, together
 from shardq.listing.forecast import Forecast
 from shardq.model.task import TaskInfo
 
@@ -26,13 +27,21 @@ class Look:
     at: float
     """Monotonic."""
     health: Health
-    fleet: Sequence[Member]
     future: Forecast | None = None
     dead: Sequence[TaskInfo] = ()
 
     @property
     def stats(self) -> Stats:
         return self.health.stats
+
+    @property
+    def fleet(self) -> Sequence[Member]:
+        return self.health.fleet
+
+    @property
+    def sinks(self) -> dict[str, SinkStats]:
+        """Topic → what all processes have sent of it to its sink."""
+        return {sink.topic: sink for sink in together(sink for member in self.fleet for sink in member.sinks)}
 
     @property
     def nodes(self) -> list[NodeLook]:

@@ -14,8 +14,10 @@ from shardq.engine.advice import Advice
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import InvalidOption
-from shardq.fleet.member import fleet
+from shardq.fleet.member import Member, fleet
 from shardq.fleet.serving import dispatchers, unserved
+from shardq.fleet.sinks import together
+from shardq.layout.destinations import named as to_named
 from shardq.operation import Operation, Pause
 from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
@@ -49,9 +51,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """True if there are no reasons against it."""
     reasons: list[str]
     """A sentence for each thing that is wrong: shards that could not be seen, or that nobody serves; pollers, routes,
-    schedulers, workers and outbox relays of this process that fail or stand still; tasks that are overdue, or that
-    nobody takes; schedules that are overdue; servers that evict, are full, or failed; replicas that are behind; clocks
-    that differ; a spool that can't be replayed.
+    schedulers, workers and outbox relays of this process that fail or stand still; sinks that are down for any process;
+    tasks that are overdue, or that nobody takes; schedules that are overdue; servers that evict, are full, or failed;
+    replicas that are behind; clocks that differ; a spool that can't be replayed.
     """
     warnings: list[str]
     """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
@@ -60,6 +62,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """
     stats: Stats
     """The look that was judged."""
+    fleet: list[Member]
+    """The processes that were judged, as ``engine.fleet()`` returns them; empty if they could not be read."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -84,16 +88,17 @@ class Unserved:
     """The shards that no dispatcher says it serves."""
 
     shards: list[int]
-    dispatchers: int
-    """The dispatchers that live."""
+    fleet: list[Member]
+    """The processes that live."""
 
     @property
     def reasons(self) -> list[str]:
-        if not self.dispatchers:
+        alive = len(dispatchers(self.fleet))
+        if not alive:
             return [NO_DISPATCHER]
         if self.shards:
             return [
-                f"{named(self.shards)}: none of the {self.dispatchers:,} dispatchers that live serves it; see their "
+                f"{named(self.shards)}: none of the {alive:,} dispatchers that live serves it; see their "
                 "logs, and end one that hangs"
             ]
         return []
@@ -104,26 +109,30 @@ def find_unserved(cache: TopologyCache) -> Operation[Unserved]:
     found counts, with some time between them.
     """
     found = yield from _unserved_now(cache)
-    if found.dispatchers and found.shards:
+    if found.shards and dispatchers(found.fleet):
         yield Pause(AGAIN_S)
         again = yield from _unserved_now(cache)
         shards = sorted(set(found.shards) & set(again.shards))
-        found = Unserved(shards, again.dispatchers)
+        found = Unserved(shards, again.fleet)
     return found
 
 
 def _unserved_now(cache: TopologyCache) -> Operation[Unserved]:
     members = yield from fleet(cache.control)
-    return Unserved(unserved(members, (keys.shard for keys in cache.span())), len(dispatchers(members)))
+    return Unserved(unserved(members, (keys.shard for keys in cache.span())), members)
 
 
-def judge(stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[str]) -> Health:
-    """``own``: what is wrong with parts of this process."""
+def judge(
+    stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[str], process: str
+) -> Health:
+    """``own``: what is wrong with parts of this process. ``process``: its name as a dispatcher, empty if it is none."""
+    fleet = examined.unserved.fleet if examined.unserved is not None else []
     advised = [*examined.advised, *replicas_behind(stats.replication)]
     reasons = [
         *_blind(stats.shards),
         *(examined.unserved.reasons if examined.unserved is not None else ()),
         *_failing(stats),
+        *_sinks_down(stats, (member for member in fleet if member.name != process)),
         *own,
         *_overdue(stats.shards, max_late),
         *_untaken(stats, max_ready_age),
@@ -132,7 +141,7 @@ def judge(stats: Stats, examined: Examined, *, max_late: float, max_ready_age: f
         *(problems_of_spool(stats.spool) if stats.spool is not None else ()),
     ]
     warnings = [each.text for each in advised if not each.problem]
-    return Health(ok=not reasons, reasons=reasons, warnings=warnings, stats=stats)
+    return Health(ok=not reasons, reasons=reasons, warnings=warnings, stats=stats, fleet=fleet)
 
 
 def with_reasons(health: Health, reasons: Iterable[str]) -> Health:
@@ -164,6 +173,17 @@ def _failing(stats: Stats) -> Iterator[str]:
     for relay in stats.relays:
         if relay.problem:
             yield f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
+
+
+def _sinks_down(stats: Stats, others: Iterable[Member]) -> Iterator[str]:
+    """The circuits of other processes, as they report them; those of this one are among its failing routes."""
+    told = {route.topic for route in stats.failing_routes}
+    for sink in together(sink for member in others for sink in member.sinks):
+        topic = stats.topics.get(sink.topic)
+        # a report may be older than the route
+        forwarded = topic is not None and topic.route is not None and not topic.route.is_here and not topic.paused
+        if sink.circuit != "closed" and forwarded and sink.topic not in told:
+            yield f"topic {sink.topic!r} can't be forwarded to {to_named(sink.to)}, and its tasks wait: {sink.error}"
 
 
 def _overdue(shards: Sequence[ShardStats], max_late: float) -> Iterator[str]:

@@ -86,7 +86,36 @@ HANDLER = Metric(
     "shardq_handler_seconds", "histogram", "process", ("topic",), "From the start of a handler to its end."
 )
 
+SINK_SENT = Metric(
+    "shardq_sink_sent_total",
+    "counter",
+    "process",
+    ("topic",),
+    "Tasks that this process sent to a sink, which took them.",
+)
+SINK_FAILED = Metric(
+    "shardq_sink_failed_total", "counter", "process", ("topic",), "Tries of this process that a sink did not take."
+)
+SINK_RETRIED = Metric(
+    "shardq_sink_retried_total", "counter", "process", ("topic",), "Those of them that count as an attempt of the task."
+)
+SINK_BURIED = Metric(
+    "shardq_sink_buried_total",
+    "counter",
+    "process",
+    ("topic",),
+    "Tasks that are dead: the sink refused them for good, or they had no attempt left.",
+)
+SINK_CIRCUIT_OPEN = Metric(
+    "shardq_sink_circuit_open",
+    "gauge",
+    "process",
+    ("topic",),
+    "1 while the sink of the topic is down for this process, 0 while it is not.",
+)
+
 METRICS = (
     *(UP, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
     *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
+    *(SINK_SENT, SINK_FAILED, SINK_RETRIED, SINK_BURIED, SINK_CIRCUIT_OPEN),
 )

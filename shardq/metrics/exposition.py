@@ -74,6 +74,12 @@ class Collector(PrometheusCollector):
         for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
             samples.add(catalogue.DISPATCHED, lateness.count, topic)
             samples.add_durations(catalogue.DISPATCH_LATENESS, _durations(lateness), topic)
+        for sink in dispatcher.sinks() if dispatcher else ():
+            samples.add(catalogue.SINK_SENT, sink.sent, sink.topic)
+            samples.add(catalogue.SINK_FAILED, sink.failed, sink.topic)
+            samples.add(catalogue.SINK_RETRIED, sink.retried, sink.topic)
+            samples.add(catalogue.SINK_BURIED, sink.buried, sink.topic)
+            samples.add(catalogue.SINK_CIRCUIT_OPEN, float(sink.circuit != "closed"), sink.topic)
         for topic, seen in counted_outcomes(self._engine).snapshot().items():
             for outcome, count in seen.outcomes.items():
                 samples.add(catalogue.HANDLED, count, topic, outcome)

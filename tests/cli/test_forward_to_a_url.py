@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from click.testing import CliRunner
 
@@ -10,6 +11,8 @@ from cluster.server import Server
 from shardq import BadInput, Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
+from shardq.cli.top.look import Eye
+from shardq.cli.top.views import view
 from tests.support.waiting import wait_until
 
 
@@ -41,10 +44,17 @@ def test_forward_to_a_url(engine: Engine, own_server: Server) -> None:
     engine.push(1, topic="mail")
     problem = f"topic 'mail' can't be forwarded to {shown}, and its tasks wait: "
     down = wait_until(lambda: problem in (told := run("stats")) and told, "stats of another process tell it")
+    wait_until(lambda: problem in run("health"), "so does health")
+    wait_until(lambda: re.search(r"mail 1 \((open|half-open)\)", run("fleet")), "and the list of processes")
+    with Engine(engine.options.url, name=engine.name) as other:
+        topics = view("topics", Eye(other).look())
+    ((cell, red),) = [(topics.columns[-1].cell(row), topics.red(row)) for row in topics.rows if row[0] == "mail"]
+    assert re.fullmatch(rf"to {re.escape(shown)}, circuit (open|half-open)", cell)
+    assert red
     assert run("forward", "mail", "--off") == "topic 'mail' is no longer forwarded\n"
     try:
         run("forward", "mail", "--to", "redis://:hushhush@h")
     except BadInput as exc:
         wrong = str(exc)
     assert "ends with the key: redis://…#LIST or #stream:NAME" in wrong
-    assert "hushhush" not in f"{told}{seen}{down}{wrong}"
+    assert "hushhush" not in f"{told}{seen}{down}{cell}{wrong}"

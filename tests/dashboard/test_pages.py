@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from cluster.ports import free_port
 from shardq import ChangeUnderWay, Delivery, Engine, Forecast, Task
 from shardq.dashboard import app, drawing, sampler
 from shardq.dashboard.asking import Asker
@@ -321,3 +322,22 @@ def test_every_live_part_is_sent(engine: Engine, client: Browser) -> None:
         if found is not None:
             with client.stream("GET", found[1].replace("&amp;", "&")) as answer:
                 assert next(line for line in answer.iter_lines() if line.startswith("data: <")), path
+
+
+# ---- sinks
+
+
+def test_a_sink_that_is_down_is_shown(engine: Engine, client: Browser) -> None:
+    engine.start()
+    engine.forward("hooks", to=f"http://127.0.0.1:{free_port()}/")
+    engine.push(1, topic="hooks")
+    wait_until(lambda: "circuit" in client.get("/topics").text, "the list of topics tells it")
+
+    def tiles() -> dict[str, str]:
+        text = client.get("/topics/one?topic=hooks").text
+        return dict(re.findall(r"<dt>(\w+)</dt><dd[^>]*>([^<]*)</dd>", text))
+
+    shown = wait_until(lambda: (found := tiles()).get("circuit") in ("open", "half-open") and found, "so does its page")
+    assert isinstance(shown, dict)
+    assert (shown["sent"], shown["buried"]) == ("0", "0")
+    assert "Connection refused" in client.get("/topics/one?topic=hooks").text

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 import shardq
 from bench.consuming import working
+from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Task, Worker
 from shardq.metrics.catalogue import METRICS
@@ -196,3 +197,19 @@ def test_a_closed_engine_is_down(url: str, name: str) -> None:
 def test_what_is_no_engine_is_refused() -> None:
     with pytest.raises(InvalidOption, match="give an Engine or an AsyncEngine"):
         shardq.metrics.collector("redis://127.0.0.1")  # type: ignore[arg-type]
+
+
+def test_sinks(engine: Engine) -> None:
+    registry = registry_of(engine)
+    engine.start()
+    engine.forward("mail", to=lambda _: None)
+    engine.forward("hooks", to=f"http://127.0.0.1:{free_port()}/")
+    engine.push_many([Task(n, topic=topic) for topic in ("mail", "hooks") for n in range(10)])
+    wait_until(lambda: total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 1, "it is down")
+    wait_until(lambda: total(scraped(registry), "shardq_sink_sent_total", topic="mail") == 10, "they are taken")
+    seen = scraped(registry)
+    assert total(seen, "shardq_sink_failed_total", topic="hooks") > 0
+    names = ("shardq_sink_circuit_open", "shardq_sink_failed_total", "shardq_sink_buried_total")
+    assert [total(seen, name, topic="mail") for name in names] == [0, 0, 0]
+    engine.forward("hooks", to=None)
+    assert total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 0

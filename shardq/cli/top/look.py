@@ -28,4 +28,4 @@ class Eye:
         if self._forecast is None or now - self._forecast[0] >= FORECAST_S:
             self._forecast = now, engine.forecast("hour")
         dead = engine.tasks(state="dead", limit=DEAD) if health.stats.dead else []
-        return Look(now, health, engine.fleet(), self._forecast[1], dead)
+        return Look(now, health, self._forecast[1], dead)

@@ -125,6 +125,14 @@ def _topics(look: Look) -> View[tuple[str, TopicStats]]:
     def estimate(count: int, state: str, topic: TopicStats) -> str:
         return f"{'~' if state in topic.estimated else ''}{count:,}"
 
+    sinks = look.sinks
+
+    def is_down(topic: str) -> bool:
+        return topic in sinks and sinks[topic].circuit != "closed"
+
+    def settings(row: tuple[str, TopicStats]) -> str:
+        return _settings(row[1]) + (f", circuit {sinks[row[0]].circuit}" if is_down(row[0]) else "")
+
     return View(
         (
             Column("topic", lambda row: row[0] or "''", text=True),
@@ -134,7 +142,7 @@ def _topics(look: Look) -> View[tuple[str, TopicStats]]:
             Column("dead", lambda row: estimate(row[1].dead, "dead", row[1]), rank=5),
             Column("taken/s", lambda row: per_second(row[1].taken_per_s), rank=2),
             Column("oldest", lambda row: age(row[1].oldest_ready), rank=1),
-            Column("set", _settings, rank=6, text=True),
+            Column("set", settings, rank=6, text=True),
         ),
         (
             lambda row: row[0],
@@ -144,16 +152,15 @@ def _topics(look: Look) -> View[tuple[str, TopicStats]]:
             lambda row: row[1].dead,
             lambda row: row[1].taken_per_s,
             lambda row: row[1].oldest_ready,
-            _settings,
+            settings,
         ),
         sorted(look.stats.topics.items()),
-        lambda row: bool(row[1].oldest_ready and row[1].oldest_ready > 60 and not row[1].held),
+        lambda row: is_down(row[0]) or bool(row[1].oldest_ready and row[1].oldest_ready > 60 and not row[1].held),
         "no topic has had a task",
     )
 
 
-def _settings(row: tuple[str, TopicStats]) -> str:
-    topic = row[1]
+def _settings(topic: TopicStats) -> str:
     parts = ["paused"] if topic.paused else []
     if topic.limit is not None:
         rate, at_once = topic.limit.rate, topic.limit.concurrency
