@@ -56,7 +56,7 @@ class Routes:
 class Delaying(ABC):
     """Delays of another queue that go through an engine, until ``remove()``, or the end of a ``with`` block."""
 
-    def __init__(self, engine: Engine, *, above: float, topic: str) -> None:
+    def __init__(self, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
         self._routes = Routes(engine)
         check_seconds(above, "above")
         check_topic(topic)
@@ -66,6 +66,7 @@ class Delaying(ABC):
         self.topic = topic
         self.delayed = 0
         """What this process has handed to the engine."""
+        self._asked = engine, above, topic, to
         self._active = True
 
     def __repr__(self) -> str:
@@ -77,6 +78,10 @@ class Delaying(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.remove()
+
+    def is_of(self, engine: Engine, above: float, topic: str, to: str | None) -> bool:
+        """True if it was made with these arguments."""
+        return self._asked == (engine, above, topic, to)
 
     def remove(self) -> None:
         """Ends it in this process: what is delayed from now on is kept by the other queue itself. What the engine has

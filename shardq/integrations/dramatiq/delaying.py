@@ -35,13 +35,21 @@ def delay_through(
     ``broker``: a RedisBroker or a RabbitmqBroker. Each queue has a topic: ``dramatiq.default``, or ``topic`` and its
     name. ``to``: the URL of the broker, as the processes that forward reach it, ``dramatiq+redis://HOST:PORT/DB`` or
     ``amqp://HOST/VHOST``; None: as the broker does. It is stored with the engine's settings: write ``${NAME}`` for a
-    password. The route of a queue is stored with its first message.
+    password. The route of a queue is stored with its first message. Called again with the same arguments it returns
+    what is there.
 
     >>> delaying = delay_through(broker, engine, above=60)
     >>> message = remind.send_with_options(args=(42,), delay=3_600_000)
     >>> delaying
     <DramatiqDelaying of RedisBroker: above 60 s through '...', 1 so far>
     """
+    present = getattr(vars(broker).get("enqueue"), "__self__", None)
+    if isinstance(present, DramatiqDelaying):
+        if present.is_of(engine, above, topic, to):
+            return present
+        raise InvalidOption(
+            f"this broker delays through {present.engine!r} already, by {present!r}: remove() that first"
+        )
     return DramatiqDelaying(broker, engine, above=above, topic=topic, to=to)
 
 
@@ -49,9 +57,7 @@ class DramatiqDelaying(Delaying):
     """The delays of a broker that go through an engine."""
 
     def __init__(self, broker: dramatiq.Broker, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
-        super().__init__(engine, above=above, topic=topic)
-        if "enqueue" in vars(broker):
-            raise InvalidOption(f"this {type(broker).__name__} delays through an engine already: remove() that first")
+        super().__init__(engine, above=above, topic=topic, to=to)
         self._redis = hasattr(broker, "namespace")
         if not self._redis and not hasattr(broker, "max_priority"):
             raise InvalidOption(f"delay_through takes a RedisBroker or a RabbitmqBroker, not {type(broker).__name__}")

@@ -44,7 +44,7 @@ def delay_through(
     ``queue``: a queue, or a class of queues (``rq.Queue`` itself, or the ``--queue-class`` of a worker), for all queues
     of that class in this process. ``to``: ``rq+`` and the URL of RQ's Redis, as the processes that forward reach it;
     None: as the queue's connection does. It is stored with the engine's settings: write ``${NAME}`` for a password. The
-    route of the ``topic`` is stored with the first job.
+    route of the ``topic`` is stored with the first job. Called again with the same arguments it returns what is there.
 
     >>> queue = rq.Queue("mail", connection=redis.Redis())
     >>> delaying = delay_through(queue, engine, above=60)
@@ -52,6 +52,11 @@ def delay_through(
     >>> delaying
     <RqDelaying of Queue('mail'): above 60 s through '...', 1 so far>
     """
+    present = getattr(getattr(queue, "schedule_job", None), "delaying", None)
+    if isinstance(present, RqDelaying):
+        if present.is_for(queue) and present.is_of(engine, above, topic, to):
+            return present
+        raise InvalidOption(f"{queue!r} delays through {present.engine!r} already, by {present!r}: remove() that first")
     return RqDelaying(queue, engine, above=above, topic=topic, to=to)
 
 
@@ -61,11 +66,9 @@ class RqDelaying(Delaying):
     def __init__(
         self, queue: rq.Queue | type[rq.Queue], engine: Engine, *, above: float, topic: str, to: str | None
     ) -> None:
-        super().__init__(engine, above=above, topic=topic)
+        super().__init__(engine, above=above, topic=topic, to=to)
         if not isinstance(queue, rq.Queue) and not (isinstance(queue, type) and issubclass(queue, rq.Queue)):
             raise InvalidOption(f"delay_through takes an rq.Queue, or a class of queues, not {type(queue).__name__}")
-        if hasattr(queue.schedule_job, "delays_through"):
-            raise InvalidOption(f"{queue!r} delays through an engine already: remove() that first")
         self._queue: Any = queue
         self._to = to
         self._place: tuple[object, ...] | None = None
@@ -74,6 +77,10 @@ class RqDelaying(Delaying):
         if isinstance(queue, rq.Queue):
             self._check_place(queue.connection)
         self._replace(queue.schedule_job)
+
+    def is_for(self, queue: object) -> bool:
+        """True if this queue, or this class, was given."""
+        return self._queue is queue
 
     def _replace(self, original: Original) -> None:
         if isinstance(self._queue, type):
@@ -90,7 +97,7 @@ class RqDelaying(Delaying):
                 return self._schedule(original, self._queue, job, datetime, pipeline, options)
 
             replaced = schedule_job_of_one
-        replaced.delays_through = self.engine
+        replaced.delaying = self
         self._queue.schedule_job = replaced
 
     def _restore(self) -> None:

@@ -168,8 +168,10 @@ def test_what_is_wrong_is_said(actors: Actors, engine: Engine, single: Server, n
         delay_through(StubBroker(), engine)
     with Engine(single.url, name=name, codec="msgpack") as other, pytest.raises(InvalidOption, match="codec"):
         delay_through(actors.broker, other)
-    with delay_through(actors.broker, engine), pytest.raises(InvalidOption, match="already"):
-        delay_through(actors.broker, engine)
+    with delay_through(actors.broker, engine) as delaying:
+        assert delay_through(actors.broker, engine) is delaying
+        with pytest.raises(InvalidOption, match="already"):
+            delay_through(actors.broker, engine, above=5)
     with pytest.raises(InvalidUrl, match="namespace and the queue"):
         check(Route("dramatiq+redis://h:1#mail"))
 

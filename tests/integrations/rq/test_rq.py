@@ -188,6 +188,10 @@ def test_what_is_wrong_is_said(queue: rq.Queue, engine: Engine, single: Server, 
         delay_through(queue, other)
     with pytest.raises(InvalidOption, match="rq\\+rediss"):
         delay_through(rq.Queue(connection=redis.Redis(ssl=True)), engine)
+    with delay_through(queue, engine) as delaying:
+        assert delay_through(queue, engine) is delaying
+        with pytest.raises(InvalidOption, match="already"):
+            delay_through(queue, engine, above=5)
     engine.forward("rq", to="letters")
     with delay_through(queue, engine), pytest.raises(InvalidOption, match="the list 'letters' already"):
         queue.enqueue_in(HOUR, jobs.note)
