@@ -5,15 +5,16 @@ topic, payloads that any engine can hold.
 from __future__ import annotations
 
 import hashlib
-import threading
 from abc import ABC, abstractmethod
 from typing import Self
 
 import msgspec
 
+from shardq.engine.options import Options
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption
 from shardq.layout.destinations import masked
+from shardq.layout.topology import Topology
 from shardq.model.checks import check_id, check_seconds, check_topic
 from shardq.model.record import JSON, RAW
 
@@ -21,43 +22,33 @@ MAX_JOB_ID = 150
 """Bytes of another queue's id that stand in a task's id as they are; longer ones are hashed."""
 
 
-class Routes:
-    """The routes of an integration's topics, each of which is stored when it is needed first."""
+def check_codec(options: Options) -> None:
+    """Refuses an engine that would change the bytes that another queue reads."""
+    if options.codec not in (JSON, RAW):
+        raise InvalidOption(
+            f"the codec {options.codec.name!r} changes the bytes that another queue reads; give an engine with "
+            'codec="json", the default, or codec="raw"'
+        )
 
-    def __init__(self, engine: Engine) -> None:
-        if not isinstance(engine, Engine):
-            raise InvalidOption(f"an integration takes a shardq.Engine, not {type(engine).__name__}")
-        if engine.options.codec not in (JSON, RAW):
-            raise InvalidOption(
-                f"the codec {engine.options.codec.name!r} changes the bytes that another queue reads; give an engine "
-                'with codec="json", the default, or codec="raw"'
-            )
-        self._engine = engine
-        self._stored: set[str] = set()
-        self._lock = threading.Lock()
 
-    def store(self, topic: str, to: str) -> None:
-        """Stores the topic's route, once. Raises InvalidOption if the topic goes elsewhere."""
-        with self._lock:
-            if topic in self._stored:
-                return
-            self._engine.open()
-            route = self._engine.topology.routes.get(topic)
-            if route is None:
-                self._engine.forward(topic, to=to)
-            elif route.to != to:
-                raise InvalidOption(
-                    f"the topic {topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give another "
-                    f"topic=, or change it: engine.forward({topic!r}, to=…)"
-                )
-            self._stored.add(topic)
+def is_routed(topology: Topology, topic: str, to: str) -> bool:
+    """True if the topic goes there already. Raises InvalidOption if it goes elsewhere."""
+    route = topology.routes.get(topic)
+    if route is not None and route.to != to:
+        raise InvalidOption(
+            f"the topic {topic!r} is forwarded to {route.named} already, and not to {masked(to)}; give another topic=, "
+            f"or change it: engine.forward({topic!r}, to=…)"
+        )
+    return route is not None
 
 
 class Delaying(ABC):
     """Delays of another queue that go through an engine, until ``remove()``, or the end of a ``with`` block."""
 
     def __init__(self, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
-        self._routes = Routes(engine)
+        if not isinstance(engine, Engine):
+            raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
+        check_codec(engine.options)
         check_seconds(above, "above")
         check_topic(topic)
         self.engine = engine
@@ -67,6 +58,7 @@ class Delaying(ABC):
         self.delayed = 0
         """What this process has handed to the engine."""
         self._asked = engine, above, topic, to
+        self._routed: set[str] = set()
         self._active = True
 
     def __repr__(self) -> str:
@@ -101,6 +93,14 @@ class Delaying(ABC):
     @abstractmethod
     def _restore(self) -> None: ...
 
+    def _route(self, topic: str, to: str) -> None:
+        """Stores the topic's route when it is needed first."""
+        if topic not in self._routed:
+            self.engine.open()
+            if not is_routed(self.engine.topology, topic, to):
+                self.engine.forward(topic, to=to)
+            self._routed.add(topic)
+
 
 def task_id(id: str) -> str:
     """An id of another queue as the id of a task, which is shorter and has fewer characters.
@@ -115,9 +115,9 @@ def task_id(id: str) -> str:
     return id if len(id.encode()) <= MAX_JOB_ID else hashlib.sha1(id.encode()).hexdigest()
 
 
-def as_payload(engine: Engine, data: bytes) -> object:
+def as_payload(options: Options, data: bytes) -> object:
     """The payload of which the engine's codec makes these bytes. Raises InvalidOption if it can't."""
-    if engine.options.codec is RAW:
+    if options.codec is RAW:
         return data
     try:
         msgspec.json.decode(data)

@@ -97,7 +97,7 @@ class DramatiqDelaying(Delaying):
         due = delayed.copy(queue_name=queue)
         del due.options["eta"]
         self.engine.push(
-            as_payload(self.engine, due.encode()),
+            as_payload(self.engine.options, due.encode()),
             delay=delay / 1000,
             topic=self._topic_of(queue),
             id=task_id(message.message_id),
@@ -110,10 +110,10 @@ class DramatiqDelaying(Delaying):
 
     def _prepare(self, queue: str) -> None:
         if self._redis:
-            self._routes.store(self._topic_of(queue), f"{self._to}#{self._broker.namespace}:{queue}")
+            self._route(self._topic_of(queue), f"{self._to}#{self._broker.namespace}:{queue}")
         else:
             self._broker.declare_queue(queue, ensure=True)  # as Dramatiq does; it asks RabbitMQ once
-            self._routes.store(self._topic_of(queue), f"{self._to}#/{queue}")
+            self._route(self._topic_of(queue), f"{self._to}#/{queue}")
 
     def _topic_of(self, queue: str) -> str:
         return f"{self.topic}.{queue}"

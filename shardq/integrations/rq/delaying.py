@@ -136,7 +136,7 @@ class RqDelaying(Delaying):
         takes = self._takes((due - dt.datetime.now(dt.UTC)).total_seconds())
         if not takes or pipeline is not None or getattr(job, "has_rate_limit", False):
             return _keep_in_rq(original, queue, job, when, pipeline, options)
-        self._routes.store(self.topic, self._check_place(queue.connection))
+        self._route(self.topic, self._check_place(queue.connection))
         registry = queue.scheduled_job_registry
         ticket = Ticket(
             id=job.id,
@@ -146,7 +146,7 @@ class RqDelaying(Delaying):
             queues=queue.redis_queues_keys,
             scheduled=registry.key,
         )
-        payload = as_payload(self.engine, msgspec.json.encode(ticket))
+        payload = as_payload(self.engine.options, msgspec.json.encode(ticket))
         job.origin = queue.name
         if job.timeout is None:
             job.timeout = queue._default_timeout  # as RQ does when it enqueues the job

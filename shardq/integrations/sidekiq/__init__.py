@@ -1,5 +1,13 @@
 """Sidekiq: jobs for its Ruby workers, pushed from Python and delayed by an engine. ``README.md`` tells how."""
 
-from shardq.integrations.sidekiq.client import Sidekiq
+from typing import TYPE_CHECKING
 
-__all__ = ["Sidekiq"]
+from shardq.integrations.sidekiq.client_sync import Sidekiq
+from shardq.lazy import lazily
+
+if TYPE_CHECKING:
+    from shardq.integrations.sidekiq.client_aio import AsyncSidekiq
+else:
+    __getattr__, __dir__ = lazily(__name__, {"AsyncSidekiq": "shardq.integrations.sidekiq.client_aio"})
+
+__all__ = ["AsyncSidekiq", "Sidekiq"]

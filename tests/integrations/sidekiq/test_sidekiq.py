@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import time
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq import Engine, InvalidOption, InvalidTopic, InvalidUrl
-from shardq.integrations.sidekiq import Sidekiq
+from shardq import AsyncEngine, Engine, InvalidOption, InvalidTopic, InvalidUrl
+from shardq.integrations.sidekiq import AsyncSidekiq, Sidekiq
 from shardq.layout.topology import Route
 from shardq.sinks.base import SENT, Message
 from shardq.sinks.registry import check
@@ -93,6 +94,20 @@ def test_queues_cancels_and_jids(engine: Engine, client: redis.Redis, to: str) -
     wait_until(lambda: jobs(client, "low"), "it is on its queue")
     assert [(job["jid"], job["args"]) for job in jobs(client, "low")] == [(kept, [2])]
     assert jobs(client) == []
+
+
+def test_on_asyncio_it_is_the_same(single: Server, name: str, to: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(single.url, name=name, shards=4) as engine:
+            sidekiq = AsyncSidekiq(engine, to=to)
+            jid = await sidekiq.push("HardJob", [1], delay=3600)
+            jids = await sidekiq.push_many("HardJob", [[2], [3]], delay=3600)
+            assert {task.payload["jid"] for task in await engine.tasks(topic="sidekiq.default")} == {jid, *jids}
+            assert await sidekiq.cancel(jid)
+            with pytest.raises(InvalidOption, match="takes a shardq"):
+                Sidekiq(engine)  # type: ignore[arg-type]
+
+    asyncio.run(main())
 
 
 def test_a_job_that_is_sent_twice_is_enqueued_once(engine: Engine, client: redis.Redis, to: str) -> None:

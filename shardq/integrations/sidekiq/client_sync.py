@@ -1,12 +1,11 @@
-"""Makes jobs as Sidekiq's own client does, and pushes them to an engine, each queue with a topic of its own.
-``shardq.sinks.sidekiq`` enqueues them when they are due.
+# Generated from client_aio.py by `make fmt`: change that one.
+"""The client: pushes jobs to an engine, each queue with a topic of its own. ``shardq.sinks.sidekiq`` enqueues them when
+they are due.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +14,8 @@ import msgspec
 
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.integrations.delaying import Routes, as_payload, task_id
+from shardq.integrations.delaying import as_payload, check_codec, is_routed, task_id
+from shardq.integrations.sidekiq.jobs import new_job
 from shardq.model.checks import check_topic
 from shardq.model.task import Outcome, Task
 
@@ -34,7 +34,9 @@ class Sidekiq:
     """
 
     def __init__(self, engine: Engine, *, major: int = 8, topic: str = "sidekiq", to: str | None = None) -> None:
-        self._routes = Routes(engine)
+        if not isinstance(engine, Engine):
+            raise InvalidOption(f"Sidekiq takes a shardq.Engine, not {type(engine).__name__}")
+        check_codec(engine.options)
         check_topic(topic)
         if not isinstance(major, int) or not 5 <= major <= 99:
             raise InvalidOption(f"major={major!r} is no version of Sidekiq; give its first number, such as 8")
@@ -44,6 +46,7 @@ class Sidekiq:
                 "Sidekiq(engine, to='sidekiq+redis://HOST:PORT/DB')"
             )
         self.engine = engine
+        self._routed: set[str] = set()
         self.major = major
         self.topic = topic
         self._to = to or f"sidekiq+{engine.options.url}"
@@ -72,10 +75,10 @@ class Sidekiq:
         >>> sidekiq.push("RemindJob", [42], queue="low", delay=60, options={"tags": ["mail"]})
         '...'
         """
-        job = self._job(job_class, args, queue, jid, retry, options)
-        self._route(queue)
-        payload = as_payload(self.engine, msgspec.json.encode(job))
-        self.engine.push(payload, delay=delay, at=at, topic=self._topic_of(queue), id=task_id(job["jid"]))
+        job = new_job(self.major, job_class, args, queue=queue, jid=jid, retry=retry, options=options)
+        topic = self._route(queue)
+        payload = as_payload(self.engine.options, msgspec.json.encode(job))
+        self.engine.push(payload, delay=delay, at=at, topic=topic, id=task_id(job["jid"]))
         return str(job["jid"])
 
     def push_many(
@@ -93,12 +96,14 @@ class Sidekiq:
 
         >>> jids = sidekiq.push_many("RemindJob", [[1], [2], [3]], delay=60)
         """
-        jobs = [self._job(job_class, each, queue, None, retry, options) for each in args]
-        self._route(queue)
-        topic = self._topic_of(queue)
+        jobs = [
+            new_job(self.major, job_class, each, queue=queue, jid=None, retry=retry, options=options) for each in args
+        ]
+        topic = self._route(queue)
+        payloads = [as_payload(self.engine.options, msgspec.json.encode(job)) for job in jobs]
         self.engine.push_many(
-            Task(as_payload(self.engine, msgspec.json.encode(job)), delay=delay, at=at, topic=topic, id=job["jid"])
-            for job in jobs
+            Task(payload, delay=delay, at=at, topic=topic, id=job["jid"])
+            for job, payload in zip(jobs, payloads, strict=True)
         )
         return [job["jid"] for job in jobs]
 
@@ -111,49 +116,16 @@ class Sidekiq:
         """
         return self.engine.cancel(f"{self._topic_of(queue)}/{task_id(jid)}")
 
-    def _job(
-        self,
-        job_class: str,
-        args: Sequence[Any],
-        queue: str,
-        jid: str | None,
-        retry: bool | int,
-        options: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
-        """The fields of a job, as ``normalize_item`` of Sidekiq makes them."""
-        if not isinstance(job_class, str) or not job_class:
-            raise InvalidOption(
-                f"the class of a job can't be {job_class!r}; give its name in Ruby, such as 'RemindJob'"
-            )
-        if not isinstance(queue, str) or not queue:
-            raise InvalidOption(f"queue={queue!r} is not possible; give the name of a queue of Sidekiq")
-        if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-            raise InvalidOption(f"the arguments of a job can't be {args!r}; give a list, such as [{args!r}]")
-        now_s = time.time()
-        created_at = int(now_s * 1000) if self.major >= 8 else now_s
-        if options and (taken := {"class", "args", "queue", "jid", "created_at", "enqueued_at", "at"} & set(options)):
-            raise InvalidOption(f"options= can't have {', '.join(sorted(taken))}: that is what push makes itself")
-        own = {"retry": retry, **(options or {})}
-        _check_json(list(args))
-        _check_json(own)
-        jid = secrets.token_hex(12) if jid is None else jid
-        return {**own, "queue": queue, "class": job_class, "args": list(args), "jid": jid, "created_at": created_at}
-
-    def _route(self, queue: str) -> None:
-        self._routes.store(self._topic_of(queue), f"{self._to}#{quote(queue, safe='')}")
+    def _route(self, queue: str) -> str:
+        """The topic of a queue, whose route is stored when it is needed first."""
+        topic = self._topic_of(queue)
+        if topic not in self._routed:
+            self.engine.open()
+            to = f"{self._to}#{quote(queue, safe='')}"
+            if not is_routed(self.engine.topology, topic, to):
+                self.engine.forward(topic, to=to)
+            self._routed.add(topic)
+        return topic
 
     def _topic_of(self, queue: str) -> str:
         return f"{self.topic}.{queue}"
-
-
-def _check_json(value: list[Any] | dict[str, Any]) -> None:
-    """Refuses what Ruby would get as something else, as Sidekiq's strict arguments do."""
-    try:
-        same = msgspec.json.decode(msgspec.json.encode(value)) == value
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        same = False
-    if not same:
-        raise InvalidOption(
-            f"{value!r} does not come back from JSON as it is; give numbers, text, True, False, None, lists, and "
-            "dicts with text as keys"
-        )
