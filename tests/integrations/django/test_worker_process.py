@@ -57,18 +57,18 @@ def test_every_task_is_done_although_workers_are_killed(site: Site) -> None:
     from tests.integrations.django.project.shop import tasks
 
     # The dispatcher is here: a new one waits for some seconds until the shards of one that was killed are its own.
-    words = ("shardq_worker", "--no-dispatcher", "--concurrency", "4", "--lease", "1", "--processes")
+    words = ("shardq_worker", "--concurrency", "4", "--lease", "1")
     with site.settings() as backend:
         backend.engine.start()
         kinds = [tasks.slow, tasks.aslow]
         ids = {kinds[n % 2].enqueue(f"{site.name} {n}", 0.02).id: f"{site.name} {n}" for n in range(TASKS)}
         done = StoredResult.objects.filter(pk__in=ids, status="SUCCESSFUL")
         for least in (5, 25):
-            process = site.start(*words, "1")
+            process = site.start(*words, "--no-dispatcher")
             wait_until(partial(reached, done, least), "some are done", timeout=60)
             process.kill()
             process.communicate()
-        process = site.start(*words, "2")
+        process = site.start(*words, "--processes", "2")
         wait_until(lambda: done.count() == TASKS, "all are done", timeout=100)
         wait_until(lambda: backend.engine.stats().leased == 0, "all are settled")
         process.send_signal(signal.SIGTERM)

@@ -143,14 +143,16 @@ class Command(BaseCommand):
 
                     server = stack.enter_context(ProbeServer(engine, Address.parsed(options["http"]), duty="worker"))
                     self.stderr.write(f"probes and metrics at {server.url}")
+                if options["no_dispatcher"]:
+                    engine.open()
+                else:
+                    engine.start()  # with --processes here, in the parent
                 where = "" if options["processes"] == 1 else f" in each of {options['processes']} processes"
                 self.stdout.write(
                     f"serving {', '.join(queues)} of {engine.name!r} at {engine.options.safe_url}: "
                     f"{worker.concurrency} tasks at once{where}; Ctrl-C ends it"
                 )
                 self.stdout.flush()
-                if not options["no_dispatcher"]:
-                    engine.start()  # with --processes in the parent: handlers leave it alone
                 worker.run()
             self.stderr.write("stopped")
         except BadInput as exc:
