@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cluster.server import Server
 from shardq.worker import Worker
 from tests.support.waiting import wait_until
 
@@ -44,6 +45,7 @@ class Site:
     def __init__(self, folder: Path, url: str, name: str) -> None:
         self.environ = os.environ | {"SITE_FOLDER": str(folder), "SITE_URL": url, "SITE_NAME": name}
         self.url, self.name = url, name
+        self._started: list[subprocess.Popen[str]] = []
 
     @contextmanager
     def settings(self, **options: Any) -> Iterator[ShardqBackend]:
@@ -84,7 +86,7 @@ class Site:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Starts `manage.py` with these words."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, PROJECT / "manage.py", *words],
             cwd=ROOT,
             env=self.environ | {"PYTHONPATH": str(ROOT)},
@@ -92,6 +94,15 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends what a test that failed has left running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def run(self, *words: str) -> tuple[int, str]:
         """Runs it to its end. Returns its exit code and what it printed."""
@@ -101,8 +112,10 @@ class Site:
 
 
 @pytest.fixture
-def site(project: Path, single: Any, name: str) -> Site:
-    return Site(project, single.url, name)
+def site(project: Path, single: Server, name: str) -> Iterator[Site]:
+    made = Site(project, single.url, name)
+    yield made
+    made.close()
 
 
 def ended(*results: Any) -> None:

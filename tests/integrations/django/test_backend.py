@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import os
 from typing import Any
 
 import pytest
@@ -194,25 +193,6 @@ def test_an_attempt_that_was_overtaken_leaves_the_result_alone(site: Site) -> No
         row = store.find(site.name)
         assert row is not None
         assert (row.status, row.return_value, row.worker_ids) == ("SUCCESSFUL", 2, ["w", "w"])
-
-
-def test_a_child_of_a_fork_pushes_by_itself(site: Site) -> None:
-    from tests.integrations.django.project.shop import tasks
-
-    with site.settings() as backend:
-        mine = tasks.add.enqueue(1)
-        read, write = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                os.write(write, tasks.add.enqueue(2).id.encode())
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        theirs = os.read(read, 100).decode()
-        os.close(read)
-        os.close(write)
-        assert {task.id for task in backend.engine.tasks()} == {mine.id, theirs}
 
 
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(site: Site, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,27 +28,35 @@ def reached(rows: Any, count: int) -> bool:
     return bool(rows.count() >= count)
 
 
+def settled(backend: Any) -> bool:
+    stats = backend.engine.stats()
+    return bool(stats.scheduled == stats.ready == stats.leased == 0)
+
+
 def test_sigterm_lets_tasks_finish(site: Site) -> None:
     from tests.integrations.django.project.shop import tasks
 
     with site.settings() as backend:
-        slow = [task.enqueue(f"{site.name} {n}", 1.0) for n, task in enumerate([tasks.slow, tasks.aslow])]
+        held = [task.enqueue(f"{site.name} {n}") for n, task in enumerate([tasks.hold, tasks.ahold])]
         process = site.start("shardq_worker", "--concurrency", "2", "--http", "127.0.0.1:0")
         assert process.stdout is not None
         first = process.stdout.readline()
         [probes] = re.findall(r"^probes and metrics at (http://\S+)$", first.rstrip())
-        wait_until(lambda: notes(f"begun {site.name}"), "one has begun", timeout=60)
-        wait_until(lambda: backend.engine.stats().leased == 2, "both are in work")
-        assert ready(f"{probes}/readyz")
-        late = tasks.note.enqueue(f"{site.name} late")
+        wait_until(lambda: len(notes(f"begun {site.name}")) == 2, "both have begun", timeout=60)
+        wait_until(lambda: ready(f"{probes}/readyz"), "it is ready")
+        assert {backend.get_result(each.id).status for each in held} == {"RUNNING"}
         process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not ready(f"{probes}/readyz"), "it is stopping")
+        late = tasks.note.enqueue(f"{site.name} late")
+        tasks.note.func(f"go {site.name} 0")
+        tasks.note.func(f"go {site.name} 1")
         printed = process.stdout.read()  # communicate() knows nothing of what readline() has read ahead
         process.stdout.close()
         assert process.wait(timeout=60) == 0, printed
         assert printed.startswith("serving default, mail of ")
         assert printed.rstrip().endswith("stopped")
         assert sorted(notes(site.name)) == [f"{site.name} {n}" for n in range(2)]
-        statuses = [backend.get_result(each.id).status for each in [*slow, late]]
+        statuses = [backend.get_result(each.id).status for each in [*held, late]]
         assert statuses == ["SUCCESSFUL", "SUCCESSFUL", "READY"]
 
 
@@ -57,11 +65,11 @@ def test_every_task_is_done_although_workers_are_killed(site: Site) -> None:
     from tests.integrations.django.project.shop import tasks
 
     # The dispatcher is here: a new one waits for some seconds until the shards of one that was killed are its own.
-    words = ("shardq_worker", "--concurrency", "4", "--lease", "1")
+    words = ("shardq_worker", "--concurrency", "4", "--lease", "2")
     with site.settings() as backend:
         backend.engine.start()
         kinds = [tasks.slow, tasks.aslow]
-        ids = {kinds[n % 2].enqueue(f"{site.name} {n}", 0.02).id: f"{site.name} {n}" for n in range(TASKS)}
+        ids = {kinds[n % 2].enqueue(f"{site.name} {n}", 0.05).id: f"{site.name} {n}" for n in range(TASKS)}
         done = StoredResult.objects.filter(pk__in=ids, status="SUCCESSFUL")
         for least in (5, 25):
             process = site.start(*words, "--no-dispatcher")
@@ -70,15 +78,13 @@ def test_every_task_is_done_although_workers_are_killed(site: Site) -> None:
             process.communicate()
         process = site.start(*words, "--processes", "2")
         wait_until(lambda: done.count() == TASKS, "all are done", timeout=100)
-        wait_until(lambda: backend.engine.stats().leased == 0, "all are settled")
+        wait_until(partial(settled, backend), "all are settled", timeout=60)
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate(timeout=60)
         assert process.returncode == 0, printed
         ran = Counter(notes(site.name))
         assert set(ran) == set(ids.values()), "each has run, and no other"
-        assert max(ran.values()) <= 3
-        stats = backend.engine.stats()
-        assert (stats.scheduled, stats.ready, stats.dead) == (0, 0, 0)
+        assert backend.engine.stats().dead == 0
 
 
 @pytest.mark.parametrize(

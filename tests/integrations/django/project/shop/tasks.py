@@ -69,7 +69,6 @@ def note(text: str) -> None:
 
 @task
 def slow(text: str, seconds: float) -> None:
-    Note.objects.create(text=f"begun {text}")
     time.sleep(seconds)
     Note.objects.create(text=text)
 
@@ -77,4 +76,21 @@ def slow(text: str, seconds: float) -> None:
 @task
 async def aslow(text: str, seconds: float) -> None:
     await asyncio.sleep(seconds)
+    await Note.objects.acreate(text=text)
+
+
+@task
+def hold(text: str) -> None:
+    """Runs until there is a note that lets it go."""
+    Note.objects.create(text=f"begun {text}")
+    while not Note.objects.filter(text=f"go {text}").exists():
+        time.sleep(0.01)
+    Note.objects.create(text=text)
+
+
+@task
+async def ahold(text: str) -> None:
+    await Note.objects.acreate(text=f"begun {text}")
+    while not await Note.objects.filter(text=f"go {text}").aexists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     await Note.objects.acreate(text=text)
