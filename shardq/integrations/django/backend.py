@@ -94,7 +94,10 @@ class ShardqBackend(BaseTaskBackend):
     @property
     def engine(self) -> Engine:
         """The engine, one for all threads of the process. See also ``shardq.integrations.django.engine``."""
-        return engine_for(self.alias, dict(self.own.engine))
+        try:
+            return engine_for(self.alias, self.own.engine)
+        except BadInput as exc:
+            raise ImproperlyConfigured(f"TASKS[{self.alias!r}]: {exc}") from exc
 
     @cached_property
     def store(self) -> ResultStore | None:
@@ -234,6 +237,7 @@ class ShardqBackend(BaseTaskBackend):
                 yield checks.Error(f"{where}['QUEUES']: {wrong}", id="shardq.E001")
         try:
             own = BackendOptions.read(self.options)
+            engine_for(self.alias, own.engine)
         except BadInput as exc:
             yield checks.Error(f"{where}['OPTIONS']: {exc}", id="shardq.E002")
             return

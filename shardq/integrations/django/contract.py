@@ -12,6 +12,9 @@ from typing import Any
 
 import django
 
+LONGEST = 16_000
+"""The characters of a traceback in a result, whose end says most: a message may be of any length."""
+
 BUILT_IN = django.VERSION >= (6, 0)
 """True if Django brings the framework itself."""
 
@@ -68,7 +71,7 @@ def error_of(exc: BaseException, *ours: str) -> Any:
     while trace is not None and trace.tb_frame.f_code.co_filename in (*ours, inspect.getfile(Task)):
         trace = trace.tb_next
     lines = traceback.format_exception(kind, exc, trace or exc.__traceback__)
-    text = "".join(lines).replace("\0", "\ufffd")  # PostgreSQL stores no NUL
+    text = "".join(lines)[-LONGEST:].replace("\0", "\ufffd")  # PostgreSQL stores no NUL
     return TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
 
 

@@ -6,6 +6,7 @@ parent's, as any engine: it opens connections of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import setting_changed
@@ -50,8 +51,8 @@ def backends() -> list[ShardqBackend]:
     return [each for each in task_backends.all() if isinstance(each, ShardqBackend)]
 
 
-def engine_for(alias: str, options: dict[str, Any]) -> Engine:
-    """The one engine of these options in this process. It opens nothing."""
+def engine_for(alias: str, options: Mapping[str, Any]) -> Engine:
+    """The one engine of these options in this process. It opens nothing. Raises BadInput for wrong options."""
     key = alias, repr(sorted(options.items()))
     found = _engines.get(key)
     # Two threads may both make one; the first that is put in is the one.

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 from django.conf import settings
 
-from shardq.engine import Engine
 from shardq.engine.base import EngineBase
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import duration_ms
@@ -41,14 +40,13 @@ class BackendOptions:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> BackendOptions:
-        """Raises BadInput for the first thing that is wrong."""
+        """Raises BadInput for the first thing that is wrong. The values of the engine's options it checks itself."""
         if not isinstance(given, Mapping):
             raise InvalidOption(f"OPTIONS can't be {given!r}; give a dict")
         for name in given:
             if name not in (*OF_ENGINE, *OWN):
                 raise InvalidOption(_unknown(name))
         engine = {name: value for name, value in given.items() if name in OF_ENGINE}
-        Engine(**engine)  # checks its arguments, and opens nothing
         transactions = given.get("transactions", "commit")
         if transactions not in get_args(Transactions):
             allowed = ", ".join(map(repr, get_args(Transactions)))
