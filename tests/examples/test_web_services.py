@@ -78,6 +78,7 @@ def test_fastapi_on_two_processes(serve: Serve, own_server: Server) -> None:
 
 
 def test_starlette_in_one_process(serve: Serve, own_server: Server) -> None:
+    """On uvloop, as uvicorn takes it where it is installed."""
     server = serve("uvicorn", "starlette_service:app", "--port", "0")
     with listening(server) as client:
         later = [client.post("/reminders", json={"text": "later", "delay": FAR_S}).json()["id"] for _ in range(20)]
