@@ -145,12 +145,15 @@ def forward(
     to: str,
     side: Literal["left", "right", "stream"],
     limit: int,
+    maxlen: int | None = None,
     now_us: str = "",
 ) -> Call[Forwarded]:
-    """Only for a list or a stream on the same server, and on a cluster only for one in the same slot."""
+    """Only for a list or a stream on the same server, and on a cluster only for one in the same slot. ``maxlen``: about
+    how many entries the stream keeps.
+    """
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us, limit, side],
+        words=[epoch, now_us, limit, side, "" if maxlen is None else maxlen],
         decode=lambda answer: Forwarded(*body(answer)),
         script=script("forward"),
         keys=(keys.meta, keys.task, keys.ready(topic), keys.ghost, keys.lease, keys.dead, keys.why, to),

@@ -6,11 +6,12 @@ from typing import Literal
 
 import click
 
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.cli.topics import by
-from shardq.engine.arguments import route_of
+from shardq.engine.arguments import MAX_LENGTH, route_of
 
 
 @click.command(
@@ -20,7 +21,7 @@ example:
   shardq forward emails --to celery
   shardq forward emails --off
   shardq forward '' --to inbox --left      (the default topic)
-  shardq forward events --to stream:events
+  shardq forward events --to stream:events --maxlen 100000
   shardq forward mail --to redis://10.0.0.7:6379/0#mail
   shardq forward hooks --to 'https://${HOOK_TOKEN}@shop.example/hooks'
 \b
@@ -48,10 +49,13 @@ passwords. Commands and logs show no password.""",
 @click.argument("topic")
 @click.option("--to", metavar="WHERE", help="A list, stream:NAME, or a URL.")
 @click.option("--left", is_flag=True, help="Put payloads on a list with LPUSH instead of RPUSH.")
+@click.option(
+    "--maxlen", type=Whole(1, MAX_LENGTH), metavar="N", help="Keep about N entries of a stream, and trim older ones."
+)
 @click.option("--off", is_flag=True, help="Forward it no longer.")
 @shared
 @pass_given
-def forward(given: Given, topic: str, to: str | None, left: bool, off: bool) -> None:
+def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | None, off: bool) -> None:
     """Send the payloads of TOPIC, when they are due, to a list, a stream, another Redis, a broker or an HTTP endpoint.
     Every `shardq run` does it; `shardq stats` shows how it goes.
 
@@ -62,12 +66,14 @@ def forward(given: Given, topic: str, to: str | None, left: bool, off: bool) -> 
         raise click.UsageError("give the list, stream or URL, as --to WHERE, or --off to stop forwarding")
     if left and off:
         raise click.UsageError("--left goes with --to")
+    if maxlen is not None and off:
+        raise click.UsageError("--maxlen goes with --to")
     side: Literal["left", "right"] = "left" if left else "right"
-    route = route_of(topic, to, side)
+    route = route_of(topic, to, side, maxlen)
     with opened(given, create=True) as engine:
-        engine.forward(topic, to=to, side=side)
+        engine.forward(topic, to=to, side=side, maxlen=maxlen)
     if given.json:
-        tell({"topic": topic, "to": route.shown if route else None, "side": side if route else None})
+        tell({"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen})
     elif route is not None:
         say(f"topic {topic!r} now goes to {by(route)}")
     else:

@@ -87,7 +87,8 @@ def _settings(row: TopicStats) -> str:
 def by(route: Route) -> str:
     """Where a topic goes, and how."""
     if not route.is_here or route.way == "stream":
-        return route.named + (" by LPUSH" if route.side == "left" else "")
+        kept = f", about {route.maxlen:,} entries" if route.maxlen is not None else ""
+        return route.named + (" by LPUSH" if route.side == "left" else "") + kept
     return f"{route.named} by {'LPUSH' if route.side == 'left' else 'RPUSH'}"
 
 

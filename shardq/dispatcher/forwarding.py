@@ -100,7 +100,9 @@ class Forwarding:
         now = time.monotonic()
         if (wait := self._refused.get(topic, (route, now))[1] - now) > 0:
             return wait
-        call = dispatch.forward(self._keys, topology.epoch, topic, to=route.key, side=route.way, limit=limit)
+        call = dispatch.forward(
+            self._keys, topology.epoch, topic, to=route.key, side=route.way, limit=limit, maxlen=route.maxlen
+        )
         try:
             left = self._connection.call(call, timeout=self._timeout).left
         except (Stale, Missing, EngineClosed, Unavailable, Unanswered):

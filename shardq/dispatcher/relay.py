@@ -285,7 +285,9 @@ class Relay:
             if reaches(self._driver, route, keys):
                 done = self._on(
                     keys,
-                    lambda keys, epoch: dispatch.forward(keys, epoch, topic, to=route.key, side=route.way, limit=most),
+                    lambda keys, epoch: dispatch.forward(
+                        keys, epoch, topic, to=route.key, side=route.way, limit=most, maxlen=route.maxlen
+                    ),
                 )
                 taken, left = done.sent, done.left
             else:
@@ -331,7 +333,9 @@ class Relay:
         """Pushes the batch to its list and acknowledges it, or holds it."""
         to = batch.route.to
         try:
-            self._driver.call(append(batch.route.key, batch.route.way, batch.entries), timeout=CALL_TIMEOUT_S)
+            self._driver.call(
+                append(batch.route.key, batch.route.way, batch.entries, batch.route.maxlen), timeout=CALL_TIMEOUT_S
+            )
         except ShardqError as exc:
             self._held[to] = _Held(batch, exc)
             self._again[to] = time.monotonic() + RETRY_S

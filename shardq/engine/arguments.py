@@ -11,6 +11,7 @@ from shardq.layout.topology import Limit, Route, Topology
 from shardq.model.checks import check_id, check_shards, check_topic, due_spec
 from shardq.producer.packing import MAX_BATCH
 from shardq.sinks import registry
+from shardq.sinks.base import NO_MAXLEN
 from shardq.sinks.function import BatchFunction
 
 
@@ -82,15 +83,20 @@ def checked_id(id: str) -> str:
     return id
 
 
-def route_of(topic: str, to: str | BatchFunction | None, side: str) -> Route | None:
+MAX_LENGTH = 10**15
+
+
+def route_of(topic: str, to: str | BatchFunction | None, side: str, maxlen: int | None = None) -> Route | None:
     """Checks where a topic is to be forwarded. None: it no longer is."""
     check_topic(topic)
+    if isinstance(maxlen, bool) or (maxlen is not None and not (isinstance(maxlen, int) and 1 <= maxlen <= MAX_LENGTH)):
+        raise InvalidOption(f"maxlen={maxlen!r} is not possible; give an int from 1, or None to keep all entries")
     if side not in ("right", "left"):
         raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
     if to is None:
         return None
     if callable(to):
-        return _route_to_function(to, side)
+        return _route_to_function(to, side, maxlen)
     if not isinstance(to, str) or not destinations.key_of(to):
         raise InvalidOption(
             f"to={to!r} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to stop "
@@ -102,14 +108,18 @@ def route_of(topic: str, to: str | BatchFunction | None, side: str) -> Route | N
         raise InvalidOption("side='left' is for lists; leave it out")
     if destinations.is_function(to):
         raise InvalidOption(f"to={to!r} is not possible; give the function itself: forward(topic, to=function)")
-    route = Route(to=to, side="left" if side == "left" else "right")
+    route = Route(to=to, side="left" if side == "left" else "right", maxlen=maxlen)
+    if maxlen is not None and route.is_here and not destinations.is_stream(to):
+        raise InvalidOption(NO_MAXLEN)
     if not route.is_here:
         registry.check(route)
     return route
 
 
-def _route_to_function(function: BatchFunction, side: str) -> Route:
+def _route_to_function(function: BatchFunction, side: str, maxlen: int | None) -> Route:
     if side == "left":
         raise InvalidOption("side='left' is for lists; leave it out")
+    if maxlen is not None:
+        raise InvalidOption(NO_MAXLEN)
     place = getattr(function, "__qualname__", type(function).__qualname__)
     return Route(to=f"{destinations.PYTHON}{getattr(function, '__module__', '')}.{place}")

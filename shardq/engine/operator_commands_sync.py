@@ -43,23 +43,31 @@ class OperatorCommands(EngineBase, ABC):
     @abstractmethod
     def _present_subscriber(self) -> Subscriber | None: ...
 
-    def forward(self, topic: str, *, to: str | BatchFunction | None, side: Literal["right", "left"] = "right") -> None:
+    def forward(
+        self,
+        topic: str,
+        *,
+        to: str | BatchFunction | None,
+        side: Literal["right", "left"] = "right",
+        maxlen: int | None = None,
+    ) -> None:
         """Forwards the topic's payloads from now on, byte for byte, with those that are ready already. ``to=None`` ends
         it. Consumers of shardq get nothing of the topic meanwhile.
 
         ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
         there, a URL of another Redis, a broker or an HTTP endpoint, or a function that takes a list of deliveries. The
         page ``sinks/README.md`` tells which URLs there are. A URL is stored with the engine's settings: write
-        ``${NAME}`` for a password, which the processes that forward read from their environment.
+        ``${NAME}`` for a password, which the processes that forward read from their environment. ``maxlen``: about how
+        many entries a stream keeps, here or elsewhere; older ones are trimmed (``MAXLEN ~``).
 
         A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
         tell duplicates by. Whoever runs pollers forwards; a function only this process, once it has called ``start``.
 
         >>> engine.forward("emails", to="mail-queue")
-        >>> engine.forward("events", to="stream:events")
+        >>> engine.forward("events", to="stream:events", maxlen=100_000)
         >>> engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
         """
-        route = route_of(topic, to, side)
+        route = route_of(topic, to, side, maxlen)
         function = self._batch_function(to) if callable(to) else None
         driver = self._open_driver()
         run(driver, control.route(self._map(), topic, route))

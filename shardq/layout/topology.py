@@ -32,9 +32,11 @@ class Route(msgspec.Struct, frozen=True):
     """The name of a list, ``stream:NAME``, or a URL; ``destinations`` reads it. A URL may hold a password."""
     side: Literal["right", "left"] = "right"
     """The end of a list that they are put on: RPUSH or LPUSH."""
+    maxlen: int | None = None
+    """About how many entries a stream keeps: older ones are trimmed. None: all."""
 
     def __repr__(self) -> str:
-        return f"Route(to={self.shown!r}, side={self.side!r})"
+        return f"Route(to={self.shown!r}, side={self.side!r}, maxlen={self.maxlen!r})"
 
     @property
     def is_here(self) -> bool:
@@ -64,7 +66,7 @@ class Route(msgspec.Struct, frozen=True):
     @property
     def masked(self) -> Route:
         """The same route, for people."""
-        return Route(to=self.shown, side=self.side)
+        return msgspec.structs.replace(self, to=self.shown)
 
     @property
     def named(self) -> str:

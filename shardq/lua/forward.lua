@@ -13,6 +13,7 @@
 -- ARGV 3 how many at most, up to 1,000
 -- ARGV 4 right | left: the end of the list to push to; or stream: an entry for each, with the fields id, payload and, of a task
 --         with headers, headers (a JSON object)
+-- ARGV 5 about how many entries the stream keeps, or '': the last entry trims it
 -- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
 -- COST O(n), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
@@ -86,11 +87,14 @@ if #payloads > 0 then
   if streamed then
     local added = {}
     for i, id in ipairs(sent) do
+      local fields = {'*', 'id', id, 'payload', payloads[i]}
+      if headers[id] then fields[6], fields[7] = 'headers', headers[id] end
       local entry
-      if headers[id] then
-        entry = redis.pcall('XADD', KEYS[8], '*', 'id', id, 'payload', payloads[i], 'headers', headers[id])
+      if ARGV[5] ~= '' and i == #sent then
+        -- only the last one trims: all or none
+        entry = redis.pcall('XADD', KEYS[8], 'MAXLEN', '~', ARGV[5], unpack(fields))
       else
-        entry = redis.pcall('XADD', KEYS[8], '*', 'id', id, 'payload', payloads[i])
+        entry = redis.pcall('XADD', KEYS[8], unpack(fields))
       end
       if type(entry) == 'table' then
         -- its ids may be used up by an entry of somebody's: all or none

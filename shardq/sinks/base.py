@@ -23,6 +23,9 @@ SEND_S = 10.0
 """How long a sink may be silent before it counts as down."""
 
 
+NO_MAXLEN = "maxlen= is for streams of Redis; leave it out"
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One task, as sinks get it: what a list here would get, and what goes with it where there is room."""
 
@@ -88,6 +91,10 @@ class Sink(ABC):
     def put_left(self) -> None:
         """Asks for the left end of a list. Raises InvalidOption where there is none."""
         raise InvalidOption("side='left' is for lists; leave it out")
+
+    def trim(self, maxlen: int) -> None:
+        """Asks for a stream of about so many entries. Raises InvalidOption where there is none."""
+        raise InvalidOption(NO_MAXLEN)
 
     def open(self) -> None:  # noqa: B027
         """Connects. Called before the first ``send``, and again after ``close``. What it raises means: it is down."""

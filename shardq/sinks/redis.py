@@ -34,13 +34,19 @@ class RedisSink(OnRedis):
         super().__init__(where)
         self._key = destinations.key_of(to)
         self._way: Way = "stream" if destinations.is_stream(to) else "right"
+        self._maxlen: int | None = None
 
     def put_left(self) -> None:
         if self._way == "stream":
             super().put_left()
         self._way = "left"
 
+    def trim(self, maxlen: int) -> None:
+        if self._way != "stream":
+            super().trim(maxlen)
+        self._maxlen = maxlen
+
     def send(self, batch: Sequence[Message]) -> Sequence[Result]:
         entries = [Entry(message.id, message.payload, message.headers) for message in batch]
-        self._call(append(self._key, self._way, entries))
+        self._call(append(self._key, self._way, entries, self._maxlen))
         return [SENT] * len(batch)

@@ -87,6 +87,8 @@ def _make(url: str, route: Route) -> Sink:
         raise InvalidOption(f"the entry point {scheme!r} of {GROUP} makes no shardq.sinks.Sink: it made {type(sink)}")
     if route.side == "left":
         sink.put_left()
+    if route.maxlen is not None:
+        sink.trim(route.maxlen)
     return sink
 
 

@@ -196,6 +196,7 @@ class VirtualPollers:
                 topic,
                 to=route.key,
                 side=route.way,
+                maxlen=route.maxlen,
                 limit=dispatch.MAX_BATCH,
                 now_us=str(now_us),
             )

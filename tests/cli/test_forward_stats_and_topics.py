@@ -26,10 +26,24 @@ def test_forward(shardq: Shell, engine: Engine) -> None:
     engine.stats()  # meets the new topology
     route = engine.topology.routes["email"]
     assert (route.to, route.side) == ("celery", "left")
-    assert shardq.run("forward", "email", "--off", "--json").object == {"topic": "email", "to": None, "side": None}
+    refused = shardq.run("forward", "email", "--to", "celery", "--maxlen", "10")
+    assert (refused.code, "--maxlen is for streams of Redis; leave it out" in refused.err) == (2, True)
+    kept = shardq.run("forward", "email", "--to", "stream:mails", "--maxlen", "10000")
+    assert kept.out == "topic 'email' now goes to the stream 'mails', about 10,000 entries\n"
+    assert shardq.run("forward", "email", "--off", "--json").object == {
+        "topic": "email",
+        "to": None,
+        "side": None,
+        "maxlen": None,
+    }
     engine.stats()
     assert engine.topology.routes == {}
-    assert shardq.run("forward", "", "--to", "x", "--json").object == {"topic": "", "to": "x", "side": "right"}
+    assert shardq.run("forward", "", "--to", "x", "--json").object == {
+        "topic": "",
+        "to": "x",
+        "side": "right",
+        "maxlen": None,
+    }
 
 
 @ON_BOTH
@@ -136,7 +150,7 @@ def test_topics(shardq: Shell, engine: Engine) -> None:
         one | {"topic": "calls", "limit": {"rate": 2.5, "concurrency": 1000}},
         one
         | {"topic": "letters", "ready": 0, "dispatched": 0, "oldest_ready": None}
-        | {"route": {"to": "post box", "side": "left"}},
+        | {"route": {"to": "post box", "side": "left", "maxlen": None}},
         one | {"topic": "mail", "paused": True},
     ]
     assert shardq.run("stats", "--json").object["topics"].keys() == {"", "calls", "letters", "mail"}

@@ -30,7 +30,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server) -> None:
     shown = f"redis://:***@{where}#mail"
     given = ("forward", "mail", "--to", f"redis://:hushhush@{where}#mail")
     assert run(*given) == f"topic 'mail' now goes to {shown}\n"
-    assert json.loads(run(*given, "--json")) == {"topic": "mail", "to": shown, "side": "right"}
+    assert json.loads(run(*given, "--json")) == {"topic": "mail", "to": shown, "side": "right", "maxlen": None}
     assert run(*given, "--left") == f"topic 'mail' now goes to {shown} by LPUSH\n"
     engine.start()
     engine.push(1, topic="mail")
@@ -39,7 +39,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server) -> None:
     assert f"to {shown} by LPUSH" in str(told)
     seen = wait_until(lambda: (s := json.loads(run("stats", "--json")))["sinks"] and s, "likewise as JSON")
     assert [(sink["to"], sink["sent"], sink["circuit"]) for sink in seen["sinks"]] == [(shown, 1, "closed")]
-    assert seen["topics"]["mail"]["route"] == {"to": shown, "side": "left"}
+    assert seen["topics"]["mail"]["route"] == {"to": shown, "side": "left", "maxlen": None}
     own_server.kill()
     engine.push(1, topic="mail")
     problem = f"topic 'mail' can't be forwarded to {shown}, and its tasks wait: "

@@ -129,7 +129,8 @@ def test_the_fields_are_pinned() -> None:
         b"epoch": b"12",
         b"shards": b"32",
         b"priors": b"[8,16]",
-        b"routes": b'{"email":{"to":"celery","side":"right"},"sms":{"to":"out","side":"left"}}',
+        b"routes": b'{"email":{"to":"celery","side":"right","maxlen":null},'
+        b'"sms":{"to":"out","side":"left","maxlen":null}}',
         b"paused": b'["sms"]',
         b"limits": b'{"sms":{"rate":2.5,"concurrency":null},"email":{"rate":null,"concurrency":3}}',
         b"pending": b"64",

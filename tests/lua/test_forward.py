@@ -198,6 +198,22 @@ def test_entries_of_a_stream(shard: Shard, keys: ShardKeys) -> None:
     assert second == ["id", "b", "payload", "1", "headers", '{"to":"é"}'.encode().decode("utf-8", "surrogateescape")]
 
 
+def test_a_stream_is_trimmed(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"n{n}" for n in range(900)]
+    shard.seed({"meta": meta(), "ready/": ids, "task": dict.fromkeys(ids, A)})
+    stream = keys.prefix + "ready/their stream"
+    shard.do("CONFIG", "SET", "stream-node-max-entries", "10")
+    try:
+        call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=50, now_us=NOW)
+        assert shard.run(call) == Forwarded(900, 0)
+    finally:
+        shard.do("CONFIG", "SET", "stream-node-max-entries", "100")
+    kept = [fields[1] for _, fields in shard.do("XRANGE", stream, "-", "+")]
+    assert 50 <= len(kept) <= 60
+    assert kept == ids[-len(kept) :]
+    shard.do("DEL", stream)
+
+
 def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys) -> None:
     before: State = {"meta": meta(), "ready/": ["a", "b", "c"], "task": {"a": A, "b": B, "c": C}}
     shard.seed(before)

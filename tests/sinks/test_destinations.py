@@ -60,6 +60,15 @@ def test_a_wrong_destination(to: str, text: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("to", ["mail", "redis://h/0#mail", "https://h/", list])
+def test_only_streams_are_trimmed(to: Any) -> None:
+    engine = Engine("redis://127.0.0.1:1")  # nobody is asked
+    with pytest.raises(InvalidOption, match="maxlen= is for streams of Redis; leave it out"):
+        engine.forward("mail", to=to, maxlen=10)
+    with pytest.raises(InvalidOption, match="maxlen=0 is not possible; give an int from 1"):
+        engine.forward("mail", to="stream:mail", maxlen=0)
+
+
 @pytest.mark.parametrize(
     ("to", "shown"),
     [

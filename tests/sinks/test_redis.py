@@ -46,6 +46,26 @@ def test_a_list_and_a_stream_elsewhere(feeding: Engine, sink: Server) -> None:
     assert (seen.to, seen.sent, seen.failed, seen.circuit) == (f"{sink.url}#stream:events", 2, 0, "closed")
 
 
+def test_a_stream_is_trimmed(feeding: Engine, sink: Server) -> None:
+    for to in (f"{sink.url}#stream:events", f"stream:{feeding.name}"):
+        feeding.forward("events", to=to, maxlen=100)
+        ids = feeding.push_many([Task(n, topic="events") for n in range(1000)])
+        wait_until(lambda: left(feeding) == 0, "all have arrived")
+        with Servers(feeding.options.url or "") as servers:
+            kept = (
+                ids_in(sink, "events")
+                if "#" in to
+                else [
+                    fields[b"id"].decode()
+                    for _, fields in servers.ask(slot_of(feeding.name), "XRANGE", feeding.name, "-", "+")
+                ]
+            )
+            servers.ask(slot_of(feeding.name), "DEL", feeding.name)
+        # whole nodes of a hundred entries are trimmed, once for each batch
+        assert 100 <= len(kept) < 1000
+        assert set(kept) <= set(ids)
+
+
 def test_a_cluster_elsewhere(feeding: Engine, cluster: Cluster, name: str) -> None:
     key = f"sink:{name}"
     feeding.forward("mail", to=f"{cluster.url}#stream:{key}")
