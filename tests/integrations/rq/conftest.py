@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,9 +48,9 @@ def start_worker(single: Server) -> Iterator[StartWorker]:
         def start(*words: str) -> subprocess.Popen[bytes]:
             command = [sys.executable, "-m", "rq.cli", "worker", "--url", f"{single.url}/{DB}", "--quiet"]
             command += ["--worker-class", "rq.SimpleWorker", *words]
-            worker = stack.enter_context(subprocess.Popen(command))
+            worker = subprocess.Popen(command, start_new_session=True)
             stack.callback(worker.wait, 30)
-            stack.callback(worker.kill)
+            stack.callback(os.killpg, worker.pid, signal.SIGKILL)  # with its scheduler
             return worker
 
         yield start

@@ -239,8 +239,8 @@ def test_a_task_that_is_sent_twice_enqueues_its_job_once(queue: rq.Queue, engine
 def test_dispatchers_are_killed_while_a_worker_runs(
     queue: rq.Queue, single: Server, engine: Engine, start_worker: StartWorker
 ) -> None:
-    """Every job runs once, also those that were sent twice."""
-    start_worker("mail")
+    """Every job runs once, also those that were sent twice, beside RQ's own scheduler, which has the retry."""
+    start_worker("mail", "--with-scheduler")
     ids: list[str] = []
     with ExitStack() as stack, delay_through(queue, engine, above=0) as delaying:
         for round in range(2):
@@ -251,6 +251,8 @@ def test_dispatchers_are_killed_while_a_worker_runs(
             wait_until(lambda: len(ran(queue.connection)) > len(ids) - 40, "some have run", timeout=60)
             if round == 0:
                 dispatcher.kill()
+        failing = queue.enqueue_in(SOON, jobs.fail, retry=rq.Retry(max=1, interval=1)).id
+        ids += [failing, failing]
         wait_until(lambda: len(ran(queue.connection)) >= len(ids), "all have run", timeout=60)
         wait_until(lambda: waiting(engine) + engine.stats().leased == 0, "nothing is left", timeout=60)
     assert Counter(ran(queue.connection)) == Counter(ids)
