@@ -38,12 +38,17 @@ INTEGRATION = "from shardq.integrations.{} import {}"
 EXTRAS = [
     Extra(
         "amqp",
-        "pika",
+        "amqp",
         ("shardq.sinks.amqp",),
         ENGINE + "engine.forward('a', to='amqp://h/v#/queue')",
         "forward a --to amqp://h/v#/queue",
     ),
-    Extra("celery", "celery kombu", ("shardq.integrations.celery",), INTEGRATION.format("celery", "delay_through")),
+    Extra(
+        "celery",
+        "celery kombu",
+        ("shardq.integrations.celery", "shardq.sinks.kombu"),
+        INTEGRATION.format("celery", "delay_through"),
+    ),
     Extra("cli", "click rich", ("shardq.cli",), "from shardq.cli import main; main()"),
     Extra(
         "cron",
