@@ -154,8 +154,10 @@ class AmqpSink(Sink):
     def close(self) -> None:
         connection, self._connection, self._socket = self._connection, None, None
         if connection is not None:
-            with contextlib.suppress(amqp.exceptions.AMQPError, OSError):  # it is lost already
+            try:
                 connection.close()
+            except (amqp.exceptions.AMQPError, OSError):
+                connection.collect()  # it is lost already
 
     def _abandon(self) -> None:
         """Drops a connection on which nobody answers any more."""
