@@ -14,6 +14,7 @@ trip and a write to the disk of the broker are shared by the batch.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import socket
 import ssl
@@ -106,7 +107,8 @@ class AmqpSink(Sink):
             connect_timeout=self._timeout_s / 2,
             read_timeout=self._timeout_s,
             write_timeout=self._timeout_s,
-            heartbeat=HEARTBEAT_S,
+            # none are sent while confirms are waited for
+            heartbeat=max(HEARTBEAT_S, math.ceil(self._timeout_s)),
             on_blocked=self._on_blocked,
             on_unblocked=self._on_unblocked,
             socket_settings=_patient(self._timeout_s),
