@@ -24,8 +24,8 @@ from shardq import Engine
 from shardq.integrations.celery import delay_through
 
 VISIBILITY_S = 5
-ETA_S = 30.0
-"""The delay of each task, six times the visibility timeout."""
+ETA_S = float(os.environ.get("SHARDQ_BENCH_ETA", "30"))
+"""The delay of each task: by default six times the visibility timeout."""
 
 WARM = 2000
 """Tasks without an ETA that the worker runs before it is weighed: by then it has loaded all that it needs."""
@@ -67,10 +67,11 @@ def _shown(title: str, value: object) -> None:
     print(f"  {title:44} {value}", flush=True)
 
 
-def run(tasks: int, *, through: bool, pool: str, patience_s: float) -> bool:
+def run(tasks: int, *, eta_s: float, through: bool, pool: str, patience_s: float) -> bool:
     with ExitStack() as stack:
         server = stack.enter_context(Server())
-        given = os.environ | {"SHARDQ_BENCH_URL": server.url, "SHARDQ_BENCH_THROUGH": "1" if through else "0"}
+        given = os.environ | {"SHARDQ_BENCH_URL": server.url, "SHARDQ_BENCH_ETA": str(eta_s)}
+        given["SHARDQ_BENCH_THROUGH"] = "1" if through else "0"
         client = stack.enter_context(redis.Redis.from_url(f"{server.url}/1"))
         dispatcher = stack.enter_context(Engine(f"{server.url}/0", name="etas", shards=16))
         dispatcher.start()
@@ -113,7 +114,7 @@ def run(tasks: int, *, through: bool, pool: str, patience_s: float) -> bool:
             one.wait()
         runs: Counter[int] = Counter(map(int, client.hvals("runs")))
         ran = sum(runs.values())
-        _shown("tasks with an ETA", f"{tasks:,}, each {ETA_S:g} s ahead; visibility timeout {VISIBILITY_S} s")
+        _shown("tasks with an ETA", f"{tasks:,}, each {eta_s:g} s ahead; visibility timeout {VISIBILITY_S} s")
         _shown("sent after, the last has run after", f"{pushed:.0f} s, {took:.0f} s")
         _shown("have run", f"{ran:,}")
         _shown("missing", f"{tasks - ran:,}")
@@ -129,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.celery_etas", description=__doc__)
     parser.add_argument("--tasks", type=int, default=100_000, help="how many (default: %(default)s)")
     parser.add_argument("--without", action="store_true", help="without shardq: what Celery does with them")
+    parser.add_argument("--eta", type=float, default=ETA_S, help="seconds ahead (default: %(default)g)")
     parser.add_argument("--pool", default="prefork", choices=("prefork", "threads", "solo"), help="of the worker")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait at most (default: %(default)s)")
     parser.add_argument("--produce", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -141,7 +143,8 @@ def main() -> None:
             note.delay(-n)
     else:
         print("Celery's ETAs", "as Celery does it" if given.without else "through shardq", flush=True)
-        good = run(given.tasks, through=not given.without, pool=given.pool, patience_s=given.patience)
+        how: Any = {"eta_s": given.eta, "pool": given.pool, "patience_s": given.patience}
+        good = run(given.tasks, through=not given.without, **how)
         sys.exit(0 if good or given.without else 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -73,6 +74,21 @@ def test_an_app_that_is_in_use_already(make: Make) -> None:
         assert waiting(module) == []
     assert stand.redis.llen(stand.queue) == 1
     app.close()
+
+
+def test_an_app_with_classes_of_its_own_and_one_that_is_pickled() -> None:
+    class Control(celery.app.control.Control):
+        mine = True
+
+    own = celery.Celery("own", control=Control)
+    with delay_through(own, Engine(NOWHERE)):
+        assert own.control.mine
+        assert "Through" in str(type(own.control).__mro__)
+    app = celery.Celery("plain", broker="memory://")
+    with delay_through(app, Engine(NOWHERE)):
+        copy = pickle.loads(pickle.dumps(app))
+        copy.send_task("any", countdown=1000)
+        copy.control.revoke("any")
 
 
 def test_an_engine_that_can_not_be_reached(make: Make) -> None:

@@ -1,10 +1,14 @@
-"""A dispatcher and a worker are killed while tasks fall due: each task has run, and was delivered once by shardq."""
+"""A dispatcher and the children of a worker are killed while tasks fall due: each task has run, and was delivered once
+by shardq.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any
 
+import psutil
 import pytest
 
 from cluster.server import Server
@@ -17,26 +21,23 @@ TASKS = 120
 
 @pytest.mark.ledger
 def test_killed_dispatchers_and_workers(make: Make, single: Server, name: str) -> None:
-    """With acks_late Celery runs again what a killed worker held; those messages say that they are redelivered."""
-    conf = {"broker_transport_options": {"visibility_timeout": 1}}
-    stand, module = make(dispatching=False, conf=conf)
+    """With acks_late Celery runs again what a killed child held; those messages say that they are redelivered. (The
+    parent is spared: what it has popped from Redis and not noted yet is lost with it, with shardq and without.)
+    """
+    stand, module = make(dispatching=False)
     with Worker("tests.support.dispatching", single.url, name, 4) as second:
         assert second.said()
         first = Worker("tests.support.dispatching", single.url, name, 4)
-        with first, stand.worker("--pool=prefork", "-c2") as one:
+        with first, stand.worker("--pool=prefork", "-c2") as worker:
             assert first.said()
             sent = {module.slowly.apply_async((n,), countdown=0.8 + n * 0.02).id for n in range(TASKS)}
             stand.wait(TASKS // 6)
             first.kill()
             stand.wait(TASKS // 3)
-            one.kill()
-        with stand.worker("--pool=prefork", "-c2"), module.app.connection_for_write() as connection:
-
-            def all_ran() -> bool:
-                connection.default_channel.qos.restore_visible(interval=1)  # workers look every ten seconds
-                return set(stand.ids()) == sent
-
-            wait_until(all_ran, "every task has run", timeout=90)
+            for child in psutil.Process(worker.process.pid).children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            wait_until(lambda: set(stand.ids()) == sent, "every task has run", timeout=90)
             runs = stand.runs()
     first_deliveries = Counter(run["id"] for run in runs if not run["info"].get("redelivered"))
     assert max(first_deliveries.values()) == 1

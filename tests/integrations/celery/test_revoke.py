@@ -45,24 +45,17 @@ def test_another_process_forwarded_the_topic_meanwhile(make: Make) -> None:
     assert result.state == "REVOKED"
 
 
-def test_a_chord_fails_when_a_part_of_it_is_revoked(make: Make) -> None:
+def test_chords_fail_and_workers_are_told(make: Make) -> None:
+    """What a worker holds already is discarded there, as always."""
     stand, module = make()
     with stand.worker("--pool=threads", "--concurrency=2"):
+        held = module.add.apply_async((1, 2), countdown=300, shardq=False)
         header = [module.add.s(1, 1).set(countdown=600), module.add.s(2, 2)]
         chord = celery.chord(header, module.total.s()).apply_async()
         stand.wait(1)
         wait_until(lambda: len(waiting(module)) == 1, "one part waits")
         chord.parent.results[0].revoke()
         wait_until(lambda: chord.state == "FAILURE", "whoever waits for the chord is told")
+        held.revoke()
+        wait_until(lambda: held.state == "REVOKED", "the worker is told")
     assert len(stand.runs()) == 1
-
-
-def test_the_workers_are_told_as_well(make: Make) -> None:
-    """What is in the list already is discarded by the worker, as always."""
-    stand, module = make()
-    with stand.worker("--pool=solo", "--prefetch-multiplier=1"):
-        result = module.add.apply_async((1, 2), countdown=30, shardq=False)
-        wait_until(lambda: module.app.control.inspect(timeout=10, limit=1).scheduled(), "the worker holds it")
-        result.revoke()
-        wait_until(lambda: any(module.app.control.inspect(timeout=10, limit=1).revoked().values()), "it knows")
-        assert result.state == "REVOKED"

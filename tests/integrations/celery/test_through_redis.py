@@ -6,11 +6,14 @@ import contextlib
 import datetime as dt
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 import redis
 
+from cluster.server import Server
 from tests.integrations.celery.conftest import Make
 from tests.support.waiting import wait_until
 
@@ -65,6 +68,36 @@ def test_the_bytes_are_those_that_celery_would_have_sent(make: Make, broker: int
             through, genuine = [without_tag(json.loads(each)) for each in client.lrange(name, 0, -1)]
             assert through == genuine
             assert client.lindex(name, 0)[:10] == client.lindex(name, 1)[:10]
+
+
+def test_a_broker_with_a_password_and_a_prefix(make: Make, server_binary: Path) -> None:
+    with Server(server_binary, options={"requirepass": "a/b#c@d"}) as server:
+        conf = {"broker_transport_options": {"global_keyprefix": "shop:"}}
+        stand, module = make(broker=f"{server.url}/3", conf=conf)
+        module.add.apply_async((1, 2), countdown=1000)
+        module.add.apply_async((1, 2), countdown=1000, priority=9)
+        hurry(module)
+        with redis.Redis.from_url(stand.settings["broker"]) as client:
+            keys = {f"shop:{stand.queue}".encode(), f"shop:{stand.queue}\x06\x169".encode()}
+            wait_until(lambda: keys <= set(client.keys("*")), "both have arrived")
+        routes = module.engine.topology.routes.values()
+        assert {route.shown.partition("#")[0] for route in routes} == {f"redis://:***@{server.address}/3"}
+        module.delays.remove()
+        module.app.close()
+        kombu.pools.reset()
+
+
+def test_an_operators_own_route_is_kept(make: Make) -> None:
+    stand, module = make(db=2, dispatching=False)
+    module.add.apply_async((1, 2), countdown=1000)
+    [(topic, route)] = module.engine.topology.routes.items()
+    own = route.to.replace("127.0.0.1", "${BROKER}")
+    module.engine.forward(topic, to=own, side="left")
+    module.add.apply_async((1, 2), countdown=1000)
+    assert module.engine.topology.routes[topic].to == own
+    module.engine.forward(topic, to=f"{stand.settings['broker']}#old", side="left")
+    module.add.apply_async((1, 2), countdown=1000)
+    assert module.engine.topology.routes[topic] == route
 
 
 def test_what_is_not_above_the_threshold_goes_as_before(make: Make) -> None:

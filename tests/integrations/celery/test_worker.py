@@ -20,12 +20,11 @@ def on_time(run: dict[str, Any]) -> bool:
     return -0.01 <= late < LATE_S
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_chains_chords_links_and_retries(make: Make, pool: str) -> None:
+def test_chains_chords_links_and_retries(make: Make) -> None:
     """All at once, as a worker takes seconds to start. ``retry`` in a child of the worker goes through shardq, too."""
-    stand, module = make()
+    stand, module = make(opened=True)
     add, total, failed = module.add, module.total, module.failed
-    with stand.worker(f"--pool={pool}", "--concurrency=2"):
+    with stand.worker("--pool=prefork", "--concurrency=2"):
         plain = add.apply_async((1, 1), countdown=1, expires=60, priority=9, headers={"x-tenant": "é"})
         linked = add.apply_async((1, 2), countdown=1, link=add.s(10).set(countdown=1))
         broken = module.failing.apply_async(countdown=1, link_error=failed.s().set(countdown=1))
