@@ -45,20 +45,16 @@ def is_routed(topology: Topology, topic: str, to: str) -> bool:
 class Delaying(ABC):
     """Delays of another queue that go through an engine, until ``remove()``, or the end of a ``with`` block."""
 
-    def __init__(self, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
+    def __init__(self, engine: Engine, *, above: float) -> None:
         if not isinstance(engine, Engine):
             raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
         check_codec(engine.options)
         check_seconds(above, "above")
-        check_topic(topic)
         self.engine = engine
         self.above = above
-        """Seconds. What is to wait for longer goes through the engine; with 0 everything, also what is due already."""
-        self.topic = topic
+        """Seconds. What is to wait for longer goes through the engine."""
         self.delayed = 0
         """What this process has handed to the engine."""
-        self._asked = engine, above, topic, to
-        self._routed: set[str] = set()
         self._active = True
 
     def __repr__(self) -> str:
@@ -71,10 +67,6 @@ class Delaying(ABC):
     def __exit__(self, *exc: object) -> None:
         self.remove()
 
-    def is_of(self, engine: Engine, above: float, topic: str, to: str | None) -> bool:
-        """True if it was made with these arguments."""
-        return self._asked == (engine, above, topic, to)
-
     def remove(self) -> None:
         """Ends it in this process: what is delayed from now on is kept by the other queue itself. What the engine has
         is forwarded when it is due, as before.
@@ -83,15 +75,32 @@ class Delaying(ABC):
             self._active = False
             self._restore()
 
-    def _takes(self, delay_s: float) -> bool:
-        return not self.above or delay_s > self.above
-
     @abstractmethod
     def _target(self) -> str:
         """The name of what delays, for people."""
 
     @abstractmethod
     def _restore(self) -> None: ...
+
+
+class RoutedDelaying(Delaying):
+    """Those of a queue to whose Redis or broker one URL leads. With ``above=0`` everything goes through the engine,
+    also what is due already.
+    """
+
+    def __init__(self, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
+        super().__init__(engine, above=above)
+        check_topic(topic)
+        self.topic = topic
+        self._asked = engine, above, topic, to
+        self._routed: set[str] = set()
+
+    def is_of(self, engine: Engine, above: float, topic: str, to: str | None) -> bool:
+        """True if it was made with these arguments."""
+        return self._asked == (engine, above, topic, to)
+
+    def _takes(self, delay_s: float) -> bool:
+        return not self.above or delay_s > self.above
 
     def _route(self, topic: str, to: str) -> None:
         """Stores the topic's route when it is needed first."""
@@ -111,8 +120,8 @@ def task_id(id: str) -> str:
     try:
         check_id(id)
     except BadInput:
-        return hashlib.sha1(id.encode()).hexdigest()
-    return id if len(id.encode()) <= MAX_JOB_ID else hashlib.sha1(id.encode()).hexdigest()
+        return hashlib.sha1(id.encode("utf-8", "surrogatepass")).hexdigest()
+    return id if len(id.encode()) <= MAX_JOB_ID else hashlib.sha1(id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def as_payload(options: Options, data: bytes) -> object:

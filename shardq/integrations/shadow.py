@@ -28,6 +28,7 @@ from shardq.calls.request import Command
 from shardq.engine import Engine
 from shardq.engine.connections import connected
 from shardq.errors import ShardqError
+from shardq.integrations.delaying import as_payload
 from shardq.layout.slots import slot_of
 from shardq.sinks.circuit import Circuit
 
@@ -150,17 +151,16 @@ class Shadow:
         unseen, self._unseen = self._unseen, 0
         self._tell(Fact("expected", task, _ms(due), size=size, unseen=unseen))
         fact = msgspec.json.encode(Fact("arrived", task, _ms(due)))
-        self._engine.push(self._payload(fact), at=due, topic=self._topic, id=task, on_conflict="replace")
+        self._engine.push(
+            as_payload(self._engine.options, fact), at=due, topic=self._topic, id=task, on_conflict="replace"
+        )
         self._noted += 1
         if self._noted % TRIM_EACH == 0:
             with connected(self._engine.options) as driver:
                 driver.call(Command(slot_of(self._key), ["XTRIM", self._key, "MAXLEN", "~", str(KEPT)], int))
 
     def _tell(self, fact: Fact) -> None:
-        self._engine.push(self._payload(msgspec.json.encode(fact)), topic=self._topic)
-
-    def _payload(self, data: bytes) -> Any:
-        return msgspec.Raw(data) if self._engine.options.codec.name == "json" else data
+        self._engine.push(as_payload(self._engine.options, msgspec.json.encode(fact)), topic=self._topic)
 
     def _note(self, note: Callable[[], None], *, unseen: int = 0) -> None:
         if self._circuit.pause_s() > 0:

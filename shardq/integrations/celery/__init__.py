@@ -5,7 +5,7 @@
 
 ``README.md`` beside this file says the rest. It needs Celery: ``pip install 'shardq[celery]'``.
 
-In reading order: ``hooks`` puts calls into one app; ``delays`` decides, pushes and cancels; ``capture`` makes the
+In reading order: ``hooks`` puts calls into one app; ``delaying`` decides, pushes and cancels; ``capture`` makes the
 message that the app's transport would have sent; ``brokers`` tells where it goes; ``revoked`` marks what was cancelled.
 What goes to a broker that is no Redis is published by ``shardq.sinks.kombu``.
 """
@@ -17,6 +17,6 @@ try:
 except ImportError as exc:
     raise InvalidOption("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from exc
 
-from shardq.integrations.celery.delays import Delays, delay_through
+from shardq.integrations.celery.delaying import CeleryDelaying, delay_through
 
-__all__ = ["Delays", "delay_through"]
+__all__ = ["CeleryDelaying", "delay_through"]

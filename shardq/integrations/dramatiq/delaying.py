@@ -13,7 +13,7 @@ from typing import Any
 
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, ShardqError
-from shardq.integrations.delaying import Delaying, as_payload, task_id
+from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
 from shardq.model.task import Outcome
 from shardq.sinks.dramatiq import HEADER
 
@@ -53,7 +53,7 @@ def delay_through(
     return DramatiqDelaying(broker, engine, above=above, topic=topic, to=to)
 
 
-class DramatiqDelaying(Delaying):
+class DramatiqDelaying(RoutedDelaying):
     """The delays of a broker that go through an engine."""
 
     def __init__(self, broker: dramatiq.Broker, engine: Engine, *, above: float, topic: str, to: str | None) -> None:

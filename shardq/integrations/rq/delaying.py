@@ -18,7 +18,7 @@ import msgspec
 
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.integrations.delaying import Delaying, as_payload, task_id
+from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
 from shardq.integrations.redis_url import url_of
 from shardq.sinks.rq import FIELD, Ticket
 
@@ -60,7 +60,7 @@ def delay_through(
     return RqDelaying(queue, engine, above=above, topic=topic, to=to)
 
 
-class RqDelaying(Delaying):
+class RqDelaying(RoutedDelaying):
     """The delays of an RQ queue, or of a class of queues, that go through an engine."""
 
     def __init__(

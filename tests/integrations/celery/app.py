@@ -31,7 +31,7 @@ patience = {key: SETTINGS[key] for key in ("timeout", "connect_timeout") if key 
 engine = shardq.Engine(SETTINGS["engine"], name=SETTINGS["name"], shards=4, **patience)
 if SETTINGS.get("opened"):
     engine.open()  # before the worker forks
-delays = delay_through(app, engine, above=SETTINGS.get("above", 0.5), shadow=SETTINGS.get("shadow", False))
+delaying = delay_through(app, engine, above=SETTINGS.get("above", 0.5), shadow=SETTINGS.get("shadow", False))
 
 runs = redis.Redis.from_url(SETTINGS["backend"])
 

@@ -119,7 +119,7 @@ def closing(module: Any) -> Iterator[Any]:
     try:
         yield module
     finally:
-        module.delays.remove()
+        module.delaying.remove()
         module.engine.close()
         gc.collect()  # results tell their backend that they go
         backend = app.backend

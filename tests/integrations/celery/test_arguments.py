@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 import shardq
 from shardq import Engine, InvalidOption
 from shardq.integrations.celery import delay_through
-from shardq.integrations.celery.delays import without_native_delay
+from shardq.integrations.celery.delaying import without_native_delay
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_through_redis import waiting
 
@@ -38,14 +38,14 @@ def test_wrong_arguments(engine: Any, above: Any, says: str) -> None:
 
 def test_nothing_is_read_or_connected_at_the_call() -> None:
     app, engine = celery.Celery("app"), Engine(NOWHERE)
-    delays = delay_through(app, engine)
+    delaying = delay_through(app, engine)
     assert not app.configured
-    assert delay_through(app, Engine(NOWHERE)) is delays
-    with pytest.raises(InvalidOption, match="delayed through <Delays of 'app' above 60 s"):
+    assert delay_through(app, Engine(NOWHERE)) is delaying
+    with pytest.raises(InvalidOption, match="delayed through <CeleryDelaying of 'app': above 60 s"):
         delay_through(app, engine, above=1)
-    delays.remove()
+    delaying.remove()
     with delay_through(app, engine, above=1) as other:
-        delays.remove()  # it has ended before
+        delaying.remove()  # it has ended before
         assert delay_through(app, engine, above=1) is other
     app.conf.task_serializer = "yaml"
     assert app.conf.task_serializer == "yaml"
@@ -54,7 +54,7 @@ def test_nothing_is_read_or_connected_at_the_call() -> None:
 def test_it_ends(make: Make) -> None:
     stand, module = make(dispatching=False)
     module.add.apply_async((1, 2), countdown=1000)
-    module.delays.remove()
+    module.delaying.remove()
     result = module.add.apply_async((1, 2), countdown=1000)
     assert stand.redis.llen(stand.queue) == 1
     result.revoke()

@@ -18,7 +18,7 @@ def reported(module: Any, due: int) -> Any:
     """The report, once so many runs are due and seen on both sides."""
 
     def whole() -> Any:
-        report = module.delays.report()
+        report = module.delaying.report()
         return report if (report.due, report.queue.seen, report.shardq.seen) == (due, due, due) else None
 
     return wait_until(whole, "both sides have seen all", timeout=60)
@@ -44,9 +44,9 @@ def test_both_are_compared(make: Make) -> None:
         assert 0 <= side.late[0] <= side.late[1] <= side.late[2]
     assert [run["retries"] for run in stand.runs() if run["id"] == again.id] == [0, 1]
     assert [task.id.partition("/")[2] for task in waiting(module)] == [later.id]
-    text = str(module.delays.report(forget=True))
+    text = str(module.delaying.report(forget=True))
     assert "8 delayed, 6 due by now, 1 cancelled" in text
-    assert module.delays.report().delayed == 0
+    assert module.delaying.report().delayed == 0
 
 
 def test_an_engine_that_is_away_disturbs_nobody(make: Make) -> None:
@@ -59,8 +59,8 @@ def test_an_engine_that_is_away_disturbs_nobody(make: Make) -> None:
 def test_there_is_no_report_without_it(make: Make) -> None:
     _, module = make(dispatching=False)
     with pytest.raises(InvalidOption, match="shadow=True"):
-        module.delays.report()
-    module.delays.remove()
+        module.delaying.report()
+    module.delaying.remove()
     with delay_through(module.app, module.engine, above=0.5, shadow=True), pytest.raises(InvalidOption, match="beside"):
         delay_through(module.app, module.engine, above=0.5)
 

@@ -82,7 +82,7 @@ def test_a_broker_with_a_password_and_a_prefix(make: Make, server_binary: Path) 
             wait_until(lambda: keys <= set(client.keys("*")), "both have arrived")
         routes = module.engine.topology.routes.values()
         assert {route.shown.partition("#")[0] for route in routes} == {f"redis://:***@{server.address}/3"}
-        module.delays.remove()
+        module.delaying.remove()
         module.app.close()
         kombu.pools.reset()
 

@@ -8,15 +8,12 @@ it.
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import msgspec
 from celery import signals
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Exchange
@@ -25,22 +22,20 @@ from kombu.transport import native_delayed_delivery as native
 from kombu.utils.functional import maybe_list
 
 from shardq.engine import Engine
-from shardq.errors import BadInput, EngineClosed, InvalidId, InvalidOption, PayloadTooLarge, ShardqError
+from shardq.errors import BadInput, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
 from shardq.integrations.celery.brokers import PREFIX, Place
 from shardq.integrations.celery.capture import Sent, capturing, messages_of
 from shardq.integrations.celery.hooks import Hook, Send, hook_of
 from shardq.integrations.celery.revoked import mark_revoked
+from shardq.integrations.delaying import Delaying, as_payload, task_id
 from shardq.integrations.shadow import Shadow, ShadowReport
 from shardq.layout.topology import Route
-from shardq.model.checks import check_id, check_seconds
 from shardq.model.ids import full_id
 
 log = logging.getLogger("shardq.celery")
 
-LONGEST_S = 366 * 86_400
 
-
-def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = False) -> Delays:
+def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = False) -> CeleryDelaying:
     """Delays the app's tasks through shardq: a message whose ETA is more than ``above`` seconds ahead waits in the
     engine, and is in its queue when it is due. Call it in the module that has the app, so that workers do, too.
 
@@ -48,59 +43,40 @@ def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = Fa
     somewhere: a process that has called ``engine.start()``, or ``shardq run``. Called again with the same arguments it
     returns what is there. ``shadow=True``: Celery delays them as before, and shardq is measured beside it.
 
-    >>> delays = delay_through(app, shardq.Engine("redis://127.0.0.1:6379/0", name="delays"), above=60)
+    >>> delaying = delay_through(app, shardq.Engine("redis://127.0.0.1:6379/0", name="delays"), above=60)
     >>> add.apply_async((2, 2), countdown=3600)
-    >>> delays.remove()  # back to Celery's own
+    >>> delaying.remove()  # back to Celery's own
     """
-    delays = Delays(app, engine, above, shadow)
+    delaying = CeleryDelaying(app, engine, above, shadow)
     hook = hook_of(app)
     present = hook.through
     if present is None:
-        hook.through = delays
-        delays.begin()
-        return delays
-    assert isinstance(present, Delays), "nothing else is put in"
-    if present.same(delays):
+        hook.through = delaying
+        delaying.begin()
+        return delaying
+    assert isinstance(present, CeleryDelaying), "nothing else is put in"
+    if present.same(delaying):
         return present
     raise InvalidOption(
         f"the app {app.main!r} is delayed through {present!r} already; end that first with .remove(), or leave this out"
     )
 
 
-class Delays:
-    """What ``delay_through`` has put into an app, until ``remove()`` or the end of a ``with`` block.
+class CeleryDelaying(Delaying):
+    """The delays of an app that go through an engine.
 
     >>> with delay_through(app, engine, above=60):
     ...     add.apply_async((2, 2), countdown=3600)
     """
 
     def __init__(self, app: Any, engine: Engine, above: float, shadow: bool) -> None:
-        if not isinstance(engine, Engine):
-            raise InvalidOption(f"engine={engine!r} is not possible; give a shardq.Engine")
-        codec = engine.options.codec.name
-        if codec not in ("json", "raw"):
-            raise InvalidOption(
-                f"an engine with the codec {codec!r} can't carry Celery's messages as they are; "
-                'give one with codec="json", the default, or "raw"'
-            )
-        check_seconds(above, "above", most=LONGEST_S)
+        super().__init__(engine, above=above)
         self._app = app
-        self._engine = engine
-        self._above = dt.timedelta(seconds=above)
         self._hook: Hook = hook_of(app)
         self._shadow = Shadow(engine, f"Celery's {app.main!r}") if shadow else None
 
-    def __repr__(self) -> str:
-        how = "beside" if self._shadow else "through"
-        return f"<Delays of {self._app.main!r} above {self._above.total_seconds():g} s {how} {self._engine!r}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
+    def _target(self) -> str:
+        return f"{self._app.main!r}{', in shadow mode' if self._shadow else ''}"
 
     def begin(self) -> None:
         """Listens to runs, in shadow mode."""
@@ -111,15 +87,18 @@ class Delays:
         """Ends it in this process: what is sent from now on is Celery's alone. What waits in shardq still comes, but
         ``revoke`` reaches it no more: do it when all of that has come.
         """
+        super().remove()
+
+    def _restore(self) -> None:
         if self._hook.through is self:
             self._hook.through = None
             signals.task_prerun.disconnect(self._note_run)
 
-    def same(self, other: Delays) -> bool:
+    def same(self, other: CeleryDelaying) -> bool:
         """True if the other would do the same."""
-        return (self._engine.options, self._above, bool(self._shadow)) == (
-            other._engine.options,
-            other._above,
+        return (self.engine.options, self.above, bool(self._shadow)) == (
+            other.engine.options,
+            other.above,
             bool(other._shadow),
         )
 
@@ -127,7 +106,7 @@ class Delays:
 
     def send(self, send: Send, producer: Any, name: str, message: Any, options: dict[str, Any]) -> Any:
         eta = self._eta(message)
-        if eta is None or eta - dt.datetime.now(dt.UTC) <= self._above:
+        if eta is None or (eta - dt.datetime.now(dt.UTC)).total_seconds() <= self.above:
             return send(producer, name, message, **options)
 
         def take(capture: Any, sent: Sent) -> bool:
@@ -152,31 +131,33 @@ class Delays:
         """Stores a message. False if the broker must take it now: it has no room here, or nobody listens there."""
         id = sent.properties["correlation_id"]
         with _as_celery_says():
-            places = messages_of(producer, sent, self._engine.options)
+            places = messages_of(producer, sent, self.engine.options)
             try:
                 for place, data in places:
                     self._forward(place)
-                    self._engine.push(
-                        self._payload(data), at=eta, topic=place.topic, id=unique_of(id), on_conflict="replace"
+                    self.engine.push(
+                        as_payload(self.engine.options, data),
+                        at=eta,
+                        topic=place.topic,
+                        id=task_id(id),
+                        on_conflict="replace",
                     )
             except PayloadTooLarge as exc:
                 log.warning("task %s waits in Celery's worker, as its message is too large for shardq: %s", id, exc)
                 return False
+        self.delayed += bool(places)
         return bool(places)
-
-    def _payload(self, data: bytes) -> Any:
-        return msgspec.Raw(data) if self._engine.options.codec.name == "json" else data
 
     def _forward(self, place: Place) -> None:
         """Forwards the topic, if it is not. A route that refers to the environment is the operator's, and stays."""
         present = self._routes().get(place.topic)
         if present is None or (present.to != place.to and "${" not in present.to):
-            self._engine.forward(place.topic, to=place.to, side=place.side)
+            self.engine.forward(place.topic, to=place.to, side=place.side)
 
     def _routes(self) -> Mapping[str, Route]:
         """The routes as this process knows them: none before the engine is open."""
         try:
-            return self._engine.topology.routes
+            return self.engine.topology.routes
         except EngineClosed:
             return {}
 
@@ -185,7 +166,7 @@ class Delays:
     def report(self, *, forget: bool = False) -> ShadowReport:
         """Compares Celery's own delays with shardq's, so far, over all processes. ``forget=True`` begins anew.
 
-        >>> print(delays.report())
+        >>> print(delaying.report())
         """
         if self._shadow is None:
             raise InvalidOption("there is nothing to compare: delay_through(…, shadow=True) does both")
@@ -195,23 +176,23 @@ class Delays:
         """Notes a message that the broker takes as before."""
         assert self._shadow is not None, "it is shadow mode"
         try:
-            size = sum(len(data) for _, data in messages_of(producer, sent, self._engine.options))
+            size = sum(len(data) for _, data in messages_of(producer, sent, self.engine.options))
         except Exception as exc:  # noqa: BLE001  nothing of this may disturb the app
             log.warning("shadow mode: a message could not be made: %s: %s", type(exc).__name__, exc)
             size = 0
-        self._shadow.expect(unique_of(sent.properties["correlation_id"]), eta, size=size)
+        self._shadow.expect(task_id(sent.properties["correlation_id"]), eta, size=size)
         return False
 
     def _note_run(self, task_id: str, task: Any, **_: Any) -> None:
         if self._shadow is not None and task.app is self._app and not task.request.is_eager:
             due = self._instant(task.request.eta)
             if due is not None:
-                self._shadow.ran(unique_of(task_id), due)
+                self._shadow.ran(task_id(task_id), due)
 
     # ---- cancelling
 
     def revoke(self, task_ids: Any) -> None:
-        uniques = [unique_of(id) for id in maybe_list(task_ids) or []]
+        uniques = [task_id(id) for id in maybe_list(task_ids) or []]
         if self._shadow is not None:
             for unique in uniques:
                 self._shadow.cancelled(unique)
@@ -221,22 +202,13 @@ class Delays:
 
     def _cancel(self, uniques: list[str]) -> None:
         if uniques:
-            self._engine.get(uniques[0])  # the answer tells this process of topics that others have forwarded meanwhile
+            self.engine.get(uniques[0])  # the answer tells this process of topics that others have forwarded meanwhile
         for topic in [topic for topic in self._routes() if topic.startswith(PREFIX)]:
             for unique in uniques:
                 id = full_id(topic, unique)
-                info = self._engine.get(id, decode=False)
-                if info is not None and self._engine.cancel(id):
+                info = self.engine.get(id, decode=False)
+                if info is not None and self.engine.cancel(id):
                     mark_revoked(self._app, bytes(info.payload))
-
-
-def unique_of(task_id: str) -> str:
-    """The part of shardq's id after the topic: Celery's id, or a digest of one that shardq does not take."""
-    try:
-        check_id(task_id)
-    except InvalidId:
-        return "~" + hashlib.blake2b(str(task_id).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return task_id
 
 
 @contextmanager
