@@ -126,10 +126,6 @@ class Begun(Generic[T]):
         """Called once, in any thread."""
         return drive(self._operation, self._carry_out, self._step)
 
-    def ready(self) -> bool:
-        """True if all answers are there: ``finish`` would not wait for them."""
-        return all(begun is not None and begun.ready() for _, _, begun in self._sent)
-
     def _carry_out(self, step: Step) -> Any:
         return (
             [self._answer(*each) for each in self._sent] if step is self._step else _carry_out(self._driver, None, step)

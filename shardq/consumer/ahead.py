@@ -92,18 +92,18 @@ class Ahead(Generic[W]):
         """The number of deliveries that the program has asked for last."""
         self._stale_s = min(STALE_S, lease_s / LEASE_SHARE)
         self._closed = False
-        self._begun: deque[BegunClaim[W]] = deque()
+        self._begun: BegunClaim[W] | None = None
         self._rest: deque[Delivery] = deque()
         self._rest_since = 0.0
         self._plenty = False
         """True if the last claim had all it wanted."""
 
     def __repr__(self) -> str:
-        return f"<Ahead: {len(self._rest)} held{', a claim under way' * len(self._begun)}>"
+        return f"<Ahead: {len(self._rest)} held{', a claim under way' * (self._begun is not None)}>"
 
     @property
     def any(self) -> bool:
-        return bool(self._begun or self._rest)
+        return self._begun is not None or bool(self._rest)
 
     def filled(self, size: int, begin: Begin[W]) -> bool:
         """Notes that a claim of so many has all it wanted, and has the next one begun if the program takes all of it.
@@ -115,34 +115,21 @@ class Ahead(Generic[W]):
     def begin(self, begin: Begin[W]) -> bool:
         """Has the next claim begun if the pace allows it, and half of the last one is taken. Returns True if it was."""
         size = self.pace.size(self.wanted)
-        return len(self._rest) <= size // 2 and self._begin(begin, size, under_way=0)
-
-    def begin_while_settling(self, begin: Begin[W]) -> bool:
-        """Has a second claim begun, which the server comes to after the settle; the program's next is the first one.
-        Only for a program that takes whole claims. Returns True if it was begun.
-        """
-        size = self.pace.size(self.wanted * 2) // 2
-        return 0 < size <= self.wanted and not self._rest and self._begin(begin, size, under_way=1)
-
-    def _begin(self, begin: Begin[W], size: int, *, under_way: int) -> bool:
-        """``under_way``: only beside so many."""
-        if not self._plenty or not size or len(self._begun) != under_way:
+        if not self._plenty or not size or self._begun is not None or len(self._rest) > size // 2:
             return False
         with self.lock:
-            begun = None if self._closed else begin(size)
-            if begun is not None:
-                self._begun.append(begun)
-            return begun is not None
+            if not self._closed:
+                self._begun = begin(size)
+            return self._begun is not None
 
-    def take_begun(self, now_s: float, ready: Callable[[W], bool] | None = None) -> BegunClaim[W] | None:
-        """Takes the first claim under way, to finish it; not a stale one, which is given back. ``ready``: only if its
-        answer is there.
-        """
+    def take_begun(self, now_s: float) -> BegunClaim[W] | None:
+        """Takes the claim under way, to finish it; not a stale one, which is given back."""
         with self.lock:
-            if not self._begun or self.stale(now_s) or (ready is not None and not ready(self._begun[0].work)):
+            begun = self._begun
+            if begun is None or self.stale(now_s):
                 return None
-            self._plenty = False
-            return self._begun.popleft()
+            self._begun, self._plenty = None, False
+            return begun
 
     def take(self, max: int, now_s: float) -> list[Delivery]:
         """Takes up to ``max`` of the rest; nothing that is stale, which is given back."""
@@ -162,14 +149,14 @@ class Ahead(Generic[W]):
         if self._closed:
             return self.any
         limit = now_s - self._stale_s
-        return (bool(self._begun) and self._begun[0].since <= limit) or (bool(self._rest) and self._rest_since <= limit)
+        begun = self._begun
+        return (begun is not None and begun.since <= limit) or (bool(self._rest) and self._rest_since <= limit)
 
-    def empty(self) -> tuple[list[BegunClaim[W]], SettlementsByShard]:
+    def empty(self) -> tuple[BegunClaim[W] | None, SettlementsByShard]:
         """Takes everything, to be given back. The lock is held."""
-        begun = list(self._begun)
-        self._begun.clear()
-        for each in begun:
-            each.notes.caller_left = True
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.notes.caller_left = True
         rest = back_unbegun(self._rest)
         self._rest.clear()
         self._plenty = False

@@ -108,8 +108,6 @@ class AsyncConsumer(AsyncConsuming):
     ) -> dict[str, SettleStatus]:
         """Settles. Where permits go back with it, that is finished even if the caller is cancelled."""
         steps = arun(self._driver, settle(self._claims, by_shard), timeout)
-        # its task has its turn when the settle is sent
-        self._begin_while_settling()
         return await (self._background.finish(steps) if surely or self._claims.limiter.any_held else steps)
 
     async def _end(self, delivery: Delivery, done: bool) -> None:
@@ -147,10 +145,10 @@ class AheadHolder:
             return
         with ahead.lock:
             begun, rest = ahead.empty()
-        for each in begun:
-            each.work.add_done_callback(_heard)
-            self._background.add(each.work)
-            self._give_back(give_back(self._claims, each.notes))
+        if begun is not None:
+            begun.work.add_done_callback(_heard)
+            self._background.add(begun.work)
+            self._give_back(give_back(self._claims, begun.notes))
         if rest:
             self._give_back(give_back_leases(self._claims, rest))
 

@@ -140,12 +140,6 @@ class Consuming(ABC):
         self._watch_ahead()
         return True
 
-    def _begin_while_settling(self) -> None:
-        """Begins a claim that the server comes to after a settle."""
-        ahead = self._ahead
-        if ahead is not None and self._may_claim_ahead() and ahead.begin_while_settling(self._begun):
-            self._watch_ahead()
-
     def _may_claim_ahead(self) -> bool:
         """Permits of a limited topic are for those who work; and what all shards refuse, no claim ahead gets."""
         claims = self._claims

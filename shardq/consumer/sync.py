@@ -86,21 +86,7 @@ class Consumer(Consuming):
     def _settled(
         self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
     ) -> dict[str, SettleStatus]:
-        steps, ahead = settle(self._claims, by_shard), self._ahead
-        if ahead is None or not ahead.any or timeout is not None:
-            return run(self._driver, steps, timeout)
-        work = begin(self._driver, steps)
-        if work is None:
-            return run(self._driver, settle(self._claims, by_shard))
-        try:
-            self._begin_while_settling()
-            # the server answers in order: mostly the answer of a claim is here, and is decoded meanwhile
-            if (claimed := ahead.take_begun(time.monotonic(), Begun.ready)) is not None:
-                ahead.hold(self._finished(claimed), claimed.since)
-                self._watch_ahead()
-        finally:
-            statuses = work.finish()
-        return statuses
+        return run(self._driver, settle(self._claims, by_shard), timeout)
 
     def _end(self, delivery: Delivery, done: bool) -> None:
         self._settle_one(delivery, done)
@@ -120,8 +106,8 @@ class AheadHolder:
         with ahead.lock:
             if ahead.stale(now_s):
                 begun, rest = ahead.empty()
-                for each in begun:
-                    _finished(self._driver, self._claims, each)
+                if begun is not None:
+                    _finished(self._driver, self._claims, begun)
                 run(self._driver, give_back_leases(self._claims, rest), GIVE_BACK_S)
             return ahead.any
 

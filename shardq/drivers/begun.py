@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardq.drivers.connection import FINISH_S, READ_TIMEOUT_S, Connection, readable
+from shardq.drivers.connection import FINISH_S, READ_TIMEOUT_S, Connection
 from shardq.drivers.faults import Fault
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.retry import RetryingCall
@@ -43,10 +43,6 @@ class BegunCall(Generic[T]):
         else:
             self._pool.give(self._connection)
         return answer
-
-    def ready(self) -> bool:
-        """True if the answer has begun to come."""
-        return readable(self._connection.sock, 0)
 
     def leave(self) -> None:
         """Takes the answer for a caller who was interrupted: it says what the caller was given."""

@@ -92,36 +92,6 @@ def test_one_is_under_way_at_a_time() -> None:
     assert not ahead.any
 
 
-def test_another_is_begun_beside_it_while_a_program_of_whole_claims_settles() -> None:
-    ahead = quick(wanted=500)
-    assert not ahead.begin_while_settling(lambda _: begun(100.0)), "the first one begins with an answer"
-    sizes: list[int] = []
-
-    def begin(size: int) -> BegunClaim[str]:
-        sizes.append(size)
-        return begun(100.0)
-
-    assert ahead.filled(500, begin)
-    assert ahead.begin_while_settling(begin)
-    assert not ahead.begin_while_settling(begin)
-    assert sizes == [500, 500]
-    assert ahead.take_begun(100.0) is not None
-    assert not ahead.begin_while_settling(begin), "how much there is, the answer says"
-
-
-def test_no_other_is_begun_beside_it_for_a_program_that_asks_for_few() -> None:
-    ahead = quick(wanted=10)
-    assert ahead.filled(10, lambda _: begun(100.0))
-    assert not ahead.begin_while_settling(lambda _: begun(100.0))
-
-
-def test_only_an_answer_that_is_there_is_taken_early() -> None:
-    ahead = quick(wanted=500)
-    assert ahead.filled(500, lambda _: begun(100.0))
-    assert ahead.take_begun(100.0, lambda work: work != "under way") is None
-    assert ahead.take_begun(100.0, lambda work: work == "under way") is not None
-
-
 def test_the_next_is_begun_when_half_is_taken() -> None:
     ahead = quick(wanted=1)
     assert not ahead.filled(MOST_HELD, lambda _: begun(100.0)), "its answer is not asked for yet"
@@ -151,7 +121,8 @@ def test_a_claim_under_way_that_is_stale_gives_back_what_comes() -> None:
     ahead = quick(wanted=1)
     assert ahead.filled(1, lambda _: begun(100.0))
     assert ahead.take_begun(100.0 + STALE_S * 1.1) is None
-    (taken,), _ = ahead.empty()
+    taken, _ = ahead.empty()
+    assert taken is not None
     assert taken.notes.caller_left
 
 
