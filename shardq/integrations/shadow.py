@@ -32,7 +32,7 @@ from shardq.integrations.delaying import as_payload
 from shardq.layout.slots import slot_of
 from shardq.sinks.circuit import Circuit
 
-log = logging.getLogger("shardq.shadow")
+log = logging.getLogger("shardq.integrations")
 
 KEPT = 300_000
 """Facts of some 100,000 runs, in about 40 MB."""

@@ -116,6 +116,9 @@ def test_there_is_an_end_to_them(
     with engines.working(worker):
         running.push_many([Task("stubborn") for _ in range(MOST * 4)])
         wait_until(lambda: worker.problems, "it says that it claims no more of them")
+        # a claim that was under way may have brought more of them, beside this one
+        running.push("after it", topic="other")
+        wait_until(lambda: "after it" in handled, "a claim has come back since")
         wait_until(lambda: counted(running).leased == 0, "nothing is held")
         # none is claimed while others are
         before = len(stubborn.begun)

@@ -27,12 +27,13 @@ from shardq.integrations.celery.brokers import PREFIX, Place
 from shardq.integrations.celery.capture import Sent, capturing, messages_of
 from shardq.integrations.celery.hooks import Hook, Send, hook_of
 from shardq.integrations.celery.revoked import mark_revoked
-from shardq.integrations.delaying import Delaying, as_payload, task_id
+from shardq.integrations.delaying import Delaying, as_payload
+from shardq.integrations.delaying import task_id as unique_of  # a signal has an argument of that name
 from shardq.integrations.shadow import Shadow, ShadowReport
 from shardq.layout.topology import Route
 from shardq.model.ids import full_id
 
-log = logging.getLogger("shardq.celery")
+log = logging.getLogger("shardq.integrations")
 
 
 def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = False) -> CeleryDelaying:
@@ -139,7 +140,7 @@ class CeleryDelaying(Delaying):
                         as_payload(self.engine.options, data),
                         at=eta,
                         topic=place.topic,
-                        id=task_id(id),
+                        id=unique_of(id),
                         on_conflict="replace",
                     )
             except PayloadTooLarge as exc:
@@ -180,19 +181,19 @@ class CeleryDelaying(Delaying):
         except Exception as exc:  # noqa: BLE001  nothing of this may disturb the app
             log.warning("shadow mode: a message could not be made: %s: %s", type(exc).__name__, exc)
             size = 0
-        self._shadow.expect(task_id(sent.properties["correlation_id"]), eta, size=size)
+        self._shadow.expect(unique_of(sent.properties["correlation_id"]), eta, size=size)
         return False
 
     def _note_run(self, task_id: str, task: Any, **_: Any) -> None:
         if self._shadow is not None and task.app is self._app and not task.request.is_eager:
             due = self._instant(task.request.eta)
             if due is not None:
-                self._shadow.ran(task_id(task_id), due)
+                self._shadow.ran(unique_of(task_id), due)
 
     # ---- cancelling
 
     def revoke(self, task_ids: Any) -> None:
-        uniques = [task_id(id) for id in maybe_list(task_ids) or []]
+        uniques = [unique_of(id) for id in maybe_list(task_ids) or []]
         if self._shadow is not None:
             for unique in uniques:
                 self._shadow.cancelled(unique)

@@ -14,7 +14,7 @@ from kombu.serialization import loads as load_body
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
-log = logging.getLogger("shardq.celery")
+log = logging.getLogger("shardq.integrations")
 
 
 def mark_revoked(app: Any, payload: bytes) -> None:

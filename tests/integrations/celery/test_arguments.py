@@ -25,8 +25,8 @@ NOWHERE = "redis://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("engine", "above", "says"),
     [
-        (Engine(NOWHERE, codec="msgpack"), 60, "the codec 'msgpack' can't carry"),
-        (shardq.AsyncEngine(NOWHERE), 60, "give a shardq.Engine"),
+        (Engine(NOWHERE, codec="msgpack"), 60, "the codec 'msgpack' changes the bytes"),
+        (shardq.AsyncEngine(NOWHERE), 60, "takes a shardq.Engine"),
         (Engine(NOWHERE), -1, "above can't be -1"),
         (Engine(NOWHERE), "60", "above can't be '60'"),
     ],
@@ -102,7 +102,7 @@ def test_an_engine_that_can_not_be_reached(make: Make) -> None:
 
 def test_a_message_that_is_too_large_goes_as_before(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     stand, module = make(dispatching=False)
-    with caplog.at_level(logging.WARNING, "shardq.celery"):
+    with caplog.at_level(logging.WARNING, "shardq.integrations"):
         module.add.apply_async(("x" * (1 << 20), 2), countdown=1000)
     assert "too large" in caplog.text
     assert stand.redis.llen(stand.queue) == 1

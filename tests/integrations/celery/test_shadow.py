@@ -61,7 +61,10 @@ def test_there_is_no_report_without_it(make: Make) -> None:
     with pytest.raises(InvalidOption, match="shadow=True"):
         module.delaying.report()
     module.delaying.remove()
-    with delay_through(module.app, module.engine, above=0.5, shadow=True), pytest.raises(InvalidOption, match="beside"):
+    with (
+        delay_through(module.app, module.engine, above=0.5, shadow=True),
+        pytest.raises(InvalidOption, match="in shadow mode"),
+    ):
         delay_through(module.app, module.engine, above=0.5)
 
 
