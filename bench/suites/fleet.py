@@ -1,8 +1,8 @@
 """The growth of a fleet: the same backlog drained by 1, 20 and 200 consumers.
 
 Consumers are threads, at most fifty to a process, each with claims and acknowledgements of its own. The measurement is
-from a tenth of the backlog to nine: at the beginning a fleet connects, at the end it contends for the last tasks. Where
-one core runs all clients, the rate is the limit of that core, and many processes share it worse than one. The
+from four tenths of the backlog to nine: at the beginning a fleet connects, at the end it contends for the last tasks.
+Where one core runs all clients, the rate is the limit of that core, and many processes share it worse than one. The
 *server's* CPU for each task shows the cost of a larger fleet: it bounds the total where clients have machines of their
 own.
 """
@@ -76,7 +76,7 @@ def drained(stand: Stand, count: int, consumers: int) -> Drain:
             processor.await_ready()
         for processor in processors:
             processor.begin()
-        before = stand.until_left(engine, count * 9 // 10)
+        before = stand.until_left(engine, count * 6 // 10)
         stand.reset_stats()
         with stand.metering() as spent:
             done = before - stand.until_left(engine, count // 10)
