@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from shardq.drivers.tls import context_of
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.sinks.amqp_frames import SHORT, Frames
+from shardq.sinks.amqp_frames import SHORT, Frames, message_id
 from shardq.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
 from shardq.sinks.urls import options, split
 
@@ -174,7 +174,7 @@ class AmqpSink(Sink):
             self.close()
             self.open()
         self._results = [None] * len(batch)
-        self._ids = [message.id for message in batch]
+        self._ids = list(map(message_id, batch))
         self._returned.clear()
         try:
             while self._left():

@@ -8,6 +8,7 @@ each message on its own. All else of the protocol is the client's. No I/O.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from struct import pack
 
@@ -36,6 +37,12 @@ _TEXT = b"S"
 """The type of a header's value."""
 
 
+def message_id(message: Message) -> str:
+    """The task's id, or a digest of one that is too long: that of a long topic and a long id of the caller's."""
+    id = message.id
+    return id if len(id.encode()) <= SHORT else hashlib.sha256(id.encode()).hexdigest()
+
+
 class Frames:
     """Packs messages for one exchange and key on one channel."""
 
@@ -54,7 +61,7 @@ class Frames:
                 _short(message.content_type),
                 _table(message.headers) if message.headers else _NO_HEADERS,
                 _PERSISTENT,
-                _short(message.id),
+                _short(message_id(message)),
                 _short(message.topic),
             )
         )
