@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.sinks.base import SEND_S, SENT, Message, Refused, Result, Sink, Unsent
+from shardq.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent
 
 try:
     import kombu
@@ -120,8 +120,10 @@ class KombuSink(Sink):
                 routing_key=key,
                 **({} if isinstance(channel, virtual.Channel) else {"mandatory": True, "confirm_timeout": SEND_S}),
             )
-        except Exception as exc:  # noqa: BLE001  each transport has errors of its own
+        except (*self._connection.connection_errors, *self._connection.channel_errors, OSError) as exc:
             return Unsent(f"{type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001  what a message of nonsense raises, each transport knows
+            return Failed(f"{type(exc).__name__}: {exc}")
         return SENT if not self._returned else Refused(f"unroutable: {self._returned[0]}")
 
     def close(self) -> None:

@@ -10,6 +10,8 @@ import pytest
 from kombu import Exchange, Queue
 
 from shardq import Engine, InvalidUrl
+from shardq.sinks.base import Failed, Message, Sent
+from shardq.sinks.kombu import KombuSink
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_through_redis import hurry
 from tests.support.waiting import wait_until
@@ -82,6 +84,27 @@ def test_the_file_system_as_broker(make: Make, tmp_path: Path) -> None:
         message = published(stand, Queue(stand.queue, Exchange(""), stand.queue), connection)
         assert message.headers["id"] == sent.id
         assert message.content_type == "application/x-python-serialize"
+
+
+def test_a_message_that_no_transport_takes_holds_up_no_other() -> None:
+    good = {
+        "body": "{}", "base64": False, "priority": 0, "content_type": "application/json", "content_encoding": "utf-8",
+        "headers": {}, "properties": {"delivery_info": {}}, "exchange": "", "routing_key": "mail", "expires_ms": None,
+        "exchange_type": None,
+    }  # fmt: skip
+    sink = KombuSink("kombu+memory://")
+    sink.open()
+    try:
+        bad, taken = sink.send([message_of(good | {"body": None}), message_of(good)])
+    finally:
+        sink.close()
+    assert isinstance(bad, Failed)
+    assert isinstance(taken, Sent)
+
+
+def message_of(envelope: dict[str, Any]) -> Message:
+    payload = json.dumps(envelope).encode()
+    return Message(id="celery/1", topic="celery", payload=payload, codec="json", headers={}, attempt=1)
 
 
 @pytest.mark.parametrize("url", ["kombu+nothing://host", "kombu+amqp://host?shardq=%%%", "kombu+://"])
