@@ -23,6 +23,11 @@ class Script:
     text: str
     sha: str
 
+    @classmethod
+    def of(cls, name: str, text: str) -> Script:
+        """The script of a text. Only a sink's own is not in ``lua/``: it is for keys of the other side."""
+        return cls(name, text, hashlib.sha1(text.encode()).hexdigest())
+
 
 @functools.cache
 def script(name: str) -> Script:
@@ -31,8 +36,7 @@ def script(name: str) -> Script:
     body = files[name]
     uses = _USES.search(body)
     parts = [files[f"common/{part.strip()}"] for part in (uses.group(1).split(",") if uses else ())]
-    text = "".join([*parts, body])
-    return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
+    return Script.of(name, "".join([*parts, body]))
 
 
 @functools.cache

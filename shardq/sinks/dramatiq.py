@@ -12,7 +12,6 @@ same script.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import unquote
@@ -21,12 +20,9 @@ from shardq.calls.request import Call, Word
 from shardq.errors import InvalidUrl
 from shardq.scripts import Script
 from shardq.sinks.base import SENT, Message, Refused, Result
-from shardq.sinks.on_redis import OnRedis
+from shardq.sinks.on_redis import REMEMBERED_S, OnRedis
 
 HEADER = "redis_message_id"
-
-REMEMBERED_S = 300
-"""Longer than what a process that was killed had leased waits for another."""
 
 _TEXT = """\
 for i = 2, #ARGV, 2 do
@@ -38,7 +34,7 @@ for i = 2, #ARGV, 2 do
 end
 return 0
 """
-_ENQUEUE = Script("enqueue-dramatiq", _TEXT, hashlib.sha1(_TEXT.encode()).hexdigest())
+_ENQUEUE = Script.of("enqueue-dramatiq", _TEXT)
 """Not in ``lua/``, which is the contract of our own keys. It writes what the command ``enqueue`` of Dramatiq's
 ``dispatch.lua`` writes.
 """

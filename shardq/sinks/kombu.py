@@ -70,7 +70,8 @@ class KombuSink(Sink):
     def open(self) -> None:
         self._connection = self._new_connection()
         self._channel = self._connection.channel()
-        self._channel.events["basic_return"].add(self._note_returned) if hasattr(self._channel, "events") else None
+        if hasattr(self._channel, "events"):  # AMQP's
+            self._channel.events["basic_return"].add(self._note_returned)
         self._used = time.monotonic()
 
     def _note_returned(self, error: Any, *_: Any) -> None:

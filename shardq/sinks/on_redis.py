@@ -17,6 +17,11 @@ CONNECTIONS = 4
 TIMEOUT_S = 3.0
 """Longer than a connection takes, shorter than a failover: those are for the circuit."""
 
+REMEMBERED_S = 300
+"""What a sink has taken is remembered for so long where it can tell duplicates by that: longer than what a process that
+was killed had leased waits for another.
+"""
+
 
 class OnRedis(Sink):
     """Connects by the URL of an engine, which may also have ``timeout=``; ``send`` is for who derives from it."""

@@ -13,7 +13,6 @@ by any process, is left alone.
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -55,7 +54,7 @@ for i = 1, #KEYS, 4 do
 end
 return 0
 """
-_ENQUEUE = Script("enqueue-rq", _TEXT, hashlib.sha1(_TEXT.encode()).hexdigest())
+_ENQUEUE = Script.of("enqueue-rq", _TEXT)
 """Not in ``lua/``, which is the contract of our own keys: it touches none of them. It writes what RQ's
 ``Queue._enqueue_job`` writes, with the status, origin and timeout that were saved with the job.
 """

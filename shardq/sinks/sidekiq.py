@@ -11,7 +11,6 @@ beside the queue, in the same script.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -23,10 +22,7 @@ from shardq.calls.request import Call, Word
 from shardq.errors import InvalidUrl
 from shardq.scripts import Script
 from shardq.sinks.base import SENT, Message, Refused, Result
-from shardq.sinks.on_redis import OnRedis
-
-REMEMBERED_S = 300
-"""Longer than what a process that was killed had leased waits for another."""
+from shardq.sinks.on_redis import REMEMBERED_S, OnRedis
 
 _TEXT = """\
 redis.call('SADD', KEYS[1], ARGV[1])
@@ -37,7 +33,7 @@ for i = 3, #ARGV do
 end
 return 0
 """
-_ENQUEUE = Script("enqueue-sidekiq", _TEXT, hashlib.sha1(_TEXT.encode()).hexdigest())
+_ENQUEUE = Script.of("enqueue-sidekiq", _TEXT)
 """Not in ``lua/``, which is the contract of our own keys. It writes what ``atomic_push`` of Sidekiq's client writes."""
 
 
