@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Self
 
 import msgspec
@@ -17,6 +18,7 @@ from shardq.layout.destinations import masked
 from shardq.layout.topology import Topology
 from shardq.model.checks import check_id, check_seconds, check_topic
 from shardq.model.record import JSON, RAW
+from shardq.model.task import TaskInfo
 
 MAX_JOB_ID = 150
 """Bytes of another queue's id that stand in a task's id as they are; longer ones are hashed."""
@@ -109,6 +111,15 @@ class RoutedDelaying(Delaying):
             if not is_routed(self.engine.topology, topic, to):
                 self.engine.forward(topic, to=to)
             self._routed.add(topic)
+
+    def _waiting(self, topic: str) -> Iterator[TaskInfo]:
+        """The tasks of a topic that are not due, page by page: each may be cancelled as it comes."""
+        page = self.engine.tasks(topic=topic, state="scheduled")
+        while True:
+            yield from page
+            if page.cursor is None:
+                return
+            page = self.engine.tasks(topic=topic, state="scheduled", cursor=page.cursor)
 
 
 def task_id(id: str) -> str:

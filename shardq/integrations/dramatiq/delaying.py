@@ -137,21 +137,15 @@ class DramatiqDelaying(RoutedDelaying):
         self.remove()
         moved = 0
         for queue in sorted(map(q_name, self._broker.get_declared_queues())):
-            topic = self._topic_of(queue)
-            page = self.engine.tasks(topic=topic, state="scheduled")
-            while True:
-                for task in page:
-                    info = self.engine.get(task.id, decode=False)
-                    if info is None or info.due is None:
-                        continue
-                    message: dramatiq.Message[Any] = dramatiq.Message.decode(bytes(info.payload))
-                    left = int(info.due.timestamp() * 1000) - current_millis()
-                    self._broker.enqueue(message, delay=max(left, 0))
-                    self.engine.cancel(task.id)
-                    moved += 1
-                if page.cursor is None:
-                    break
-                page = self.engine.tasks(topic=topic, state="scheduled", cursor=page.cursor)
+            for task in self._waiting(self._topic_of(queue)):
+                info = self.engine.get(task.id, decode=False)
+                if info is None or info.due is None:
+                    continue
+                message: dramatiq.Message[Any] = dramatiq.Message.decode(bytes(info.payload))
+                left = int(info.due.timestamp() * 1000) - current_millis()
+                self._broker.enqueue(message, delay=max(left, 0))
+                self.engine.cancel(task.id)
+                moved += 1
         return moved
 
 

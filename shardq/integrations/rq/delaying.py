@@ -186,15 +186,12 @@ class RqDelaying(RoutedDelaying):
             if isinstance(self._queue, type):
                 raise InvalidOption("a class of queues has no connection: give move_back that to RQ's Redis")
             connection = self._queue.connection
-        moved, page = 0, self.engine.tasks(topic=self.topic, state="scheduled")
-        while True:
-            for task in page:
-                assert task.due is not None, "it is scheduled"
-                moved += _give_back(connection, task.payload, task.due)
-                self.engine.cancel(task.id)
-            if page.cursor is None:
-                return moved
-            page = self.engine.tasks(topic=self.topic, state="scheduled", cursor=page.cursor)
+        moved = 0
+        for task in self._waiting(self.topic):
+            assert task.due is not None, "it is scheduled"
+            moved += _give_back(connection, task.payload, task.due)
+            self.engine.cancel(task.id)
+        return moved
 
 
 def _keep_in_rq(
