@@ -121,13 +121,13 @@ ALL = {package for extra in EXTRAS for package in extra.packages.split()}
 
 @pytest.fixture(scope="module")
 def without_any() -> Told:
-    """Of a process that has no package of any extra."""
+    """The errors of a process that has no package of any extra."""
     return told(ALL, ["import *", *(extra.use for extra in NAMED)])
 
 
 @pytest.fixture(scope="module")
 def command_without_any() -> Told:
-    """Of a process that has those of the command alone."""
+    """The errors of a process that has those of the command alone."""
     return told(ALL - {"click", "rich"}, [f"shardq {extra.command}" for extra in COMMANDS])
 
 

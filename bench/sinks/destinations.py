@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -159,7 +159,7 @@ class Nats(_Broker):
 
 class _Rabbit(_Broker):
     needs = "brokers"
-    arguments: dict[str, str]
+    arguments: ClassVar[dict[str, str]]
 
     def _start(self) -> None:
         self.server = self._stack.enter_context(RabbitServer())
@@ -196,13 +196,13 @@ class _Rabbit(_Broker):
 class QuorumQueue(_Rabbit):
     name = "a quorum queue of RabbitMQ, one node"
     share = 0.5
-    arguments = {"x-queue-type": "quorum"}  # noqa: RUF012  a constant
+    arguments: ClassVar = {"x-queue-type": "quorum"}
 
 
 class ClassicQueue(_Rabbit):
     name = "a classic queue of RabbitMQ"
     share = 0.5
-    arguments = {"x-queue-type": "classic"}  # noqa: RUF012
+    arguments: ClassVar = {"x-queue-type": "classic"}
 
 
 DESTINATIONS: tuple[type[Destination], ...] = (List, Stream, Nats, Http, QuorumQueue, ClassicQueue)

@@ -13,7 +13,7 @@ from dramatiq.brokers.redis import RedisBroker
 
 from bench.peers.programs import kit
 
-dramatiq.set_broker(RedisBroker(url=kit.url()))  # type: ignore[no-untyped-call]
+dramatiq.set_broker(RedisBroker(url=kit.url()))  # type: ignore[no-untyped-call]  # brokers have no types
 handle = dramatiq.actor(actor_name="handle")(kit.handled)
 
 
