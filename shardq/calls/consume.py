@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -21,20 +21,15 @@ SettleStatus = Literal["lost", "replaced", "dead"]
 """The answer of a settle about an item that was not simply done."""
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """One claimed task, its record still encoded. A Struct, as there is one for each task: it is made in a quarter of a
-    dataclass's time.
-    """
-
-    id: str
-    record: bytes
-    failures: int = 0
-    lapses: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Claim:
-    tasks: list[Claimed]
+    """The claimed tasks as the script gives them: an object for each would cost consumers more than decoding."""
+
+    ids: list[str]
+    records: list[bytes]
+    """The record of each, still encoded."""
+    pasts: Mapping[int, tuple[int, int]]
+    """Position in these lists → failures and lapses, of tasks that have either."""
     left: list[int]
     """The number left in the ready list of each topic asked for."""
     crowds: list[int]
@@ -92,11 +87,15 @@ def _flat(shares: Mapping[str, int], limits: Mapping[str, int]) -> list[Word]:
 
 def _claim(answer: list[Any]) -> Claim:
     left, crowds, dropped, ids, records, pasts = body(answer)
-    tasks = list(map(Claimed, ids.decode().split("\n"), records))
-    for position, failures, lapses in zip(pasts[0::3], pasts[1::3], pasts[2::3], strict=True):
-        task = tasks[position - 1]
-        tasks[position - 1] = Claimed(task.id, task.record, failures, lapses)
-    return Claim(tasks, left, crowds, dropped)
+    past = iter(pasts)
+    return Claim(
+        ids.decode().split("\n") if records else [],
+        records,
+        {position - 1: (failures, lapses) for position, failures, lapses in zip(past, past, past, strict=True)},
+        left,
+        crowds,
+        dropped,
+    )
 
 
 def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:
@@ -121,7 +120,19 @@ def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[N
     )
 
 
+class Leased(Protocol):
+    """Names a lease, to ack or extend it. A delivery does."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+
 class SettleAck(msgspec.Struct, frozen=True, gc=False):
+    """A lease of which no more is known than its names."""
+
     id: str
     token: str
 
@@ -154,7 +165,7 @@ OtherSettlement = SettleRetry | SettleBury | SettleGiveBack
 def settle(
     keys: ShardKeys,
     epoch: int,
-    acks: Sequence[SettleAck],
+    acks: Sequence[Leased],
     others: Sequence[OtherSettlement] = (),
     *,
     now_us: str = "",
@@ -196,7 +207,7 @@ def settle(
 
 
 def extend(
-    keys: ShardKeys, epoch: int, held: Sequence[SettleAck], *, lease_ms: int, now_us: str = ""
+    keys: ShardKeys, epoch: int, held: Sequence[Leased], *, lease_ms: int, now_us: str = ""
 ) -> Call[Mapping[str, SettleStatus]]:
     """Sets new deadlines, counted from now. Repeating it is harmless."""
     words: list[Word] = [epoch, now_us, keys.bell, lease_ms]

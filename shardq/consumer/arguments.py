@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
 from shardq.consumer import policy
 from shardq.consumer.policy import Bury, Retry, reason_of
-from shardq.consumer.settling import SettlementsByShard, acks_by_shard
+from shardq.consumer.settling import SettlementsByShard, acks_of
 from shardq.errors import InvalidOption
 from shardq.model.checks import check_seconds, due_spec, reason_text
 from shardq.model.task import Delivery
@@ -41,7 +41,7 @@ def settlements_after(
     """The settlements after a block that raised ``failure``, or None. ``delay``: None is by the default backoff."""
     match failure:
         case None:
-            return {shard: (acks, ()) for shard, acks in acks_by_shard(deliveries).items()}
+            return acks_of(deliveries)
         case Bury():
             return burials(deliveries, failure.reason)
         case Retry():

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shardq.calls.consume import Claim, SettleAck, SettleGiveBack
+from shardq.calls.consume import Claim, Leased, SettleGiveBack
 from shardq.calls.limits import Permit
 from shardq.calls.request import Call
 
 T = TypeVar("T")
 
-GiveBacksByShard = dict[int, tuple[list[SettleAck], list[SettleGiveBack]]]
+GiveBacksByShard = dict[int, tuple[list[Leased], list[SettleGiveBack]]]
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class ClaimNotes:
 
     def leased(self, shard: int, token: str, claim: Claim) -> Claim:
         """Notes the answer of one shard."""
-        if claim.tasks:
+        if claim.ids:
             self._leases.append((shard, token, claim))
         return claim
 
@@ -53,7 +53,7 @@ class ClaimNotes:
         leases, self._leases = self._leases, []
         by_shard: GiveBacksByShard = {}
         for shard, token, claim in leases:
-            by_shard.setdefault(shard, ([], []))[1].extend(SettleGiveBack(task.id, token) for task in claim.tasks)
+            by_shard.setdefault(shard, ([], []))[1].extend(SettleGiveBack(id, token) for id in claim.ids)
         return by_shard
 
     def permits(self) -> dict[str, list[str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from shardq.calls import consume
-from shardq.calls.consume import Claim, Claimed, SettleBury
+from shardq.calls.consume import Claim, SettleBury
 from shardq.calls.request import Call, Command
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.claim_planner import ShardClaim
@@ -181,7 +181,7 @@ def _ask(
             retry_for_s=retry_for_s,
         )
         requests.append(((keys, token, ask), noting(call, partial(notes.leased, ask.shard, token))))
-    given: list[tuple[ShardKeys, str, Sequence[Claimed]]] = []
+    given: list[tuple[ShardKeys, str, Claim]] = []
     stale = False
     broken: list[tuple[ShardKeys, SettleBury]] = []
     refusals: list[tuple[ShardKeys, Refusal]] = []
@@ -201,21 +201,22 @@ def _ask(
         if claims.unreachable:
             claims.unreachable.answered(keys.shard)
         claims.ready_counts.learn(keys.shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())
-        stale = stale or bool(result.dropped and not result.tasks)
+        stale = stale or bool(result.dropped and not result.ids)
         for topic, left, size in zip(ask.shares, result.left, result.crowds, strict=True):
             # A crowd is counted only where the process was registered.
             if size and not left:
                 named.append((keys.shard, topic))
                 crowd = max(crowd, size)
-        if result.tasks:
-            given.append((keys, token, result.tasks))
+        if result.ids:
+            given.append((keys, token, result))
     if wakeups:
         wakeups.waiters.registered(before, named, crowd)
-    if filled is not None and not notes.caller_left and sum(len(tasks) for _, _, tasks in given) >= wanted and filled():
+    got = sum(len(claimed.ids) for _, _, claimed in given)
+    if filled is not None and not notes.caller_left and got >= wanted and filled():
         yield Pause(0)
     deliveries: list[Delivery] = []
-    for keys, token, tasks in given:
-        deliveries += _deliveries(claims, keys, token, tasks, broken)
+    for keys, token, claimed in given:
+        deliveries += _deliveries(claims, keys, token, claimed, broken)
     if refusals:
         errors += (yield from claims.recovery.recover_all(refusals)).values()
     else:
@@ -247,28 +248,34 @@ def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Oper
 
 
 def _deliveries(
-    claims: Claims, keys: ShardKeys, token: str, tasks: Sequence[Claimed], broken: list[tuple[ShardKeys, SettleBury]]
-) -> Iterator[Delivery]:
+    claims: Claims, keys: ShardKeys, token: str, claimed: Claim, broken: list[tuple[ShardKeys, SettleBury]]
+) -> list[Delivery]:
     """Makes the deliveries of one shard. Those that can't be decoded go to ``broken``."""
-    codec, types, shard, decode = claims.codec, claims.types, keys.shard, claims.decode
-    for task in tasks:
-        id, failures, lapses, topic = task.id, task.failures, task.lapses, topic_of(task.id)
-        try:
-            payload, headers, tags = decode(task.record, codec, types.get(topic))
-        except PayloadNotDecodable as exc:
-            fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
-            log.error("task %s can't be decoded and is buried: %s", id, exc, extra=fields)
-            broken.append((keys, SettleBury(id, token, f"can't be decoded: {exc}")))
-            continue
-        yield Delivery(
-            id=id,
-            topic=topic,
-            payload=payload,
-            attempt=failures + lapses + 1,
-            headers=headers,
-            token=token,
-            shard=shard,
-            failures=failures,
-            lapses=lapses,
-            tags=tags,
+    deliveries: list[Delivery] = []
+    types, plain, shard, pasts = claims.types, claims.plain, keys.shard, claimed.pasts
+    headers: Mapping[str, str]
+    tags: tuple[str, ...]
+    failures = lapses = 0
+    for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
+        topic = topic_of(id)
+        to_payload = plain.get(record[0]) if topic not in types else None
+        if to_payload is not None:
+            try:
+                payload, headers, tags = to_payload(record[1:]), {}, ()
+            except Exception:  # noqa: BLE001  decode, below, meets it again and says what is wrong
+                to_payload = None
+        if to_payload is None:
+            try:
+                payload, headers, tags = claims.decode(record, claims.codec, types.get(topic))
+            except PayloadNotDecodable as exc:
+                fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
+                log.error("task %s can't be decoded and is buried: %s", id, exc, extra=fields)
+                broken.append((keys, SettleBury(id, token, f"can't be decoded: {exc}")))
+                continue
+        if pasts:
+            failures, lapses = pasts.get(position, (0, 0))
+        # By position, and not by a generator: this is done for each task.
+        deliveries.append(
+            Delivery(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags)
         )
+    return deliveries

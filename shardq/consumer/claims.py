@@ -12,7 +12,7 @@ from shardq.consumer.rate_limiter import RateLimiter
 from shardq.consumer.waiting.registry import Waiter
 from shardq.errors import ShardqError
 from shardq.layout.topology import Route
-from shardq.model.record import Codec, decode_payload
+from shardq.model.record import PLAIN, Codec, decode_payload
 from shardq.recovery import Recovery
 from shardq.topology_cache import TopologyCache
 
@@ -55,6 +55,8 @@ class Claims:
         self.route = route
         """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
         self.decode = decode
+        self.plain = PLAIN if decode is decode_payload else {}
+        """The decoders of records that need no ``decode``."""
         self.ready_counts = ready_counts
         self.forwarded = {} if forwarded is None else forwarded
         """Forwarded topics that the log has named; shared by the consumers of an engine."""

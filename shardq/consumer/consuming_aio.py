@@ -16,7 +16,7 @@ from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, re
 from shardq.consumer.claiming import GIVE_BACK_S, ask_lengths
 from shardq.consumer.claims import Claims
 from shardq.consumer.policy import Bury, Retry, alone
-from shardq.consumer.settling import SettlementsByShard, acks_by_shard, check_held, extend, one_or_many
+from shardq.consumer.settling import SettlementsByShard, acks_of, check_held, extend, one_or_many, per_shard
 from shardq.consumer.waiting.registry import Waiter
 from shardq.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -215,9 +215,9 @@ class AsyncConsuming(ABC):
 
         >>> await consumer.ack(deliveries)
         """
-        by_shard: SettlementsByShard = {s: (acks, ()) for s, acks in acks_by_shard(one_or_many(deliveries)).items()}
+        held = acks_of(one_or_many(deliveries))
         await self._opened()
-        check_held(await self._settled(by_shard), replaced_is_fine=True)
+        check_held(await self._settled(held), replaced_is_fine=True)
 
     async def retry(
         self,
@@ -289,7 +289,7 @@ class AsyncConsuming(ABC):
 
         >>> await consumer.extend(delivery, 60)
         """
-        held = acks_by_shard(one_or_many(deliveries))
+        held = per_shard(one_or_many(deliveries))
         lease_ms = duration_ms(seconds, "seconds")
         await self._opened()
         check_held(await arun(self._driver, extend(self._claims, held, lease_ms)), replaced_is_fine=False)

@@ -14,7 +14,7 @@ from functools import partial
 
 from shardq.calls import limits
 from shardq.calls.answers import Missing, Stale
-from shardq.calls.consume import OtherSettlement, SettleAck
+from shardq.calls.consume import Leased
 from shardq.calls.request import Call
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.layout.topology import Limit
@@ -96,7 +96,7 @@ class RateLimiter:
             lambda topic, names: limits.release(self.cache.control, topic, names, unused=len(names)),
         )
 
-    def settled(self, items: Iterable[SettleAck | OtherSettlement]) -> Operation[None]:
+    def settled(self, items: Iterable[Leased]) -> Operation[None]:
         """Gives back the permits of deliveries that were settled or lost. Errors are ignored: permits run out."""
         if not self._held:
             return
@@ -107,7 +107,7 @@ class RateLimiter:
                 by_topic.setdefault(held[0], []).append(held[1])
         yield from self._each(by_topic, lambda topic, names: limits.release(self.cache.control, topic, names, unused=0))
 
-    def extended(self, items: Iterable[SettleAck], lease_ms: int) -> Operation[None]:
+    def extended(self, items: Iterable[Leased], lease_ms: int) -> Operation[None]:
         """Extends permits along with their leases."""
         by_topic: dict[str, list[str]] = {}
         for item in items:

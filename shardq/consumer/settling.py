@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shardq.calls import consume
-from shardq.calls.consume import OtherSettlement, SettleAck, SettleStatus
+from shardq.calls.consume import Leased, OtherSettlement, SettleStatus
 from shardq.consumer.claims import Claims
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 from shardq.model.task import Delivery
@@ -19,7 +19,7 @@ from shardq.recovery import Request, call_shards
 T = TypeVar("T")
 
 SettleStatuses = Mapping[str, SettleStatus]
-SettlementsByShard = Mapping[int, tuple[Sequence[SettleAck], Sequence[OtherSettlement]]]
+SettlementsByShard = Mapping[int, tuple[Sequence[Leased], Sequence[OtherSettlement]]]
 
 _shard_of = operator.attrgetter("shard")
 
@@ -32,7 +32,7 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
 
     Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
     """
-    parts: list[Sequence[SettleAck | OtherSettlement]] = []
+    parts: list[Sequence[Leased]] = []
     requests: dict[int, Request[SettleStatuses]] = {}
     for shard, (acks, others) in by_shard.items():
         keys = claims.cache.keys(shard)
@@ -43,7 +43,7 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
             requests[len(parts)] = keys, partial(consume.settle, acks=(), others=more)
             parts.append(more)
     statuses: dict[str, SettleStatus] = {}
-    done: list[SettleAck | OtherSettlement] = []
+    done: list[Leased] = []
     errors: dict[str, ShardqError] = {}
     for number, result in (yield from call_shards(claims.cache, requests)).items():
         if isinstance(result, ShardqError):
@@ -67,7 +67,7 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
 
 
 def extend(
-    claims: Claims, by_shard: Mapping[int, Sequence[SettleAck]], lease_ms: int
+    claims: Claims, by_shard: Mapping[int, Sequence[Leased]], lease_ms: int
 ) -> Operation[dict[str, SettleStatus]]:
     """Moves the deadlines of leases. Returns, by id, those that are no longer held."""
     requests = {
@@ -102,16 +102,16 @@ def check_held(statuses: Mapping[str, SettleStatus], *, replaced_is_fine: bool) 
         raise LeaseLost(lost)
 
 
-def acks_by_shard(deliveries: Iterable[Delivery]) -> dict[int, list[SettleAck]]:
-    by_shard: dict[int, list[SettleAck]] = {}
+def per_shard(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+    divided: dict[int, list[Delivery]] = {}
     # Those of one claim come shard by shard.
     for shard, run in itertools.groupby(deliveries, _shard_of):
-        acks = [SettleAck(delivery.id, delivery.token) for delivery in run]
-        if known := by_shard.get(shard):
-            known += acks
-        else:
-            by_shard[shard] = acks
-    return by_shard
+        divided.setdefault(shard, []).extend(run)
+    return divided
+
+
+def acks_of(deliveries: Iterable[Delivery]) -> SettlementsByShard:
+    return {shard: (held, ()) for shard, held in per_shard(deliveries).items()}
 
 
 def one_or_many(deliveries: Delivery | Iterable[Delivery]) -> list[Delivery]:

@@ -93,7 +93,7 @@ class Consumer(Consuming):
 
 
 class AheadHolder:
-    """What one consumer holds ahead, for the watch."""
+    """The deliveries and the claim that one consumer holds ahead, as the watch sees them."""
 
     def __init__(self, driver: Driver, claims: Claims, ahead: Ahead[Work]) -> None:
         self._driver = driver

@@ -181,7 +181,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class Delivery(msgspec.Struct, frozen=True):
     """One task in a consumer's hands, under a lease.
 
     >>> for delivery in consumer.claim(100, wait=1.0):

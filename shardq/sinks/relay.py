@@ -19,12 +19,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from shardq.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
+from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
 from shardq.consumer import Consumer
 from shardq.consumer.claims import Claims
 from shardq.consumer.policy import DEFAULT as BACKOFF
 from shardq.consumer.policy import delay_ms, reason_of
-from shardq.consumer.settling import acks_by_shard, extend, settle
+from shardq.consumer.settling import extend, per_shard, settle
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
@@ -73,7 +73,7 @@ class TopicRelay:
         self.topic = topic
         self.route = route
         self.function = function
-        """What a route to a function calls."""
+        """The function that a route calls; None: the route is to a URL."""
         self._driver = driver
         self._claims = claims
         self._consumer = Consumer(driver, claims, wakeups)
@@ -81,7 +81,7 @@ class TopicRelay:
         self._sink: Sink | None = None
         self._open = False
         self._held: Sequence[Delivery] = ()
-        """What is claimed and not settled."""
+        """The deliveries that are claimed and not settled."""
         self.sending = False
         """True while a batch is on its way, and until it is settled."""
         self._stopping = threading.Event()
@@ -110,7 +110,7 @@ class TopicRelay:
         held = self._held
         if held:
             try:
-                run(self._driver, extend(self._claims, acks_by_shard(held), int(LEASE_S * 1000)), CALL_TIMEOUT_S)
+                run(self._driver, extend(self._claims, per_shard(held), int(LEASE_S * 1000)), CALL_TIMEOUT_S)
             except ShardqError as exc:
                 log.debug("leases of topic %r could not be extended: %s", self.topic, exc)
 
@@ -195,16 +195,16 @@ class TopicRelay:
     def _settle(self, deliveries: Sequence[Delivery], results: Sequence[Result]) -> None:
         """Settles what was sent by what became of it, and moves the circuit."""
         took_some = any(isinstance(result, Sent | Refused) for result in results)
-        by_shard: defaultdict[int, tuple[list[SettleAck], list[OtherSettlement]]] = defaultdict(lambda: ([], []))
+        settlements: defaultdict[int, tuple[list[Delivery], list[OtherSettlement]]] = defaultdict(lambda: ([], []))
         down: Unsent | None = None
         retried: list[str] = []
         for delivery, result in zip(deliveries, results, strict=True):
-            acks, others = by_shard[delivery.shard]
+            acks, others = settlements[delivery.shard]
             id, token = delivery.id, delivery.token
             match result:
                 case Sent():
                     self._sent += 1
-                    acks.append(SettleAck(id, token))
+                    acks.append(delivery)
                     continue
                 case Refused(reason):
                     self._buried += 1
@@ -228,9 +228,8 @@ class TopicRelay:
             self._worked()
         while True:
             try:
-                dead = [
-                    id for id, status in run(self._driver, settle(self._claims, by_shard)).items() if status == "dead"
-                ]
+                statuses = run(self._driver, settle(self._claims, settlements))
+                dead = [id for id, status in statuses.items() if status == "dead"]
                 break
             except ShardqError as exc:
                 # What the sink has must be acknowledged, or it is sent again: leases that are over answer "lost".

@@ -14,11 +14,6 @@ from collections.abc import Iterable
 from shardq.worker.job import Job, Settlement
 from shardq.worker.prefetch import STALE_S, Prefetch
 
-MOST_AT_ONCE = 32
-"""Jobs that a thread takes together when handlers are quick: fewer turns at the lock."""
-
-QUICK_S = 0.001
-
 
 class InFlight:
     def __init__(self, concurrency: int) -> None:
@@ -31,12 +26,12 @@ class InFlight:
         self._quiet = threading.Condition(self._lock)
         self._jobs: set[Job] = set()
         self._inbox: deque[Job] = deque()
-        self._behind: list[Job] = []
-        """Jobs that threads have taken behind others, since the last tick; some may have begun or ended."""
         self._settlements: list[tuple[Job, Settlement]] = []
         self._running = 0
         self._held = 0
         self._resting = 0
+        self._waking = False
+        """True while a thread that was woken for a job has not come yet."""
         self._fetching = True
         self._full = False
         """True while the fetching thread waits for room."""
@@ -75,14 +70,10 @@ class InFlight:
             return self._fetching
 
     def offer(self, jobs: list[Job]) -> int:
-        """Offers jobs to the threads. Returns how many of them no idle thread can take.
-
-        Wakes one idle thread. Each that takes some and leaves some wakes the next: all at once would only wait for each
-        other at the lock.
-        """
+        """Offers jobs to the threads. Returns how many of them no idle thread can take."""
         with self._lock:
             self._inbox.extend(jobs)
-            self._work.notify()
+            self._wake()
             return max(0, len(self._inbox) - self._resting)
 
     def stop_fetching(self) -> None:
@@ -92,49 +83,48 @@ class InFlight:
 
     # ---- work
 
-    def take(self) -> list[Job]:
-        """Waits for the next jobs for one thread. Empty: the worker has ended."""
-        with self._work:
-            while not self._inbox:
-                if self._ended:
-                    return []
-                self._resting += 1
-                self._work.wait()
-                self._resting -= 1
-            # More than one only of a backlog that leaves enough for every other thread.
-            share = len(self._inbox) // self.prefetch.concurrency if self.prefetch.mean_s < QUICK_S else 1
-            jobs = [self._inbox.popleft() for _ in range(max(1, min(MOST_AT_ONCE, share)))]
-            self._behind += jobs[1:]
-            if self._inbox and self._resting:
-                self._work.notify()
-            return jobs
-
-    def share_out(self) -> None:
-        """Offers jobs that wait in a thread's hands, behind one that turned out to be slow, to idle threads.
-
-        Their own thread may still come to them: whoever begins a job has it.
-        """
+    def next(self) -> Job | None:
+        """Waits for the next job for one thread, and begins it. None: the worker has ended."""
         with self._lock:
-            behind, self._behind = self._behind, []
-            if self._resting and not self._inbox:
-                self._inbox.extend(job for job in behind if job.stage == "held")
-                if self._inbox:
-                    self._work.notify()
-            else:
-                self._behind = [job for job in behind if job.stage == "held"]
+            while True:
+                while not self._inbox:
+                    if self._ended:
+                        return None
+                    self._resting += 1
+                    self._work.wait()
+                    self._resting -= 1
+                    self._waking = False
+                job = self._inbox.popleft()
+                if job.stage == "held":
+                    break
+            self._begin(job)
+            if self._inbox:
+                self._wake()
+            return job
+
+    def _wake(self) -> None:
+        """Wakes an idle thread, which wakes the next if it leaves something. Nobody while one is on its way: it can't
+        come before a handler leaves Python's lock, and all at once would only wait for that.
+        """
+        if not self._waking and self._resting:
+            self._waking = True
+            self._work.notify()
 
     def begin(self, job: Job) -> bool:
-        """Marks a job as running. Returns False if it was given back, or begun by another thread, meanwhile."""
+        """Marks a job as running. Returns False if it was given back meanwhile."""
         with self._lock:
             if job.stage != "held":
                 return False
-            job.stage, job.began_at = "running", time.monotonic()
-            self._held -= 1
-            self._running += 1
-            # Held jobs leave room, too: no handler may end for hours.
-            if self._full:
-                self._make_room()
+            self._begin(job)
             return True
+
+    def _begin(self, job: Job) -> None:
+        job.stage, job.began_at = "running", time.monotonic()
+        self._held -= 1
+        self._running += 1
+        # Held jobs leave room, too: no handler may end for hours.
+        if self._full:
+            self._make_room()
 
     def finish(self, job: Job, settlement: Settlement | None) -> bool:
         """Finishes a job with its settlement (None: its lease is lost, and nobody is to be told). Returns False if it

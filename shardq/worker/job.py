@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from shardq.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
+import msgspec
+
+from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
+from shardq.consumer.settling import SettlementsByShard
 from shardq.model.checks import due_spec, reason_text
 from shardq.model.task import Delivery
 from shardq.worker.handlers import Handler
@@ -16,11 +18,14 @@ Stage = Literal["held", "running", "done"]
 """held: claimed and not begun. done: finished, by its handler or over its head; that happens once."""
 
 
-@dataclass(eq=False, slots=True)
-class Job:
+class Job(msgspec.Struct, eq=False, gc=False):
+    """A Struct, as there is one for each task, and of no concern to the garbage collector: nothing in a delivery or a
+    handler knows its job.
+    """
+
     delivery: Delivery
     handler: Handler
-    claimed_at: float = field(default_factory=time.monotonic)
+    claimed_at: float = msgspec.field(default_factory=time.monotonic)
     stage: Stage = "held"
     began_at: float = 0.0
     ended_at: float = 0.0
@@ -40,9 +45,9 @@ class Job:
         return self.handler.is_coroutine(self.delivery)
 
     @property
-    def ack(self) -> SettleAck:
-        """Also names the lease, for extending it."""
-        return SettleAck(self.delivery.id, self.delivery.token)
+    def ack(self) -> Delivery:
+        """The delivery itself, which names the lease."""
+        return self.delivery
 
     def back(self) -> SettleGiveBack:
         return SettleGiveBack(self.delivery.id, self.delivery.token)
@@ -57,14 +62,25 @@ class Job:
         return SettleRetry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
 
 
-Settlement = SettleAck | OtherSettlement
+Settlement = Delivery | OtherSettlement
 
 Outcome = Literal["done", "retried", "buried"]
 """How an attempt ended."""
 
-_OUTCOMES: Mapping[type[Settlement], Outcome] = {SettleAck: "done", SettleRetry: "retried", SettleBury: "buried"}
+_OUTCOMES: Mapping[type[Settlement], Outcome] = {Delivery: "done", SettleRetry: "retried", SettleBury: "buried"}
 
 
 def outcome_of(settlement: Settlement) -> Outcome | None:
     """How the attempt ended; None for a task that is given back undone."""
     return _OUTCOMES.get(type(settlement))
+
+
+def settlements_by_shard(ended: Iterable[tuple[Job, Settlement]]) -> SettlementsByShard:
+    by_shard: dict[int, tuple[list[Delivery], list[OtherSettlement]]] = {}
+    for job, settlement in ended:
+        acks, others = by_shard.setdefault(job.delivery.shard, ([], []))
+        if isinstance(settlement, Delivery):
+            acks.append(settlement)
+        else:
+            others.append(settlement)
+    return by_shard

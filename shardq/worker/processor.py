@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from shardq.calls.consume import OtherSettlement, SettleAck
 from shardq.consumer.claims import Claims
-from shardq.consumer.settling import extend, settle
+from shardq.consumer.settling import extend, per_shard, settle
 from shardq.consumer.sync import Consumer
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
@@ -26,7 +25,7 @@ from shardq.threads import ended
 from shardq.worker.base import Plan
 from shardq.worker.coroutine_runner import CoroutineRunner
 from shardq.worker.in_flight import InFlight
-from shardq.worker.job import Job, Settlement
+from shardq.worker.job import Job, Settlement, settlements_by_shard
 from shardq.worker.logs import Once, tell
 from shardq.worker.outcomes import Outcomes
 from shardq.worker.signal_event import SignalSafeEvent
@@ -274,21 +273,11 @@ class Processor:
         self._tally.count(settlements)
         if self.outcomes is not None:
             self.outcomes.note(settlements)
-        by_shard: dict[int, tuple[list[SettleAck], list[OtherSettlement]]] = {}
-        for job, settlement in settlements:
-            acks, others = by_shard.setdefault(job.delivery.shard, ([], []))
-            if isinstance(settlement, SettleAck):
-                acks.append(settlement)
-            else:
-                others.append(settlement)
-        self._send(settlements, by_shard)
+        self._send(settlements)
         return True
 
-    def _send(
-        self,
-        settlements: list[tuple[Job, Settlement]],
-        by_shard: dict[int, tuple[list[SettleAck], list[OtherSettlement]]],
-    ) -> None:
+    def _send(self, settlements: list[tuple[Job, Settlement]]) -> None:
+        by_shard = settlements_by_shard(settlements)
         answers: Mapping[str, str] = {}
         count, again = len(settlements), False
         try:
@@ -332,7 +321,6 @@ class Processor:
         if jobs is None:
             return False
         now = time.monotonic()
-        self._in_flight.share_out()
         self._end_overdue(jobs, now)
         self._leave_out(jobs)
         # A job that waits for a loop that owes an answer is begun in a moment, or given back with the others.
@@ -403,10 +391,8 @@ class Processor:
     def _extend(self, jobs: list[Job], *, timeout: float) -> None:
         if not jobs:
             return
-        by_shard: dict[int, list[SettleAck]] = {}
-        for job in jobs:
-            by_shard.setdefault(job.delivery.shard, []).append(job.ack)
-        answers = run(self._driver, extend(self._claims, by_shard, self._claims.lease_ms), timeout)
+        held = per_shard(job.delivery for job in jobs)
+        answers = run(self._driver, extend(self._claims, held, self._claims.lease_ms), timeout)
         lost = [job for job in jobs if job.delivery.id in answers and self._overrule(job, None)]
         if lost:
             what = "the lease of %d tasks was lost while they ran; they run elsewhere too"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from shardq.calls.consume import SettleBury, SettleRetry
@@ -27,7 +28,7 @@ class Tally:
 
     def count(self, settlements: Iterable[tuple[Job, Settlement]]) -> None:
         """Counts jobs that are finished, whether or not their settlements reach the server."""
-        waited: dict[tuple[str, int], int] = {}
+        waited: dict[tuple[str, int], int] = defaultdict(int)
         for job, settlement in settlements:
             outcome = outcome_of(settlement)
             if outcome == "done":
@@ -37,8 +38,7 @@ class Tally:
                 self._retried += outcome == "retried"
                 self._last_error = settlement.reason.rpartition("\n")[2]
             if job.began_at:
-                key = job.delivery.topic, int(job.waited_s * 1000)
-                waited[key] = waited.get(key, 0) + 1
+                waited[job.delivery.topic, int(job.waited_s * 1000)] += 1
         for (topic, ms), jobs in waited.items():
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 

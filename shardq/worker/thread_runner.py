@@ -56,14 +56,12 @@ class ThreadRunner:
 
     def _run(self) -> None:
         strays = self._strays.jobs
-        while jobs := self._in_flight.take():
-            for job in jobs:
-                if self._in_flight.begin(job):
-                    # What a handler sets in its context is not for the next one on this thread.
-                    contextvars.Context().run(self._do, job)
-                    if job in strays:
-                        self._strays.discard(job)
-                        return
+        while job := self._in_flight.next():
+            # What a handler sets in its context is not for the next one on this thread.
+            contextvars.Context().run(self._do, job)
+            if job in strays:
+                self._strays.discard(job)
+                return
 
     def _do(self, job: Job) -> None:
         failure: BaseException | None = None

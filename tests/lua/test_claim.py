@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from shardq.calls import consume
-from shardq.calls.consume import Claim, Claimed
+from shardq.calls.consume import Claim
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
@@ -19,6 +19,9 @@ ODD = "\x20newer"
 LEASE = 10_000
 
 MIB = 1 << 20
+
+Given = tuple[str, bytes, int, int]
+"""Id, record, failures and lapses of a claimed task."""
 
 
 def claim(
@@ -33,8 +36,14 @@ def claim(
     return consume.claim(keys, EPOCH, shares, max=max, lease_ms=lease_ms, token=token, now_us=NOW)
 
 
-def task(id: str, record: str, failures: int = 0, lapses: int = 0) -> Claimed:
-    return Claimed(id, record.encode("utf-8", "surrogateescape"), failures, lapses)
+def task(id: str, record: str, failures: int = 0, lapses: int = 0) -> Given:
+    return id, record.encode("utf-8", "surrogateescape"), failures, lapses
+
+
+def given(claim: Claim) -> list[Given]:
+    """The claimed tasks one by one."""
+    tasks = zip(claim.ids, claim.records, strict=True)
+    return [(*task, *claim.pasts.get(position, (0, 0))) for position, task in enumerate(tasks)]
 
 
 def expiring(ms: int) -> str:
@@ -43,14 +52,10 @@ def expiring(ms: int) -> str:
     return "\x18" + (len(head).to_bytes(2, "big") + head + b"late").decode("utf-8", "surrogateescape")
 
 
-def tasks_of(claim: Claim) -> list[str]:
-    return [task.id for task in claim.tasks]
-
-
 RUNG = meta(wake_at=T + LEASE)
 
 # before → how it is asked → tasks, what is left → what is different
-TABLE: dict[str, tuple[State, Call[Claim] | Mapping[str, int], int, list[Claimed], list[int], State]] = {
+TABLE: dict[str, tuple[State, Call[Claim] | Mapping[str, int], int, list[Given], list[int], State]] = {
     "nothing is ready": ({}, {"": 10}, 10, [], [0], {}),
     "no list is asked for": ({"ready/": ["a"], "task": {"a": A}}, {}, 10, [], [], {}),
     "only a look": ({"ready/": ["a"], "task": {"a": A}}, {"": 10, "mail": 10}, 0, [], [1, 0], {}),
@@ -264,13 +269,13 @@ TABLE: dict[str, tuple[State, Call[Claim] | Mapping[str, int], int, list[Claimed
 
 @pytest.mark.parametrize("line", TABLE.values(), ids=TABLE)
 def test_claim(
-    shard: Shard, keys: ShardKeys, line: tuple[State, Mapping[str, int], int, list[Claimed], list[int], State]
+    shard: Shard, keys: ShardKeys, line: tuple[State, Mapping[str, int], int, list[Given], list[int], State]
 ) -> None:
     before, shares, max, tasks, left, after = line
     before = {"meta": meta()} | before
     shard.seed(before)
     answer = shard.run(claim(keys, shares, max=max))
-    assert (answer.tasks, answer.left) == (tasks, left)
+    assert (given(answer), answer.left) == (tasks, left)
     assert shard.state() == {name: value for name, value in (before | after).items() if value is not None}
 
 
@@ -285,7 +290,7 @@ def test_the_bare_answer(shard: Shard, keys: ShardKeys) -> None:
 def test_twice_gives_what_is_next_and_then_nothing(shard: Shard, keys: ShardKeys) -> None:
     # a claim is never sent again under its token: what an unheard one gave comes back at its deadline
     shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}})
-    assert [tasks_of(shard.run(claim(keys, max=1, token=token))) for token in ("x", "y", "z")] == [["a"], ["b"], []]
+    assert [shard.run(claim(keys, max=1, token=token)).ids for token in ("x", "y", "z")] == [["a"], ["b"], []]
     assert shard.state()["lease"] == {"a": "0:0::x", "b": "0:0::y"}
 
 
@@ -303,11 +308,11 @@ def test_a_thousand_and_one_more(shard: Shard, keys: ShardKeys) -> None:
     ids = [f"i{n}" for n in range(1001)]
     shard.seed({"meta": meta(), "ready/": ids, "task": dict.fromkeys(ids, A)})
     answer = shard.run(claim(keys, max=1000))
-    assert (tasks_of(answer), answer.left) == (ids[:1000], [1])
+    assert (answer.ids, answer.left) == (ids[:1000], [1])
     state = shard.state()
     assert state["ready/"] == ids[1000:]
     assert state["leased"] == dict.fromkeys(ids[:1000], T + LEASE)
-    assert tasks_of(shard.run(claim(keys, max=1000))) == ids[1000:]
+    assert shard.run(claim(keys, max=1000)).ids == ids[1000:]
 
 
 def test_sixty_four_topics(shard: Shard, keys: ShardKeys) -> None:
@@ -316,7 +321,7 @@ def test_sixty_four_topics(shard: Shard, keys: ShardKeys) -> None:
         {"meta": meta(), "task": dict.fromkeys(ids.values(), A)} | {f"ready/{topic}": [id] for topic, id in ids.items()}
     )
     answer = shard.run(claim(keys, dict.fromkeys(ids, 5), max=40))
-    assert tasks_of(answer) == list(ids.values())[:40]
+    assert answer.ids == list(ids.values())[:40]
     assert answer.left == [0] * 40 + [1] * 24
 
 
@@ -328,11 +333,11 @@ def test_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys, small_ones: in
     records = small | large
     shard.seed({"meta": meta(), "ready/": [*records], "ready/mail": ["mail/z"], "task": records | {"mail/z": A}})
     answer = shard.run(claim(keys, {"": 1000, "mail": 1000}, max=1000))
-    assert tasks_of(answer) == [*small, "l0", "l1"]
+    assert answer.ids == [*small, "l0", "l1"]
     assert answer.left == [6, 1]
-    assert len(shard.state()["leased"]) == len(answer.tasks)
+    assert len(shard.state()["leased"]) == len(answer.ids)
     rest: list[str] = []
-    while claimed := tasks_of(shard.run(claim(keys, {"": 1000, "mail": 1000}, max=1000))):
+    while claimed := shard.run(claim(keys, {"": 1000, "mail": 1000}, max=1000)).ids:
         rest += claimed
     assert rest == [*list(large)[2:], "mail/z"]
 
@@ -340,8 +345,8 @@ def test_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys, small_ones: in
 def test_records_of_a_mebibyte_one_by_one(shard: Shard, keys: ShardKeys) -> None:
     large = record("x" * MIB)
     shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": large, "b": large}})
-    assert shard.run(claim(keys)).tasks == [task("a", large)]
-    assert tasks_of(shard.run(claim(keys))) == ["b"]
+    assert given(shard.run(claim(keys))) == [task("a", large)]
+    assert shard.run(claim(keys)).ids == ["b"]
 
 
 @pytest.mark.parametrize("kind", ["stale", "expired", "removed"])
@@ -358,12 +363,12 @@ def test_a_bounded_number_of_entries_that_nobody_can_be_given(
         before["ghost"] = dict.fromkeys(ids, "1")
     shard.seed(before)
     left = []
-    while not (answer := shard.run(claim(keys, {"": 1}, max=1))).tasks:
+    while not (answer := shard.run(claim(keys, {"": 1}, max=1))).ids:
         # it says that it has to be called again, and has done a thousand
         assert answer.dropped == 1000
         left += answer.left
     assert left == [number + 2 - done for done in range(1000, number + 1, 1000)]
-    assert (tasks_of(answer), answer.left, answer.dropped) == (["a"], [1], number % 1000)
+    assert (answer.ids, answer.left, answer.dropped) == (["a"], [1], number % 1000)
     state = shard.state()
     assert state["ready/"] == ["b"]
     assert "ghost" not in state
@@ -375,5 +380,5 @@ def test_a_bounded_number_of_bytes_that_nobody_can_be_given(shard: Shard, keys: 
     ids = [f"l{n}" for n in range(5)]
     shard.seed({"meta": meta(), "ready/": [*ids, "a"], "task": dict.fromkeys(ids, large) | {"a": A}})
     answers = [shard.run(claim(keys, {"": 1}, max=1)) for _ in range(3)]
-    told = [(tasks_of(answer), answer.left, answer.dropped) for answer in answers]
+    told = [(answer.ids, answer.left, answer.dropped) for answer in answers]
     assert told == [([], [4], 2), ([], [2], 2), (["a"], [0], 1)]

@@ -23,7 +23,7 @@ READY: State = {"task": {"a": A, "b": A}, "ready/": ["a", "b"]}
 def claimed(shard: Shard, keys: ShardKeys, ms: int, *, token: str = "tok", lease_ms: int = LEASE) -> list[str]:
     """The ids of a claim of one, ``ms`` after T."""
     call = consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=lease_ms, token=token, now_us=at(ms))
-    return [task.id for task in shard.run(call).tasks]
+    return shard.run(call).ids
 
 
 def reaped(shard: Shard, keys: ShardKeys, ms: int) -> int:

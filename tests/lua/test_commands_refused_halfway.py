@@ -93,7 +93,7 @@ def claimed(shard: Shard, keys: ShardKeys, token: str, *, now_us: str) -> Counte
     """What is ready, claimed and acknowledged."""
     shares = {"": 100, "mail": 100}
     call = consume.claim(keys, EPOCH, shares, max=200, lease_ms=9_000_000, token=token, now_us=now_us)
-    ids = [task.id for task in shard.run(call).tasks]
+    ids = shard.run(call).ids
     shard.run(consume.settle(keys, EPOCH, [SettleAck(id, token) for id in ids], now_us=now_us))
     return Counter(ids)
 
@@ -332,7 +332,7 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     moved = shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=3, now_us=later)).moved
     assert moved == 1000
     claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok", now_us=later)
-    claimed = [task.id for task in shard.run(claim).tasks]
+    claimed = shard.run(claim).ids
     half = claimed[:250]
     assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok") for id in half], now_us=later)) == {}
     # the others lapse, and are claimed again
@@ -340,7 +340,7 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 200
     assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 50
     claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok2", now_us=later)
-    again = [task.id for task in shard.run(claim).tasks]
+    again = shard.run(claim).ids
     assert sorted(again) == sorted(claimed[250:])
     assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok2") for id in again], now_us=later)) == {}
     theirs = keys.ready("theirs")

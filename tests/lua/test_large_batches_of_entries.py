@@ -19,7 +19,7 @@ A = record("a")
 
 def claimed(shard: Shard, keys: ShardKeys, ids: list[str], token: str) -> None:
     claim = shard.run(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token=token, now_us=NOW))
-    assert [task.id for task in claim.tasks] == ids
+    assert claim.ids == ids
 
 
 def encoding(shard: Shard, key: str) -> str:

@@ -12,7 +12,7 @@ from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRe
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
-from tests.lua.test_claim import LEASE, claim, tasks_of
+from tests.lua.test_claim import LEASE, claim
 from tests.lua.test_dispatch import ATTEMPTS, dispatch
 
 A, B = record("a"), record("b")
@@ -302,7 +302,7 @@ def test_extending_a_thousand(shard: Shard, keys: ShardKeys) -> None:
 def given(shard: Shard, keys: ShardKeys) -> None:
     """a, under the lease tok until T + LEASE."""
     shard.seed({"meta": meta(), "ready/": ["a"], "task": {"a": A}})
-    assert tasks_of(shard.run(claim(keys))) == ["a"]
+    assert shard.run(claim(keys)).ids == ["a"]
 
 
 def verdict(shard: Shard, keys: ShardKeys, token: str, ms: int) -> SettleStatus | None:
@@ -329,7 +329,7 @@ def test_a_late_ack_is_refused_afterwards(shard: Shard, keys: ShardKeys) -> None
     assert shard.run(dispatch(keys, now_us=at(LEASE))).reaped == 1
     assert verdict(shard, keys, "tok", LEASE) == "lost"
     again = shard.run(claim(keys, token="tok2"))
-    assert [(task.id, task.failures, task.lapses) for task in again.tasks] == [("a", 0, 1)]
+    assert (again.ids, again.pasts) == (["a"], {0: (0, 1)})
     assert verdict(shard, keys, "tok", LEASE) == "lost"
     assert verdict(shard, keys, "tok2", LEASE) is None
 
@@ -339,9 +339,9 @@ def test_attempts_end(shard: Shard, keys: ShardKeys) -> None:
     given(shard, keys)
     assert shard.run(settle(keys, retry("a", delay_ms=0))) == {}
     assert shard.run(dispatch(keys)).moved == 1
-    assert [task.failures for task in shard.run(claim(keys, token="tok2")).tasks] == [1]
+    assert shard.run(claim(keys, token="tok2")).pasts == {0: (1, 0)}
     assert shard.run(dispatch(keys, now_us=at(LEASE))).reaped == 1
-    assert [(task.failures, task.lapses) for task in shard.run(claim(keys, token="tok3")).tasks] == [(1, 1)]
+    assert shard.run(claim(keys, token="tok3")).pasts == {0: (1, 1)}
     assert shard.run(settle(keys, retry("a", "tok3"))) == {"a": "dead"}
     assert shard.state() == {
         "meta": shard.state()["meta"],

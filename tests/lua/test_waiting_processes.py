@@ -162,7 +162,7 @@ def test_a_set_of_the_wrong_type_stops_nothing(shard: Shard, keys: ShardKeys) ->
     shard.seed({"meta": meta(), "due": {"c": T}} | ready("a", "b"))
     shard.do("SET", keys.waiting(""), "x")
     assert shard.run(dispatch(keys)).moved == 1
-    assert [task.id for task in shard.run(claim(keys, max=1)).tasks] == ["a"]
+    assert shard.run(claim(keys, max=1)).ids == ["a"]
     shard.run(consume.wake(keys, EPOCH, "", now_us=NOW))
     answer = shard.run(claim(keys))
     assert (answer.left, answer.crowds) == ([0], [0])

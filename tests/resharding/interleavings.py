@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from shardq.calls import consume, dispatch
 from shardq.calls.answers import Missing, Stale
-from shardq.calls.consume import Claimed, OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
+from shardq.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.calls.request import Call, Command, Word
 from shardq.drivers.sync import Driver
 from shardq.errors import ChangeUnderWay, Conflict, PushError, ShardqError
@@ -79,7 +79,7 @@ class Model(RuleBasedStateMachine):
         # behind the server's clock, which some scripts go by: a clock that goes back would move the ends of windows
         self.now_ms = int(time.time() * 1000) - WINDOW_MS // 2
         self.running: list[Running] = []
-        self.leases: list[tuple[ShardKeys, Claimed, str]] = []
+        self.leases: list[tuple[ShardKeys, str, str]] = []
         self.count = 0
         self.sound = True
         first = run(driver, create_topology(self.name, COUNTS[0]))
@@ -242,20 +242,20 @@ class Model(RuleBasedStateMachine):
 
         claim = self._ask(map, shard, make)
         if claim is not None:
-            self.leases += [(keys, task, token) for task in claim.tasks]
+            self.leases += [(keys, id, token) for id in claim.ids]
 
     def _settle(self, map: int, which: int, how: str) -> None:
-        keys, task, token = self.leases[which % len(self.leases)]
+        keys, id, token = self.leases[which % len(self.leases)]
         verdicts: dict[str, OtherSettlement] = {
-            "retry": SettleRetry(task.id, token, 1000, "again", 100),
-            "bury": SettleBury(task.id, token, "no"),
-            "back": SettleGiveBack(task.id, token),
+            "retry": SettleRetry(id, token, 1000, "again", 100),
+            "bury": SettleBury(id, token, "no"),
+            "back": SettleGiveBack(id, token),
         }
         others = [verdicts[how]] if how in verdicts else []
-        acks = [SettleAck(task.id, token)] if how == "ack" else []
+        acks = [SettleAck(id, token)] if how == "ack" else []
         epoch, now_us = self.maps[map].topology.epoch, str(self.now_ms * 1000)
         if not isinstance(self._carry(consume.settle(keys, epoch, acks, others, now_us=now_us)), Stale):
-            self.leases.remove((keys, task, token))
+            self.leases.remove((keys, id, token))
 
     # ---- carrying out
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from shardq import Backoff
 from shardq.model.task import Delivery
 from shardq.worker.handlers import Handler
-from shardq.worker.in_flight import MOST_AT_ONCE, InFlight
+from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job
 from shardq.worker.prefetch import STALE_S
 from tests.support.waiting import wait_until
@@ -88,54 +88,40 @@ def test_a_lost_lease_is_settled_with_nobody() -> None:
     assert in_flight.settlements() == []
 
 
-def test_hands_share_a_backlog_of_quick_jobs() -> None:
-    in_flight, _ = filled(100, concurrency=4)
-    assert len(in_flight.take()) == 25
-    assert len(in_flight.take()) == 18
-    in_flight, _ = filled(1000, concurrency=4)
-    assert len(in_flight.take()) == MOST_AT_ONCE
-    in_flight, _ = filled(3, concurrency=4)
-    assert len(in_flight.take()) == 1
-
-
-def test_slow_jobs_are_taken_one_by_one() -> None:
-    in_flight, made = filled(100, concurrency=4)
-    in_flight.prefetch.finished(1, 1.0, time.monotonic())
-    assert in_flight.take() == made[:1]
+def test_threads_begin_what_waits_one_by_one() -> None:
+    in_flight, made = filled(3)
+    assert [in_flight.next() for _ in range(2)] == made[:2]
+    assert set(in_flight.unfinished()) == set(made[:2])
+    assert in_flight.emptied() == made[2:]
 
 
 def test_an_offer_wakes_as_many_threads_as_there_are_jobs() -> None:
     in_flight = InFlight(8)
     with ThreadPoolExecutor(8) as threads:
-        taking = [threads.submit(in_flight.take) for _ in range(8)]
+        taking = [threads.submit(in_flight.next) for _ in range(8)]
         wait_until(lambda: in_flight.offer([]) == 0 and in_flight._resting == 8, "all of them are idle")
         made = jobs(8)
         in_flight.put(made)
         assert in_flight.offer(made) == 0
         # none of them comes back for a second one
-        assert {each.result(30)[0] for each in taking} == set(made)
+        assert {each.result(30) for each in taking} == set(made)
 
 
-def test_jobs_behind_a_slow_one_go_to_an_idle_thread() -> None:
-    in_flight, made = filled(100, concurrency=4)
-    batches = [in_flight.take() for _ in range(4)]
-    while rest := in_flight.take() if in_flight._inbox else []:
-        batches.append(rest)
-    first, *others = batches
-    for job in [first[0], *(job for batch in others for job in batch)]:
-        assert in_flight.begin(job)
-    with ThreadPoolExecutor(1) as threads:
-        taking = threads.submit(in_flight.take)
-        wait_until(lambda: in_flight._resting == 1, "it is idle")
-        in_flight.share_out()
-        taken = taking.result(30)
-    while in_flight._inbox:
-        taken += in_flight.take()
-    assert len(first) > 1
-    assert taken == first[1:]
-    assert all(in_flight.begin(job) for job in taken)
-    assert not any(in_flight.begin(job) for job in first), "the slow one's thread comes too late"
-    assert set(made) == set(in_flight.unfinished())
+def test_a_thread_that_comes_for_nothing_lets_others_be_woken_later() -> None:
+    in_flight = InFlight(2)
+    with ThreadPoolExecutor(2) as threads:
+        taking = [threads.submit(in_flight.next) for _ in range(2)]
+        wait_until(lambda: in_flight._resting == 2, "both of them are idle")
+        made = jobs(3)
+        in_flight.put(made)
+        with in_flight._lock:
+            # a thread is woken, and meanwhile another one has begun the job
+            in_flight._inbox.append(made[0])
+            in_flight._wake()
+            in_flight._inbox.clear()
+        wait_until(lambda: not in_flight._waking and in_flight._resting == 2, "it is idle again")
+        in_flight.offer(made[1:])
+        assert {each.result(30) for each in taking} == set(made[1:])
 
 
 def test_an_offer_says_how_many_find_no_hand() -> None:
@@ -143,22 +129,24 @@ def test_an_offer_says_how_many_find_no_hand() -> None:
     made = jobs(3)
     in_flight.put(made)
     assert in_flight.offer(made[:2]) == 2
-    assert len(in_flight.take()) == 1
+    assert in_flight.next() is made[0]
     assert in_flight.offer(made[2:]) == 2
 
 
-def test_what_lies_too_long_is_stale_also_behind_another() -> None:
+def test_what_lies_too_long_is_stale() -> None:
     in_flight, made = filled(3)
-    (first,) = in_flight.take()
-    in_flight.begin(first)
-    (behind,) = in_flight.take()
-    for job in made:
+    assert in_flight.next() is made[0]
+    for job in made[:2]:
         job.claimed_at -= STALE_S * 2
-    assert set(in_flight.stale()) == {behind, made[2]}
-    fresh = jobs(1)
-    in_flight.put(fresh)
-    in_flight.offer(fresh)
-    assert in_flight.take() == fresh
+    assert in_flight.stale() == [made[1]], "the first one runs, the last one has just come"
+    assert in_flight.next() is made[2]
+
+
+def test_what_was_given_back_while_it_waited_is_passed_over() -> None:
+    in_flight, made = filled(3)
+    for job in made[:2]:
+        assert in_flight.finish(job, job.back())
+    assert in_flight.next() is made[2]
 
 
 def test_wanting_ends_with_the_fetching() -> None:
@@ -194,12 +182,12 @@ def test_a_place_that_is_left_when_all_have_begun_wants_more() -> None:
 def test_the_end_wakes_everybody() -> None:
     in_flight = InFlight(2)
     with ThreadPoolExecutor(4) as threads:
-        taking, settling = threads.submit(in_flight.take), threads.submit(in_flight.settlements)
+        taking, settling = threads.submit(in_flight.next), threads.submit(in_flight.settlements)
         watching = threads.submit(in_flight.watched, 60.0)
         wait_until(lambda: taking.running() and settling.running() and watching.running(), "all of them wait")
         in_flight.stop_fetching()
         in_flight.end()
-        assert (taking.result(30), settling.result(30), watching.result(30)) == ([], [], None)
+        assert (taking.result(30), settling.result(30), watching.result(30)) == (None, [], None)
 
 
 def test_quiet_when_the_last_has_its_verdict() -> None:
