@@ -15,6 +15,7 @@ from shardq.calls.request import Call, Command
 from shardq.drivers.aioconnection import open_async_connection
 from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.base import DriverBase
+from shardq.drivers.begun import AsyncBegunCall
 from shardq.drivers.faults import ErrorReply, Fault, unserved
 from shardq.drivers.generators import adrive
 from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
@@ -55,13 +56,51 @@ class AsyncDriver(DriverBase):
     # A deadline for the whole call, and not a cancellation: what was sent must be told from what was not.
     async def call(self, call: Command[T], timeout: float | None = None) -> T:
         """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time."""
-        router = self._router
-        router.check_open()
+        self._router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
-        retrying = RetryingCall(call, now=time.monotonic(), timeout=timeout_s)
+        return await self._carried(RetryingCall(call, now=time.monotonic(), timeout=timeout_s))
+
+    def begin_all(self, calls: Sequence[Command[T]]) -> list[AsyncBegunCall[T] | None]:
+        """Sends calls now, not at the end of this turn of the loop, for ``finish`` to wait for their answers.
+
+        None: this one was not sent; ``call`` does it, or says why it can't be done.
+        """
+        try:
+            self._router.check_open()
+        except EngineClosed:
+            return [None] * len(calls)
+        begun = [self._begun(call) for call in calls]
+        for connection in {each.connection for each in begun if each is not None}:
+            connection.flush()
+        return begun
+
+    async def finish(self, begun: AsyncBegunCall[T]) -> T:
+        """Waits for the answer of a call that was begun, and decodes it; carries the call out like any other if it met
+        a fault.
+        """
+        return await self._carried(begun.retrying, begun)
+
+    def _begun(self, call: Command[T]) -> AsyncBegunCall[T] | None:
+        retrying = RetryingCall(call, now=time.monotonic(), timeout=self.settings.timeout)
+        address = self._router.target(retrying)
+        connection = None if address is None else self._router.node(address).ready()
+        if address is None or connection is None:
+            return None
+        try:
+            data = retrying.packed()
+        except Exception:  # noqa: BLE001  whatever can't be packed
+            return None
+        return AsyncBegunCall(retrying, address, connection, connection.send(data, deadline=retrying.deadline))
+
+    async def _carried(self, retrying: RetryingCall[T], begun: AsyncBegunCall[T] | None = None) -> T:
+        router = self._router
         while True:
-            address = router.target(retrying)
-            answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
+            address: str | None
+            if begun is not None:
+                address, answer, begun = begun.address, await begun.answer.received(), None
+            else:
+                address = router.target(retrying)
+                answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
             if not isinstance(answer, (ErrorReply, Fault)):
                 return router.result(retrying, answer, address or "")
             step = router.failed_with(answer, retrying, address)

@@ -52,25 +52,26 @@ class AsyncConnection(asyncio.Protocol):
 
     async def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
         """Sends, and waits for the last of ``answers`` answers."""
+        return await self.send(data, deadline=deadline, answers=answers).received()
+
+    def send(self, data: bytes, *, deadline: float, answers: int = 1) -> Answer:
+        """Sends at the end of this turn of the loop, or with ``flush``. Whoever has the answer waits for it."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
         if not self.open:
-            return self._why
+            answer.set_result(self._why)
+            return Answer(answer, None)
         now = self._loop.time()
         if not self._waiting:
             self._heard = now
-        answer = self._loop.create_future()
         self._waiting.extend([None] * (answers - 1))
         self._waiting.append(answer)
         self._unsent += answers
         self._out.append(data)
         if len(self._out) == 1:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         if self._watch is None:
             self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
-        expiry = self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now)
-        try:
-            return await answer
-        finally:
-            expiry.cancel()
+        return Answer(answer, self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now))
 
     async def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
         """Holds a conversation. Returns its result."""
@@ -108,7 +109,8 @@ class AsyncConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes what was sent until now."""
         out, self._out = self._out, []
         self._unsent = 0
         if out and self.open:
@@ -158,6 +160,24 @@ class AsyncConnection(asyncio.Protocol):
             if answer is not None and not answer.done():
                 answer.set_result(fault if place < unsent else fault.before_sending())
         self._out, self._unsent = [], 0
+
+
+class Answer:
+    """The answer to what was sent, once."""
+
+    __slots__ = ("_answer", "_expiry")
+
+    def __init__(self, answer: asyncio.Future[Any], expiry: asyncio.TimerHandle | None) -> None:
+        self._answer = answer
+        self._expiry = expiry
+
+    async def received(self) -> Any:
+        """Waits for it: a value, an ``ErrorReply``, or a ``Fault``."""
+        try:
+            return await self._answer
+        finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
 
 
 def _expire(answer: asyncio.Future[Any], waited: float) -> None:

@@ -42,14 +42,19 @@ class AsyncConnectionPool:
         """Returns the least busy connection, or waits for the first one. When all are busy another is made
         meanwhile.
         """
-        best = self._best()
-        if best is not None and (best.load < BUSY or self.open >= self.bound):
-            return best
+        ready = self.ready()
+        if ready is not None:
+            return ready
         if self._closed:
             return dropped(self.address)
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-        return best or await self._wait_for(self._connecting, max(0.0, deadline - time.monotonic()))
+        return self._best() or await self._wait_for(self._connecting, max(0.0, deadline - time.monotonic()))
+
+    def ready(self) -> AsyncConnection | None:
+        """The least busy connection. None if there is none yet, or another is wanted."""
+        best = self._best()
+        return best if best is not None and (best.load < BUSY or self.open >= self.bound) else None
 
     async def _wait_for(
         self, connecting: asyncio.Task[AsyncConnection | Fault], within: float

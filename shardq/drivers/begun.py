@@ -1,6 +1,7 @@
-"""A call that is sent now and whose answer is read later: ``Driver.begin`` and ``Driver.finish``.
+"""A call that is sent now and whose answer is read later: ``begin`` and ``finish`` of the drivers.
 
-The server works meanwhile. The connection is the call's own until the answer is read, so few may be begun at a time.
+The server works meanwhile. With threads the connection is the call's own until the answer is read, so few may be begun
+at a time.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shardq.drivers.connection import FINISH_S, READ_TIMEOUT_S, Connection
 from shardq.drivers.faults import Fault
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.retry import RetryingCall
+
+if TYPE_CHECKING:
+    from shardq.drivers.aioconnection import Answer, AsyncConnection
 
 T = TypeVar("T")
 
@@ -49,3 +53,13 @@ class BegunCall(Generic[T]):
         self.retrying.finished(self._connection.receive(FINISH_S))
         self._pool.drop(self._connection)
         self._read()
+
+
+@dataclass(slots=True, eq=False)
+class AsyncBegunCall(Generic[T]):
+    """The twin for asyncio, where a connection has any number of calls."""
+
+    retrying: RetryingCall[T]
+    address: str
+    connection: AsyncConnection
+    answer: Answer

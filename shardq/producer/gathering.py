@@ -1,8 +1,9 @@
 """Gathers the pushes of an event loop that are under way at the same time: those for one shard share a script call.
 
 While few are under way each goes alone, at once. With more, what is pushed in one turn of the loop, as by callers whom
-one read of answers woke up, leaves at the end of that turn in one call for each shard. No push waits for the answer to
-another one.
+one read of answers woke up, leaves at the end of that turn in one call for each shard; of very many that push in one
+turn, half leaves before. From then on the server works for one half while the other one pushes. No push waits for the
+answer to another one.
 
 A shared call only stores. Where anything else is answered (the topology is old, an id is taken, the server refuses a
 record), each caller goes on alone and learns what became of its own task, as if it had never been gathered. An error
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,10 +33,17 @@ from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
+    from shardq.drivers.begun import AsyncBegunCall
 
 FEW = 8
 """The pushes under way that each have a call of their own; half as many as there are shards, where that is more. So few
 hardly ever meet in one shard, and a call for one task costs less than one that is shared by one.
+"""
+
+HALF = 32
+HALF_OF_A_SHARD = 4
+"""The tasks, in all and for each shard on average, of a half that leaves before the others have pushed: a call costs as
+much as some tasks.
 """
 
 OF_THE_SERVER = (Unavailable, Unanswered, ReadOnly, EngineClosed)
@@ -52,6 +61,10 @@ class Gatherer:
         """The number of pushes that have not returned."""
         self._gathered: dict[tuple[int, int], SharedCall] = {}
         """Shard and words of a task → the call that is filled in this turn of the loop."""
+        self._pushed = 0
+        """The tasks gathered since calls were last sent in one go."""
+        self._half = 0
+        """Half of the pushes that were under way before the first of these."""
         self._sent: set[SharedCall] = set()
 
     def __repr__(self) -> str:
@@ -92,32 +105,38 @@ class Gatherer:
         """Adds a task to the call of this turn to its shard."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._send_all)
+            self._half = self._under_way // 2
         words = entries.fresh or entries.unique
         shard, width = topology.shard_of(entries.ids[0]), len(words)
         shared = self._gathered.get((shard, width))
         if shared is None or not shared.takes(words, topology):
             if shared is not None:
-                self._send(shared)
+                self._send([shared])
             shared = self._gathered[shard, width] = SharedCall(self._cache.keys(shard), width, topology)
         shared.add(words, waiting)
+        self._pushed += 1
+        if self._pushed >= self._half >= max(HALF, HALF_OF_A_SHARD * topology.shards):
+            self._send_all()
         return shared
 
     def _send_all(self) -> None:
-        gathered, self._gathered = self._gathered, {}
-        for shared in gathered.values():
-            self._send(shared)
+        gathered, self._gathered, self._pushed = self._gathered, {}, 0
+        self._send(gathered.values())
 
-    def _send(self, shared: SharedCall) -> None:
-        if shared.drop_cancelled():
+    def _send(self, gathered: Iterable[SharedCall]) -> None:
+        calls = [(shared, shared.call()) for shared in gathered if shared.drop_cancelled()]
+        begun = self._driver.begin_all([call for _, call in calls])
+        for (shared, call), sent in zip(calls, begun, strict=True):
             self._sent.add(shared)
-            shared.task = asyncio.get_running_loop().create_task(self._carry_out(shared))
+            shared.task = asyncio.get_running_loop().create_task(self._carry_out(shared, call, sent))
             shared.task.add_done_callback(partial(self._carried_out, shared))
 
-    async def _carry_out(self, shared: SharedCall) -> None:
-        call = shared.call()
+    async def _carry_out(
+        self, shared: SharedCall, call: Call[list[str]], begun: AsyncBegunCall[list[str]] | None
+    ) -> None:
         error: Exception | None = None
         try:
-            shared.answered(await self._driver.call(call))
+            shared.answered(await (self._driver.call(call) if begun is None else self._driver.finish(begun)))
         except REFUSALS:
             shared.in_doubt = call.in_doubt
         except OF_THE_SERVER as exc:

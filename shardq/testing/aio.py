@@ -16,7 +16,7 @@ from shardq.engine.parts import Parts, async_driver_of
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_aio import AsyncClockCommands
 from shardq.testing.sync import FAILURES
-from shardq.testing.virtual import AsyncRealParts, AsyncVirtualParts
+from shardq.testing.virtual_parts import AsyncRealParts, AsyncVirtualParts
 from shardq.worker.job import Job
 from shardq.worker.kinds import check_result
 

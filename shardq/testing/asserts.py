@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from shardq.calls.consume import SettleAck
 from shardq.calls.request import Command
 from shardq.consumer.claim_notes import ClaimNotes
 from shardq.consumer.claiming import claim
-from shardq.consumer.settling import settle
+from shardq.consumer.settling import acks_of, settle
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import async_driver_of, cache_of, claims_of, driver_of
@@ -264,10 +263,7 @@ def drain(engine: EngineBase, *, topic: str | None = None) -> Any:
             topics |= dict.fromkeys(sorted(name.decode() for names in known.values() for name in names))
         claims, deliveries = claims_of(engine, list(topics)), list[Delivery]()
         while some := (yield from claim(claims, ClaimNotes(), 1000, cache.topology.span())):
-            by_shard: dict[int, list[SettleAck]] = {}
-            for delivery in some:
-                by_shard.setdefault(delivery.shard, []).append(SettleAck(delivery.id, delivery.token))
-            yield from settle(claims, {shard: (acks, ()) for shard, acks in by_shard.items()})
+            yield from settle(claims, acks_of(some))
             deliveries += some
         return deliveries
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardq.calls.consume import OtherSettlement, SettleAck
 from shardq.consumer.claim_notes import ClaimNotes
 from shardq.consumer.claiming import claim
 from shardq.consumer.claims import Claims
@@ -15,7 +14,7 @@ from shardq.engine.parts import planned_claims
 from shardq.operation import Operation
 from shardq.worker.base import WorkerBase, plan_of
 from shardq.worker.conclusions import settlement_of
-from shardq.worker.job import Job, Settlement
+from shardq.worker.job import Job, Settlement, settlements_by_shard
 
 
 class BoundWorker:
@@ -88,12 +87,5 @@ class BoundWorker:
     def settle(self, ended: Sequence[tuple[Job, Settlement]]) -> Operation[None]:
         """Settles jobs; what has not ended is given back."""
         assert self._claims is not None, "it has claimed"
-        by_shard: dict[int, tuple[list[SettleAck], list[OtherSettlement]]] = {}
-        for job, settlement in ended:
-            acks, others = by_shard.setdefault(job.delivery.shard, ([], []))
-            if isinstance(settlement, SettleAck):
-                acks.append(settlement)
-            else:
-                others.append(settlement)
-        if by_shard:
-            yield from settle(self._claims, by_shard)
+        if ended:
+            yield from settle(self._claims, settlements_by_shard(ended))

@@ -17,7 +17,7 @@ from shardq.engine.parts import Parts, driver_of
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_sync import ClockCommands
-from shardq.testing.virtual import VirtualParts
+from shardq.testing.virtual_parts import VirtualParts
 from shardq.worker.job import Job
 from shardq.worker.kinds import check_result
 

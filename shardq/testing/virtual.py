@@ -1,7 +1,7 @@
-"""Virtual time for one engine: drivers that stamp it into the scripts' calls, and what its pollers do, without threads.
+"""Virtual time for one engine: the now of its scripts' calls, and what its pollers do, without threads.
 
-Every script takes its now as an argument (``lua/README.md``, *Calling a script*), which engines leave empty. Here the
-router fills it in, wherever a call is sent: so due times, leases, dedup windows, rates and expiries all go by the
+Every script takes its now as an argument (``lua/README.md``, *Calling a script*), which engines leave empty. Here it is
+filled in, wherever ``virtual_parts`` send a call: so due times, leases, dedup windows, rates and expiries all go by the
 test's clock. Nobody polls. ``VirtualPollers`` dispatches a shard when time has moved, and before something is claimed
 from it: whoever looks finds what pollers that are never late would have done.
 """
@@ -12,44 +12,27 @@ import datetime as dt
 import functools
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from shardq.calls import clean, dispatch
 from shardq.calls.request import Call, Command
-from shardq.dispatcher import Dispatcher, Retention, Sinks
 from shardq.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
 from shardq.dispatcher.relay import is_relayed
-from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.base import DriverBase
-from shardq.drivers.begun import BegunCall
-from shardq.drivers.retry import RetryingCall
-from shardq.drivers.router import NodeRouter
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import BorrowedConnections, Driver
 from shardq.engine.base import EngineBase
-from shardq.engine.parts import Parts, cache_of
-from shardq.errors import InvalidOption, ShardqError
+from shardq.engine.parts import cache_of
+from shardq.errors import InvalidOption
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
-from shardq.operation import Many, Operation, arun, run, values
+from shardq.operation import Many, Operation, values
 from shardq.recovery import REFUSALS, Recovery
 from shardq.scripts import script
-from shardq.subscriber import Subscriber
 from shardq.topology_cache import TopologyCache
-
-K = TypeVar("K")
-T = TypeVar("T")
 
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 US = dt.timedelta(microseconds=1)
 
 _NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
-
-PUSHES = frozenset(("push", "push_unique", "requeue", "reschedule"))
-"""The scripts after which something may be due at once, by the caller's wish."""
 
 CHANGES_NO_INSTANT = frozenset(
     ("dispatch", "forward", "cancel", "get", "peek", "page", "page_ready", "forecast", "trim", "purge", "stock", "wake")
@@ -236,173 +219,3 @@ def _score(keys: ShardKeys, key: str, rank: int) -> Command[int | None]:
 def _only_acks(call: Call[Any]) -> bool:
     """True for a settle that schedules nothing again."""
     return call.script.name == "settle" and len(call.words) == 5 + int(call.words[3]) + 2 * int(call.words[4])
-
-
-class StampingRouter(NodeRouter):
-    def __init__(self, settings: Settings, pollers: VirtualPollers) -> None:
-        super().__init__(settings)
-        self._pollers = pollers
-
-    def target(self, retrying: RetryingCall[Any]) -> str | None:
-        self._pollers.stamp(retrying.request)
-        return super().target(retrying)
-
-
-class AsyncStampingRouter(AsyncNodeRouter):
-    def __init__(self, settings: Settings, pollers: VirtualPollers) -> None:
-        super().__init__(settings)
-        self._pollers = pollers
-
-    def target(self, retrying: RetryingCall[Any]) -> str | None:
-        self._pollers.stamp(retrying.request)
-        return super().target(retrying)
-
-
-class VirtualDriver(Driver):
-    """A driver whose calls go by virtual time. ``pushed`` is called after pushes."""
-
-    def __init__(self, settings: Settings, pollers: VirtualPollers, pushed: Callable[[], None]) -> None:
-        super().__init__(settings)
-        self._router: NodeRouter = StampingRouter(settings, pollers)
-        self._pollers = pollers
-        self._pushed = pushed
-
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
-        name = _name(call)
-        if name == "claim":
-            run(self, self._pollers.catch_up(call.slot))
-        result = super().call(call, timeout)
-        if name in PUSHES:
-            self._pushed()
-        return result
-
-    def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
-    ) -> Iterator[tuple[K, T | ShardqError]]:
-        names: set[str] = set()
-
-        def watched() -> Iterator[tuple[K, Command[T]]]:
-            for key, call in calls:
-                names.add(name := _name(call))
-                if name == "claim":
-                    run(self, self._pollers.catch_up(call.slot))
-                yield key, call
-
-        yield from super().call_all(watched(), timeout=timeout)
-        if names & PUSHES:
-            self._pushed()
-
-    def begin(self, call: Command[T]) -> BegunCall[T] | None:
-        """Nothing is sent ahead: what falls due when time moves is what the next claim finds."""
-        return None
-
-    @contextmanager
-    def borrow(self) -> Iterator[BorrowedConnections]:
-        with super().borrow() as borrowed:
-            yield borrowed
-        self._pushed()
-
-
-class LoopNotingDriver(AsyncDriver):
-    """A driver that says in which loops it is opened: ``entered`` is awaited there."""
-
-    def __init__(self, settings: Settings, entered: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(settings)
-        self._entered = entered
-
-    async def open(self) -> None:
-        await self._entered()
-        await super().open()
-
-
-class AsyncVirtualDriver(LoopNotingDriver):
-    """The twin; ``call_all`` makes its calls by ``call``."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        entered: Callable[[], Awaitable[None]],
-        pollers: VirtualPollers,
-        pushed: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(settings, entered)
-        self._router: AsyncNodeRouter = AsyncStampingRouter(settings, pollers)
-        self._pollers = pollers
-        self._pushed = pushed
-
-    async def call(self, call: Command[T], timeout: float | None = None) -> T:
-        name = _name(call)
-        if name == "claim":
-            await arun(self, self._pollers.catch_up(call.slot))
-        result = await super().call(call, timeout)
-        if name in PUSHES:
-            await self._pushed()
-        return result
-
-
-def _name(call: Command[Any]) -> str:
-    return call.script.name if isinstance(call, Call) else ""
-
-
-class IdleDispatcher(Dispatcher):
-    """The dispatcher of an engine under a virtual clock: ``start()`` runs no thread, as the clock dispatches."""
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        self._unlearn()
-
-
-class VirtualParts(Parts):
-    """The parts of an engine that goes by a virtual clock. ``pushed`` is called after pushes."""
-
-    def __init__(self, pollers: VirtualPollers, pushed: Callable[[], None] = lambda: None) -> None:
-        self._pollers = pollers
-        self._pushed = pushed
-
-    def driver(self, settings: Settings) -> Driver:
-        driver = VirtualDriver(settings, self._pollers, self._pushed)
-        self._pollers.driver = driver
-        return driver
-
-    def dispatcher(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        subscriber: Subscriber,
-        *,
-        max_attempts: int,
-        keep: Retention,
-        sinks: Sinks,
-    ) -> Dispatcher:
-        return IdleDispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
-
-
-class AsyncVirtualParts(VirtualParts):
-    """The same of an engine for asyncio. What is pushed by its threads is not handled inline."""
-
-    def __init__(
-        self,
-        pollers: VirtualPollers,
-        entered: Callable[[], Awaitable[None]],
-        pushed: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(pollers)
-        self._entered = entered
-        self._awaited_pushed = pushed
-
-    def async_driver(self, settings: Settings) -> AsyncDriver:
-        driver = AsyncVirtualDriver(settings, self._entered, self._pollers, self._awaited_pushed)
-        self._pollers.driver = driver
-        return driver
-
-
-class AsyncRealParts(Parts):
-    """The parts of an engine for asyncio that goes by the servers' clock."""
-
-    def __init__(self, entered: Callable[[], Awaitable[None]]) -> None:
-        self._entered = entered
-
-    def async_driver(self, settings: Settings) -> AsyncDriver:
-        return LoopNotingDriver(settings, self._entered)

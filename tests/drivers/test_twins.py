@@ -8,9 +8,9 @@ from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.sync import Driver
 
 THREADS_ONLY = {"dedicated", "borrow", "pubsub", "outages", "on_new_map", "ask", "begin", "finish"}
-"""In a loop a task begins a call."""
-ASYNCIO_ONLY = {"abandon"}
-"""A loop can end under its connections; threads close their own."""
+"""What is begun here has its connection for itself."""
+ASYNCIO_ONLY = {"abandon", "begin_all", "finish"}
+"""A loop can end under its connections; threads close their own. A connection takes what many begin."""
 
 
 def public(of: type) -> dict[str, object]:
