@@ -82,8 +82,9 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         processor = await self._processor(self._plan())
         with _signals(loop, self.stop) if signals else contextlib.nullcontext():
             try:
-                processor.start()
+                # First: its threads may be at a handler, which asks for `healthy`, before the last of them has begun.
                 self._at_work = processor
+                processor.start()
                 if not self._stop.is_set():
                     await ended.wait()
             finally:

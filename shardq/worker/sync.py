@@ -126,8 +126,9 @@ class Worker(WorkerBase[Receipt]):
     def _run_here(self) -> None:
         processor = self._processor(self._plan())
         try:
-            processor.start()
+            # First: its threads may be at a handler, which asks for `healthy`, before the last of them has begun.
             self._at_work = processor
+            processor.start()
             self._stop.wait()
         finally:
             self._at_work = None
