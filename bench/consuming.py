@@ -14,7 +14,7 @@ CLAIM = 500
 
 
 def claim_and_ack(engine: Engine, count: int) -> None:
-    """As consumers are by default: each claim and each ack waits for the server."""
+    """Takes a backlog as consumers do by default: each claim and each ack waits for the server."""
     _taken(engine.consumer(), count)
 
 

@@ -55,7 +55,8 @@ def test_what_is_new_or_was_not_measured_is_named_and_does_not_fail() -> None:
 def test_the_committed_baseline_can_be_read_and_knows_ratios_that_are_measured() -> None:
     baseline = msgspec.json.decode(guard.BASELINE.read_bytes(), type=Baseline)
     for usual in baseline.usual.values():
-        assert set(usual) <= set(ratios.NAMES)
+        # lateness under such a load differs by a factor of six from run to run: any floor would be none
+        assert set(usual) == set(ratios.NAMES) - {ratios.PROMPT}
         assert all(0 < each.floor < each.median for each in usual.values())
 
 
