@@ -33,7 +33,7 @@ AHEAD_S = 15.0
 _SCHEDULER = (
     "import redis, rq.scheduler, sys; rq.scheduler.RQScheduler(['mail'], redis.Redis.from_url(sys.argv[1])).work()"
 )
-"""What ``rq worker --with-scheduler`` runs in a process of its own."""
+"""The program that ``rq worker --with-scheduler`` runs in a process of its own."""
 
 
 def measure(url: str, jobs: int, *, ours: bool) -> tuple[float, float, float]:

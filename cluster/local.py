@@ -47,7 +47,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Record:
-    """What ``up`` leaves for ``status`` and ``down``."""
+    """The facts that ``up`` leaves for ``status`` and ``down``."""
 
     url: str
     server: str

@@ -1,4 +1,4 @@
-"""What the servers of other kinds (``postgres``, ``nats``, ``rabbitmq``) have in common: a folder, a free port, a group
+"""The common part of servers of other kinds (``postgres``, ``nats``, ``rabbitmq``): a folder, a free port, a group
 of processes that ends with the process that started it, and a start that is waited for.
 """
 
@@ -98,7 +98,7 @@ class OtherServer(ABC):
         warden.note(self._key, pid=-self._processes[0].pid, folder=self.folder)
 
     def _prepare(self) -> None:  # noqa: B027  most need nothing
-        """What is done once, before the first start."""
+        """Prepares the folder, once, before the first start."""
 
     @abstractmethod
     def _launch(self) -> None:

@@ -23,7 +23,7 @@ class Living:
 
     pid: int
     name: str
-    """Of its program; the first 15 characters of it."""
+    """The name of its program, the first 15 characters of it."""
     started: str
     """When, in no particular form: equal for the same process only."""
 

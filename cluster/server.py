@@ -129,7 +129,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the last process started; 0 before the first."""
+        """The process id of the last start; 0 before the first."""
         return self._process.pid if self._process else 0
 
     @property

@@ -31,7 +31,7 @@ class NoSuchServer(Exception):
 
 @functools.cache
 def version(path: Path) -> str:
-    """What the program says it is: ``Valkey 9.1.2``. Empty when it is no server of this family."""
+    """The name and version that the program tells: ``Valkey 9.1.2``. Empty when it is no server of this family."""
     try:
         run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""What one node says of its cluster: the answer of CLUSTER NODES as values. No I/O. Called by ``Cluster``."""
+"""The view that one node has of its cluster: the answer of CLUSTER NODES as values. No I/O. Called by ``Cluster``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Seen:
     port: int
     flags: frozenset[str]
     master_id: str | None
-    """Of a replica: whose it is."""
+    """The master, of a replica."""
     epoch: int
     connected: bool
     slots: tuple[tuple[int, int], ...]
@@ -61,5 +61,5 @@ def parse(answer: str) -> View:
 
 
 def layout(view: View) -> dict[str, tuple[tuple[tuple[int, int], ...], str | None]]:
-    """What all nodes must agree on before the cluster can be used: slots and roles by node id."""
+    """The facts on which all nodes must agree before the cluster can be used: slots and roles by node id."""
     return {node_id: (seen.slots, seen.master_id) for node_id, seen in view.items()}

@@ -40,7 +40,7 @@ def new_key() -> int:
 
 
 def note(key: int, *, pid: int | None, folder: Path | None) -> None:
-    """What to kill and what to remove for this server should we die now. Replaces what was noted before.
+    """Notes what to kill and what to remove for this server should we die now. Replaces what was noted before.
 
     A negative id is that of a process group.
     """

@@ -50,9 +50,9 @@ class Failover:
     first_dispatch_s: float
     """The first dispatch in a shard of the lost master, by the promoted one."""
     promotion_to_dispatch_s: float
-    """Until the first of those shards had dispatched."""
+    """The time until the first of those shards had dispatched."""
     promotion_to_all_s: float
-    """Until each of those shards had dispatched what fell due during the outage."""
+    """The time until each of those shards had dispatched what fell due during the outage."""
     ready: dict[str, Lateness | None]
     """From due to ready, for ``all`` tasks, for the shards of the ``lost`` master, and for the ``other`` shards."""
     claimed: dict[str, Lateness | None]

@@ -56,7 +56,7 @@ class Asked:
         return Asked(self.topic, self.state, f"{_word(begin)}..{_word(end)}", self.holder)
 
     def arguments(self) -> dict[str, Any]:
-        """What ``engine.tasks`` takes; it has to be ``dated``."""
+        """The arguments of ``engine.tasks``; it has to be ``dated``."""
         return {
             "topic": topic_of_word(self.topic),
             "state": self.state or None,

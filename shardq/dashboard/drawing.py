@@ -11,7 +11,7 @@ from shardq.dashboard.sampler import Column
 from shardq.listing.forecast import Forecast
 
 WIDTH, HEIGHT = 960, 240
-"""Of the chart of what falls due, with its axes."""
+"""The size of the chart of what falls due, with its axes."""
 
 LEFT, BELOW, ABOVE = 56, 24, 12
 """Room for the axes' words."""
@@ -40,7 +40,7 @@ class Chart:
 
 
 def chart(found: Forecast, label: str, capacity: float | None) -> Chart:
-    """What falls due. ``label``: the form of its times. ``capacity``: tasks a second that can be handled."""
+    """Draws what falls due. ``label``: the form of its times. ``capacity``: tasks a second that can be handled."""
     step_s = found.step.total_seconds()
     most = None if capacity is None else capacity * step_s
     top = rounded_up(max((count for _, count in found.buckets), default=0))

@@ -1,4 +1,4 @@
-"""What stands in front of every page: the name of the host, the token, and the headers that tell browsers what a page
+"""Stands in front of every page: the name of the host, the token, and the headers that tell browsers what a page
 may do. The forms of a page are checked in ``routing``.
 """
 

@@ -42,7 +42,7 @@ class Job:
     what: str
     """The tasks, in words."""
     arguments: dict[str, Any]
-    """What the engine's command takes."""
+    """The arguments of the engine's command."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     phase: Phase = "counting"
     counted: int = 0

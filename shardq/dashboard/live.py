@@ -59,8 +59,8 @@ def live(name: str, template: str, context: Context, *, every_s: float | None = 
 
 
 async def seen(request: Request) -> dict[str, Any]:
-    """What the templates of live pages have: the newest look, and what became of the engine over the last ones. No
-    ``look`` if none has succeeded yet; then ``course.trouble`` says why.
+    """The variables of the templates of live pages: the newest look, and what became of the engine over the last ones.
+    No ``look`` if none has succeeded yet; then ``course.trouble`` says why.
     """
     sampler = dashboard_of(request).sampler
     course = await sampler.newest()

@@ -70,7 +70,7 @@ def preview(payload: Any) -> str:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for: msgpack and codecs of the caller's own know more."""
+    """Text for what JSON has no word for: msgpack and codecs of the caller's own know more."""
     if isinstance(value, bytes):
         return f"hex {value[:_BYTES].hex()}"
     if isinstance(value, dt.datetime | dt.date | dt.time):

@@ -30,7 +30,7 @@ class StillMoving(ChangeUnderWay):
 
 @dataclass(slots=True)
 class Change:
-    """What a page asked for."""
+    """The change that a page asked for."""
 
     shards: int
     rate: float | None

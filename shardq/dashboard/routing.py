@@ -16,7 +16,7 @@ from shardq.dashboard.visit import dashboard_of, root_of, visit_of
 from shardq.errors import InvalidOption
 
 MOST_BYTES = 256 * 1024
-"""Of a form: a thousand ids of the longest kind."""
+"""The size of a form: a thousand ids of the longest kind."""
 
 MOST_FIELDS = 2000
 
@@ -55,8 +55,8 @@ def page(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
 
 
 def action(path: str, handler: Callable[[Request, Form], Awaitable[Response]]) -> Route:
-    """What a form sends to this path. The handler is called for forms that this browser got from a page of ours, which
-    have ``{{ csrf }}`` in them, and for programs that show the token themselves. It answers with ``done``.
+    """The route of what a form sends to this path. The handler is called for forms that this browser got from a page of
+    ours, which have ``{{ csrf }}`` in them, and for programs that show the token themselves. It answers with ``done``.
 
     >>> routes = [action("/topics/pause", pause)]
     """

@@ -21,11 +21,11 @@ from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import ShardqError
 
 SHARE = 0.004
-"""Of a core of the busiest server, for all looks."""
+"""The share of a core of the busiest server, for all looks."""
 
 SHARD_US, DRAWN_US = 100, 3
-"""What a look costs a server for each shard, and for each id that is drawn to tell the topic of a task: upper bounds of
-what was measured.
+"""The cost of a look for a server, for each shard, and for each id that is drawn to tell the topic of a task: upper
+bounds of what was measured.
 """
 
 LEAST_S, MOST_S = 1.0, 60.0
@@ -84,7 +84,7 @@ class Sampler:
         return self._running is not None and not self._running.done()
 
     async def newest(self) -> Course:
-        """What is known, after a look if the last one is too old."""
+        """The newest course, after a look if the last one is too old."""
         asked_at = time.monotonic()
         if asked_at - self._looked_at >= self.interval_s:
             async with self._lock:

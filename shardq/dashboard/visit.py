@@ -1,4 +1,4 @@
-"""What a page knows beside its request: the dashboard that it belongs to, and the browser that asks."""
+"""The facts that a page knows beside its request: the dashboard that it belongs to, and the browser that asks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dashboard:
 
     ask: Asker
     engine: Engine | AsyncEngine
-    """For its name and options; calls go by ``ask``."""
+    """The engine, for its name and options; calls go by ``ask``."""
     read_only: bool
     sampler: Sampler
     """The looks of all pages that are open."""
@@ -52,7 +52,7 @@ def dashboard_of(request: Request) -> Dashboard:
 
 @dataclass(slots=True)
 class Visit:
-    """What the guard found out about a request."""
+    """The facts that the guard found out about a request."""
 
     csrf: str
     """The value of the field that a form of this browser must bring."""

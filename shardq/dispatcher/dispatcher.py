@@ -32,7 +32,7 @@ log = logging.getLogger("shardq.dispatcher")
 
 
 class Sinks(Protocol):
-    """What serves the routes to anything but lists and streams here: ``shardq.sinks.relays``."""
+    """The relays of routes to anything but lists and streams here: ``shardq.sinks.relays``."""
 
     def start(self) -> None: ...
 

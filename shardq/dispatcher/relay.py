@@ -320,8 +320,8 @@ class Relay:
                 keys, epoch, {topic: most}, max=most, lease_ms=int(LEASE_S * 1000), token=token
             ),
         )
-        acks = [consume.SettleAck(task.id, token) for task in claim.tasks]
-        entries = [Entry(task.id, *encoded_parts(task.record)) for task in claim.tasks]
+        acks = [consume.SettleAck(id, token) for id in claim.ids]
+        entries = [Entry(id, *encoded_parts(record)) for id, record in zip(claim.ids, claim.records, strict=True)]
         return _Batch(keys, topic, route, acks, entries), claim.left[0]
 
     def _token(self) -> str:

@@ -38,7 +38,7 @@ _logged: set[Advice] = set()
 
 
 Check = Literal["coverage", "eviction", "memory", "persistence", "replicas", "clocks", "commands", "clients", "files"]
-"""What a piece of advice is about."""
+"""The subject of a piece of advice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class EngineBase:
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
         self._sinks: SinkRelays | None = None
-        """What serves routes to URLs and functions, while the pollers run."""
+        """The relays of routes to URLs and functions, while the pollers run."""
         self._processors: WeakSet[Processor] = WeakSet()
         self._outcomes: Outcomes | None = None
         self._packer.pushed = 0
@@ -342,7 +342,7 @@ class EngineBase:
         return processor
 
     def _counted_outcomes(self) -> Outcomes | None:
-        """What counts how tasks end in workers of this process; None until somebody asks for metrics."""
+        """The counters of how tasks end in workers of this process; None until somebody asks for metrics."""
         if self._has_metrics and self._outcomes is None:
             from shardq.worker.outcomes import Outcomes  # here: most engines have none
 

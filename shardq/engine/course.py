@@ -112,7 +112,7 @@ class Course:
     late_ms: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS))
     """The 99th percentile of each interval in which anything was dispatched."""
     late: Lateness = field(default_factory=Lateness)
-    """Of the last seconds."""
+    """The lateness of the last seconds."""
     picked_up: Lateness = field(default_factory=Lateness)
     handled_per_s: float | None = None
     _looks: deque[Look] = field(default_factory=deque)

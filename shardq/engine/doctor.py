@@ -1,4 +1,4 @@
-"""What may be wrong with an engine and its servers, one check after the other, with what to do; and what can be mended
+"""Checks of an engine and its servers, one after the other: what may be wrong, with what to do; and what can be mended
 without a risk for tasks. Called by ``shardq doctor``. Judgements on servers are those of ``advice`` and ``servers``;
 who serves the shards is judged as by ``health``.
 """
@@ -42,7 +42,7 @@ EXAMPLES = 3
 
 
 class Mended(NamedTuple):
-    """What became of the things that were found."""
+    """The outcome for the things that were found."""
 
     fixed: int
     left: int = 0
@@ -78,7 +78,7 @@ class Finding:
     check: str
     text: str
     fix: str = ""
-    """What ``mend`` will do; empty where nothing can be mended without a risk."""
+    """The repair by ``mend``, in words; empty where nothing can be mended without a risk."""
     mend: Mend | None = field(default=None, compare=False, repr=False)
 
 

@@ -98,7 +98,7 @@ def pushed_by(engine: EngineBase) -> int:
 
 
 def counted_outcomes(engine: EngineBase) -> Outcomes:
-    """What counts how tasks end in the engine's workers in this process; from the first call on, they are counted."""
+    """The counters of how tasks end in the engine's workers in this process. They count from the first call on."""
     engine._has_metrics = True
     outcomes = engine._counted_outcomes()
     assert outcomes is not None, "somebody has asked now"

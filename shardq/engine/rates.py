@@ -19,8 +19,8 @@ LEAST_S = 1.0
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """What went through an engine in a second, since a look of the same engine a second or longer ago. Shards that
-    could not be seen in both looks are not counted.
+    """The tasks that went through an engine in a second, since a look of the same engine a second or longer ago. Shards
+    that could not be seen in both looks are not counted.
 
     >>> if rates := engine.stats().rates:
     ...     print(rates.scheduled, rates.dispatched, rates.taken, rates.forwarded)
@@ -40,7 +40,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Interval:
-    """What happened between two looks."""
+    """The rates between two looks."""
 
     total: Rates
     dispatched_of_shard: dict[int, float] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""What is wrong with servers just now: nodes that failed, replicas that confirm nothing, clocks that differ. Called by
-``health()`` and ``shardq doctor``; settings are in ``advice``.
+"""Judges what is wrong with servers just now: nodes that failed, replicas that confirm nothing, clocks that differ.
+Called by ``health()`` and ``shardq doctor``; settings are in ``advice``.
 """
 
 from __future__ import annotations

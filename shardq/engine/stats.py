@@ -121,7 +121,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, TopicStats]
     """Name → topic, for every topic that has, or had, a task, or for which something is set."""
     rates: Rates | None
-    """What went through in a second since a look of this engine a second or longer ago; None at the first."""
+    """The tasks of a second since a look of this engine a second or longer ago; None at the first."""
     head_age: float | None
     """Seconds since the first scheduled task of all shards was due: negative while it is still to come; None without
     one.

@@ -59,7 +59,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
     sinks: tuple[SinkStats, ...] = ()
-    """What a dispatcher forwards to URLs and functions, by topic; of more than 16 topics those that fail, and then
+    """The sinks to which a dispatcher forwards, by topic; of more than 16 topics those that fail, and then
     those that have sent most.
     """
     dispatch_lateness: Mapping[str, Lateness] = {}

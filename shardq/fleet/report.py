@@ -31,7 +31,7 @@ LEAST_GAP_S = 5.0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a process says of itself. All counters count since ``since``. ``Reports`` adds which process it is."""
+    """The report of a process on itself. All counters count since ``since``. ``Reports`` adds which process it is."""
 
     host: str = ""
     pid: int = 0
@@ -56,7 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pickup: dict[str, list[int]] = {}
     """The same of the pick-up lateness."""
     sinks: tuple[SinkStats, ...] = ()
-    """What a dispatcher forwards to URLs and functions, by topic."""
+    """The sinks to which a dispatcher forwards, by topic."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -191,7 +191,7 @@ class Reports:
         self._sent = b""
         self._sent_at = -math.inf
         self._known: object = None
-        """What the last report said that others should know at once."""
+        """The part of the last report that others should know at once."""
 
     def next(self, now: float, alive_s: float) -> bytes:
         """The report to send at ``now``; empty when none is needed."""

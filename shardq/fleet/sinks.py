@@ -11,7 +11,8 @@ CircuitState = Literal["closed", "open", "half-open"]
 
 
 class SinkStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has sent of a forwarded topic to its sink, since the route was set or the process started.
+    """The counts of what a process has sent of a forwarded topic to its sink, since the route was set or the process
+    started.
 
     >>> for sink in engine.stats().sinks:
     ...     print(sink.topic, sink.to, sink.circuit, sink.sent, sink.failed, sink.retried, sink.buried, sink.error)

@@ -1,4 +1,4 @@
-"""What ``delay_through`` of an integration returns, and what the integrations share: the threshold, the route of the
+"""The result of ``delay_through`` of an integration, and what the integrations share: the threshold, the route of the
 topic, payloads that any engine can hold.
 """
 
@@ -56,7 +56,7 @@ class Delaying(ABC):
         self.above = above
         """Seconds. What is to wait for longer goes through the engine."""
         self.delayed = 0
-        """What this process has handed to the engine."""
+        """The messages that this process has handed to the engine."""
         self._active = True
 
     def __repr__(self) -> str:

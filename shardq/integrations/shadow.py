@@ -48,7 +48,7 @@ EARLY_S = 0.002
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a run."""
+    """The facts known of a run."""
 
     kind: Literal["expected", "arrived", "ran", "cancelled"]
     task: str
@@ -60,7 +60,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of the two has done with the runs that were due."""
+    """The counts of what one of the two has done with the runs that were due."""
 
     seen: int
     missing: int

@@ -35,7 +35,7 @@ def table(count: int) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=4)
 def leaving(count: int, priors: tuple[int, ...]) -> Sequence[float]:
-    """For each shard: of the tasks that it may have by these numbers of shards, the share that belongs elsewhere now.
+    """The share, for each shard, of the tasks that it may have by these numbers of shards, that belongs elsewhere now.
 
     >>> leaving(2, (1,))
     [0.5, 0.0]

@@ -1,5 +1,5 @@
-"""What falls due beside what workers can handle: the first minute, hour or day with more, in words. Pure. Called by
-``shardq forecast`` and the dashboard.
+"""Compares what falls due with what workers can handle: the first minute, hour or day with more, in words. Pure. Called
+by ``shardq forecast`` and the dashboard.
 """
 
 from __future__ import annotations

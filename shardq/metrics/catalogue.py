@@ -12,7 +12,7 @@ Scope = Literal["engine", "process"]
 
 class Metric(NamedTuple):
     name: str
-    """As it is exported; a histogram's without its suffixes."""
+    """The name as it is exported; a histogram's without its suffixes."""
     kind: Kind
     scope: Scope
     labels: tuple[str, ...]

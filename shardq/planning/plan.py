@@ -41,7 +41,7 @@ class NotPossible(ValueError):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be carried, at its peak."""
+    """The load to carry, at its peak."""
 
     rate: float
     """Tasks a second: as many are pushed as fall due."""
@@ -65,7 +65,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     masters: int
     replicas: int
-    """Of each master."""
+    """The replicas of each master."""
     shards: int
     busy: float
     """The share of its core that the fullest master uses."""

@@ -100,7 +100,7 @@ def get(cache: TopologyCache, id: str, codec: Codec | None) -> Operation[TaskInf
 
 
 def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
-    """What a caller is told of a task."""
+    """The facts that a caller is told of a task."""
     # No division: a float would miss the millisecond in years far away.
     instant = _EPOCH + dt.timedelta(milliseconds=task.instant_ms) if task.instant_ms is not None else None
     return TaskInfo(

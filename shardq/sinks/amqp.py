@@ -128,7 +128,7 @@ class AmqpSink(Sink):
         self._used = time.monotonic()
 
     def _tls_options(self) -> dict[str, Any]:
-        """What the client makes its own context of; empty without TLS."""
+        """The options of which the client makes its own context; empty without TLS."""
         tls = self._tls
         if tls is None:
             return {}

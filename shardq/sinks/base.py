@@ -81,7 +81,7 @@ SENT = Sent()
 
 
 class Sink(ABC):
-    """What takes the messages of one topic."""
+    """The receiver of the messages of one topic."""
 
     batch: ClassVar[int] = BATCH
     """Messages of one ``send``, at most."""

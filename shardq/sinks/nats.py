@@ -85,7 +85,7 @@ class NatsSink(Sink):
 
     async def _connected(self) -> Client:
         async def ignore(_: Exception) -> None:
-            """What is wrong is met by the next send."""
+            """The next send meets the error."""
 
         self._lost = lost = asyncio.Event()
 

@@ -18,8 +18,8 @@ TIMEOUT_S = 3.0
 """Longer than a connection takes, shorter than a failover: those are for the circuit."""
 
 REMEMBERED_S = 300
-"""What a sink has taken is remembered for so long where it can tell duplicates by that: longer than what a process that
-was killed had leased waits for another.
+"""The time for which a sink remembers what it has taken, where it can tell duplicates by that: longer than what a
+process that was killed had leased waits for another.
 """
 
 

@@ -20,7 +20,7 @@ _DRAMATIQ = "shardq.sinks.dramatiq:DramatiqSink"
 _SIDEKIQ = "shardq.sinks.sidekiq:SidekiqSink"
 _RQ = "shardq.sinks.rq:RqSink"
 KOMBU = "kombu+"
-"""What the schemes of all transports of kombu begin with: ``kombu+amqp``."""
+"""The schemes of all transports of kombu begin with it: ``kombu+amqp``."""
 BUILTIN = {
     "redis": _REDIS,
     "rediss": _REDIS,

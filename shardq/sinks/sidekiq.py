@@ -38,7 +38,7 @@ _ENQUEUE = Script.of("enqueue-sidekiq", _TEXT)
 
 
 class Job(msgspec.Struct):
-    """What is looked at in a job."""
+    """The fields of a job that are read."""
 
     jid: str
     created_at: int | float

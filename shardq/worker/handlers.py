@@ -103,7 +103,7 @@ class Registry:
         self._backoff = policy.DEFAULT if own.backoff is None else own.backoff
         self._named: dict[str, tuple[NamedTasks, Attempts]] = {}
         self.around: Callable[[Handler], Handler] | None = None
-        """Of an engine's registry: changes every handler that the engine's workers run."""
+        """Changes every handler that the engine's workers run; for an engine's registry."""
         self.registered: list[Registered] = []
         self.handlers: dict[str, Handler] = {}
         for each in registered:

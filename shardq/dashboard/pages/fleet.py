@@ -21,7 +21,7 @@ MOST = 100
 
 
 def late(member: Member) -> Lateness:
-    """Of dispatch or of pick-up, whatever it does, since it started."""
+    """The lateness of dispatch or of pick-up, whatever it does, since it started."""
     return Lateness.total((*member.dispatch_lateness.values(), *member.pickup_lateness.values()))
 
 

@@ -1,4 +1,4 @@
-"""What will fall due, as a chart, beside what workers can handle."""
+"""The chart of what will fall due, beside what workers can handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no page: the stylesheet, the script, the icon, and the probes of a container platform."""
+"""The routes that are no pages: the stylesheet, the script, the icon, and the probes of a container platform."""
 
 from __future__ import annotations
 

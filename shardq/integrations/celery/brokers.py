@@ -23,10 +23,10 @@ from shardq.engine.options import Options
 from shardq.errors import InvalidOption
 
 PREFIX = "celery."
-"""What the names of all these topics begin with."""
+"""The names of all these topics begin with it."""
 
 _RETRY_OPTIONS = ("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors", "errback")
-"""What kombu adds to the transport's options when it publishes."""
+"""The options that kombu adds to the transport's when it publishes."""
 
 _LOCAL = re.compile(r"^(localhost|\[::1\])(?=:)")
 

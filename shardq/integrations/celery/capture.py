@@ -55,8 +55,8 @@ def capturing(producer: Any, take: Callable[[Any, Sent], bool]) -> Any:
 
 
 def messages_of(producer: Any, sent: Sent, options: Options) -> list[tuple[Place, bytes]]:
-    """What to put where: an entry for each list of Redis, or one for a broker. Nothing takes the message where there is
-    none at all.
+    """The messages and their places: an entry for each list of Redis, or one for a broker. Nothing takes the message
+    where there is none at all.
     """
     channel, connection = producer.channel, producer.connection
     lists = _lists_of(channel, sent)

@@ -23,7 +23,7 @@ Send = Callable[..., Any]
 
 
 class Through(Protocol):
-    """What takes the place of sending and of revoking."""
+    """The replacement of sending and of revoking."""
 
     def send(self, send: Send, producer: Any, name: str, message: Any, options: dict[str, Any]) -> Any:
         """Sends a message, or sees to it that it is sent in time."""

@@ -293,7 +293,7 @@ def _row(url: str, asked: QueryDict, task: TaskInfo) -> dict[str, Any]:
 
 
 def _fields(task: TaskInfo, row: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What is known of a task, beside its payload and its reason."""
+    """The facts known of a task, beside its payload and its reason."""
     fields = [
         ("Id", task.id),
         ("Task", row["name"]),

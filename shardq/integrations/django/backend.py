@@ -230,7 +230,7 @@ class ShardqBackend(BaseTaskBackend):
     # ---- checks
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
-        """What is wrong with the settings, for ``manage.py check``."""
+        """The errors of the settings, for ``manage.py check``."""
         where = f"TASKS[{self.alias!r}]"
         for name in self.queue_names:
             if (wrong := wrong_queue(name)) is not None:

@@ -24,7 +24,7 @@ from shardq.worker.named import call_of
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a payload says."""
+    """The content of a payload."""
 
     path: str
     args: list[Any]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardq.integrations.django.backend import ShardqBackend
 
 _engines: dict[tuple[str, str], Engine] = {}
-"""By alias and options: settings that a test overrides have an engine of their own."""
+"""The engines by alias and options: settings that a test overrides have an engine of their own."""
 
 
 def engine(alias: str = "default") -> Engine:

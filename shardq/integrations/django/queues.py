@@ -51,7 +51,7 @@ def topics_of(queues: Iterable[str]) -> list[str]:
 
 
 def wrong_queue(name: object) -> str | None:
-    """What is wrong with the name of a queue, and what to do; None: nothing."""
+    """The error in the name of a queue, and what to do; None: there is none."""
     if not isinstance(name, str) or not name:
         return f"the queue name {name!r} is not possible: give a str that is not empty"
     try:

@@ -1,4 +1,4 @@
-"""What stands between a broker of Dramatiq and its delay queues: ``Broker.enqueue`` with a delay, which actors,
+"""Stands between a broker of Dramatiq and its delay queues: ``Broker.enqueue`` with a delay, which actors,
 pipelines, groups and the middleware that retries call.
 
 The message is stored in the engine as Dramatiq encodes it, without an ``eta``, and enqueued when it is due: by

@@ -1,4 +1,4 @@
-"""What stands between RQ's queues and its scheduler: ``Queue.schedule_job``, by which ``enqueue_in`` and ``enqueue_at``
+"""Stands between RQ's queues and its scheduler: ``Queue.schedule_job``, by which ``enqueue_in`` and ``enqueue_at``
 keep a job for later.
 
 A job is saved as RQ saves it, with its ticket, and the ticket pushed to the engine. ``shardq.sinks.rq`` puts the job on
