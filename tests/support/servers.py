@@ -18,7 +18,8 @@ class Servers:
 
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
-        self._clients: list[redis.Redis] = []
+        self._clients: dict[str, redis.Redis] = {}
+        """By address: a master from which slots have moved away may own several ranges of them."""
         self._slots: list[tuple[int, int, redis.Redis]] = []
         if scheme == "redis+cluster":
             seed = self._connected(rest.split(",")[0])
@@ -33,7 +34,7 @@ class Servers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()
 
     @property
@@ -66,10 +67,11 @@ class Servers:
         return found
 
     def _connected(self, address: str) -> redis.Redis:
-        host, _, port = address.rpartition(":")
-        client = redis.Redis(host=host, port=int(port), socket_timeout=20.0, retry=Retry(NoBackoff(), 0))
-        self._clients.append(client)
-        return client
+        if address not in self._clients:
+            host, _, port = address.rpartition(":")
+            retry = Retry(NoBackoff(), 0)
+            self._clients[address] = redis.Redis(host=host, port=int(port), socket_timeout=20.0, retry=retry)
+        return self._clients[address]
 
 
 def _told(client: redis.Redis, *words: str | bytes | float) -> Any:
