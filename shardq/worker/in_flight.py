@@ -133,24 +133,34 @@ class InFlight:
         with self._lock:
             if job.stage == "done":
                 return False
-            if job.stage == "running":
-                self._running -= 1
-                job.ended_at = now = time.monotonic()
-                self.prefetch.finished(1, now - job.began_at, now)
-            else:
-                self._held -= 1
-            job.stage = "done"
-            if settlement is None:
-                self._jobs.discard(job)
-            else:
-                if not self._settlements:
-                    self._judged.notify()
-                self._settlements.append((job, settlement))
-            if not self._running and not self._fetching:
-                self._quiet.notify_all()
-            if self._full:
-                self._make_room()
+            self._finish(job, settlement)
             return True
+
+    def give_back(self, jobs: Iterable[Job]) -> None:
+        """Finishes, undone, those of these jobs that nobody has begun meanwhile."""
+        with self._lock:
+            for job in jobs:
+                if job.stage == "held":
+                    self._finish(job, job.back())
+
+    def _finish(self, job: Job, settlement: Settlement | None) -> None:
+        if job.stage == "running":
+            self._running -= 1
+            job.ended_at = now = time.monotonic()
+            self.prefetch.finished(1, now - job.began_at, now)
+        else:
+            self._held -= 1
+        job.stage = "done"
+        if settlement is None:
+            self._jobs.discard(job)
+        else:
+            if not self._settlements:
+                self._judged.notify()
+            self._settlements.append((job, settlement))
+        if not self._running and not self._fetching:
+            self._quiet.notify_all()
+        if self._full:
+            self._make_room()
 
     def _make_room(self) -> None:
         if self.prefetch.want(self._held, self._running):

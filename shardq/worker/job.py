@@ -18,9 +18,9 @@ Stage = Literal["held", "running", "done"]
 """held: claimed and not begun. done: finished, by its handler or over its head; that happens once."""
 
 
-class Job(msgspec.Struct, eq=False, gc=False):
-    """A Struct, as there is one for each task, and of no concern to the garbage collector: nothing in a delivery or a
-    handler knows its job.
+class Job(msgspec.Struct, eq=False):
+    """A Struct, as there is one for each task. The garbage collector must know it: a payload that keeps an exception of
+    its handler refers, by the exception's frames, to the job.
     """
 
     delivery: Delivery

@@ -172,7 +172,7 @@ class Processor:
         self._stopping.set()
         self._in_flight.stop_fetching()
         self._consumer.close()
-        self._give_back(self._in_flight.emptied())
+        self._in_flight.give_back(self._in_flight.emptied())
         until = time.monotonic() + grace
         while not hurry.is_set() and time.monotonic() < until:
             if self._in_flight.wait_quiet(min(until, time.monotonic() + SLICE_S)):
@@ -181,7 +181,8 @@ class Processor:
         rest = self._in_flight.unfinished()
         if rest:
             tell(logging.WARNING, "giving back %d tasks whose handlers have not finished", len(rest))
-            self._give_back(rest)
+            for job in rest:
+                self._in_flight.finish(job, job.back())
             self._coroutine_runner.cancel(rest, END_S)
         fetch, *others = self._threads
         # First, as it may still claim something.
@@ -204,10 +205,6 @@ class Processor:
             if now >= self._until:
                 return
             time.sleep(SLICE_S / 10)
-
-    def _give_back(self, jobs: list[Job]) -> None:
-        for job in jobs:
-            self._in_flight.finish(job, job.back())
 
     def _until_stopped(self, duty: Callable[[], bool]) -> None:
         """Repeats a duty until it says that it is over. An error is logged once, not once a try."""
@@ -248,11 +245,11 @@ class Processor:
         now, handlers = time.monotonic(), self._handlers
         jobs = [Job(delivery, handlers[delivery.topic], now) for delivery in deliveries]
         if not self._in_flight.put(jobs):
-            self._give_back(jobs)
+            self._in_flight.give_back(jobs)
             return False
         if self._claims.left_out:
             # This claim was in flight before.
-            self._give_back([job for job in jobs if self._unwanted(job)])
+            self._in_flight.give_back([job for job in jobs if self._unwanted(job)])
             jobs = [job for job in jobs if job.stage == "held"]
         functions = jobs
         if self._coroutine_topics:
@@ -324,7 +321,7 @@ class Processor:
         self._end_overdue(jobs, now)
         self._leave_out(jobs)
         # A job that waits for a loop that owes an answer is begun in a moment, or given back with the others.
-        self._give_back(
+        self._in_flight.give_back(
             [job for job in self._in_flight.stale() if not (self._coroutine_runner.silent and job.is_coroutine)]
         )
         lease_s = self._claims.lease_ms / 1000
@@ -370,7 +367,7 @@ class Processor:
         if left_out != self._claims.left_out:
             self._claims.leave_out(left_out)
         if left_out:
-            self._give_back([job for job in jobs if job.stage == "held" and self._unwanted(job)])
+            self._in_flight.give_back([job for job in jobs if self._unwanted(job)])
         for topic in full:
             if self._once.new(f"full {topic}"):
                 what = "topic %r is claimed no more until some of its handlers end that run on after their tasks: %s"

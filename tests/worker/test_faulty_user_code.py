@@ -4,8 +4,10 @@ thread of the worker ends by it."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -302,6 +304,39 @@ def test_what_can_not_be_logged(engines: Engines, running: Engine, flavour: Flav
         wait_until(lambda: dead(running, slow) == "timed out after 0.1 s", "it has timed out")
         gate.open()
         wait_until(lambda: gate.ended, "the handler has ended")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_what_a_payload_keeps_of_its_handler_is_freed(
+    engines: Engines, running: Engine, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception knows the frames that it went through, down to those of the worker."""
+    # pytest keeps what is logged
+    monkeypatch.setattr(logging.getLogger("shardq.worker"), "disabled", True)
+    kept: list[weakref.ref[BaseException]] = []
+
+    class Kept(Exception):
+        pass
+
+    def fail(delivery: Delivery) -> None:
+        try:
+            raise Kept
+        except Kept as exc:
+            delivery.payload["error"] = exc
+            kept.append(weakref.ref(exc))
+            raise
+
+    def freed() -> bool:
+        gc.collect()
+        return not any(ref() for ref in kept)
+
+    worker = running.worker(max_attempts=1)
+    worker.on("")(handler(flavour, fail))
+    with engines.working(worker):
+        for id in [running.push({}) for _ in range(10)]:
+            wait_until(lambda: dead(running, id), "it is settled")  # noqa: B023  called at once
+    assert len(kept) == 10
+    wait_until(freed, "they are freed")
 
 
 @pytest.mark.parametrize("how", ["exit", "stop"])

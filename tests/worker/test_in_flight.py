@@ -55,6 +55,18 @@ def test_a_verdict_once() -> None:
     assert repr(in_flight) == "<InFlight: 0 running, 0 held, 0 to settle>"
 
 
+def test_a_job_that_began_is_not_given_back() -> None:
+    """Whoever gives back has seen it held, and a handler may begin in the next moment."""
+    in_flight, (begun, held) = filled(2)
+    seen = in_flight.emptied()
+    assert in_flight.begin(begun)
+    in_flight.give_back(seen)
+    assert in_flight.settlements() == [(held, held.back())]
+    assert in_flight.running == 1
+    assert in_flight.finish(begun, begun.ack)
+    assert in_flight.settlements() == [(begun, begun.ack)]
+
+
 def test_of_many_that_judge_at_once_one_is_heard() -> None:
     in_flight, made = filled(200)
     for job in made:
