@@ -61,17 +61,20 @@ class AsyncConnection(asyncio.Protocol):
             answer.set_result(self._why)
             return Answer(answer, None)
         now = self._loop.time()
+        # First what needs the deepest stack, of which a caller may have little left: a place in the order of answers
+        # must not be without its bytes, nor bytes without somebody who writes them.
+        expiry = self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now)
+        if self._watch is None:
+            self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
+        if not self._out:
+            self._loop.call_soon(self.flush)
         if not self._waiting:
             self._heard = now
         self._waiting.extend([None] * (answers - 1))
         self._waiting.append(answer)
         self._unsent += answers
         self._out.append(data)
-        if len(self._out) == 1:
-            self._loop.call_soon(self.flush)
-        if self._watch is None:
-            self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
-        return Answer(answer, self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now))
+        return Answer(answer, expiry)
 
     async def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
         """Holds a conversation. Returns its result."""

@@ -1,9 +1,11 @@
 """Gathers the pushes of an event loop that are under way at the same time: those for one shard share a script call.
 
 While few are under way each goes alone, at once. With more, what is pushed in one turn of the loop, as by callers whom
-one read of answers woke up, leaves at the end of that turn in one call for each shard; of very many that push in one
-turn, half leaves before. From then on the server works for one half while the other one pushes. No push waits for the
-answer to another one.
+one read of answers woke up, leaves at the end of that turn in one call for each shard. Of very many who were woken the
+first half is sent before the others push: from then on the server works for one half while the other one pushes. No
+push waits for the answer to another one.
+
+The loop sends, and no caller: an error on a caller's stack, as when that is used up, is not for the tasks of others.
 
 A shared call only stores. Where anything else is answered (the topology is old, an id is taken, the server refuses a
 record), each caller goes on alone and learns what became of its own task, as if it had never been gathered. An error
@@ -14,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ hardly ever meet in one shard, and a call for one task costs less than one that 
 
 HALF = 32
 HALF_OF_A_SHARD = 4
-"""The tasks, in all and for each shard on average, of a half that leaves before the others have pushed: a call costs as
+"""The callers, in all and for each shard on average, of a half that is sent before the others push: a call costs as
 much as some tasks.
 """
 
@@ -61,10 +62,10 @@ class Gatherer:
         """The number of pushes that have not returned."""
         self._gathered: dict[tuple[int, int], SharedCall] = {}
         """Shard and words of a task → the call that is filled in this turn of the loop."""
-        self._pushed = 0
-        """The tasks gathered since calls were last sent in one go."""
-        self._half = 0
-        """Half of the pushes that were under way before the first of these."""
+        self._full: list[SharedCall] = []
+        """The calls of this turn that have no room left."""
+        self._woken = 0
+        """The callers who were told their outcome since calls were last sent. Most push again in the next turn."""
         self._sent: set[SharedCall] = set()
 
     def __repr__(self) -> str:
@@ -105,25 +106,28 @@ class Gatherer:
         """Adds a task to the call of this turn to its shard."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._send_all)
-            self._half = self._under_way // 2
         words = entries.fresh or entries.unique
         shard, width = topology.shard_of(entries.ids[0]), len(words)
         shared = self._gathered.get((shard, width))
         if shared is None or not shared.takes(words, topology):
+            fresh = SharedCall(self._cache.keys(shard), width, topology)
             if shared is not None:
-                self._send([shared])
-            shared = self._gathered[shard, width] = SharedCall(self._cache.keys(shard), width, topology)
+                self._full.append(shared)
+            shared = self._gathered[shard, width] = fresh
         shared.add(words, waiting)
-        self._pushed += 1
-        if self._pushed >= self._half >= max(HALF, HALF_OF_A_SHARD * topology.shards):
-            self._send_all()
         return shared
 
-    def _send_all(self) -> None:
-        gathered, self._gathered, self._pushed = self._gathered, {}, 0
-        self._send(gathered.values())
+    def _woke(self, callers: int) -> None:
+        """Sends in the next turn, after these callers have pushed again, and before those who are woken later."""
+        self._woken += callers
+        if self._woken >= self._under_way // 2 >= max(HALF, HALF_OF_A_SHARD * self._cache.topology.shards):
+            self._woken = 0
+            asyncio.get_running_loop().call_soon(self._send_all)
 
-    def _send(self, gathered: Iterable[SharedCall]) -> None:
+    def _send_all(self) -> None:
+        """Called by the loop."""
+        gathered = [*self._full, *self._gathered.values()]
+        self._full, self._gathered, self._woken = [], {}, 0
         calls = [(shared, shared.call()) for shared in gathered if shared.drop_cancelled()]
         begun = self._driver.begin_all([call for _, call in calls])
         for (shared, call), sent in zip(calls, begun, strict=True):
@@ -137,6 +141,7 @@ class Gatherer:
         error: Exception | None = None
         try:
             shared.answered(await (self._driver.call(call) if begun is None else self._driver.finish(begun)))
+            self._woke(shared.callers)
         except REFUSALS:
             shared.in_doubt = call.in_doubt
         except OF_THE_SERVER as exc:
@@ -155,9 +160,10 @@ class Gatherer:
 
     async def close(self) -> None:
         """Ends what is under way, after the driver was closed: all callers are told so."""
-        gathered, self._gathered = self._gathered, {}
+        gathered = [*self._full, *self._gathered.values()]
+        self._full, self._gathered = [], {}
         sent = list(self._sent)
-        for shared in (*gathered.values(), *sent):
+        for shared in (*gathered, *sent):
             shared.end(EngineClosed(CLOSED))
         tasks = [shared.task for shared in sent if shared.task is not None]
         for task in tasks:
@@ -185,7 +191,11 @@ class SharedCall:
         self.in_doubt = False
         """True if those who go on alone must count with this call having been executed."""
         self.task: asyncio.Task[None] | None = None
-        """Carries it out, from the end of the turn on."""
+        """Carries it out, once it is sent."""
+
+    @property
+    def callers(self) -> int:
+        return len(self._waiting)
 
     def takes(self, words: list[Word], topology: Topology) -> bool:
         """True if there is room for another task."""
@@ -193,9 +203,10 @@ class SharedCall:
         return topology is self._topology and len(self._waiting) < BATCH and size <= CALL_BYTES
 
     def add(self, words: list[Word], waiting: asyncio.Future[str | None]) -> None:
-        self._words += words
-        self._bytes += len(words[2])  # type: ignore[arg-type]  # the record
+        # First, as it fails on a stack that is used up: each task has its caller.
         self._waiting.append(waiting)
+        self._bytes += len(words[2])  # type: ignore[arg-type]  # the record
+        self._words += words
 
     def leave(self) -> None:
         """Notes that a caller was cancelled. Its task goes with the others; without any caller nothing more is sent."""

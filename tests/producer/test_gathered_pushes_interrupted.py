@@ -5,6 +5,7 @@ learns what became of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import Any
 
@@ -72,6 +73,44 @@ def test_callers_that_are_cancelled_at_any_instant(url: str, name: str, seed: in
         check_ledger(told, stored(url, name))
 
     run(url, name, main)
+
+
+@pytest.mark.parametrize("size", [10, 8_000])
+def test_callers_whose_stacks_are_used_up_fail_alone(url: str, name: str, size: int) -> None:
+    """At any line of their pushes. The large ones fill their calls."""
+    told: dict[int, Receipt | BaseException] = {}
+
+    async def main(engine: AsyncEngine) -> None:
+        async def nested(levels: int, number: int | None = None) -> Receipt | None:
+            if levels:
+                return await nested(levels - 1, number)
+            return None if number is None else await pushed(number)
+
+        async def pushed(number: int) -> Receipt:
+            return await engine.push([number, "x" * size], delay=FAR_S)
+
+        deepest = 0
+        with contextlib.suppress(RecursionError):
+            while True:
+                await asyncio.create_task(nested(deepest + 1))
+                deepest += 1
+        for levels in range(deepest - 40, deepest):
+            numbers = range(len(told), len(told) + MANY)
+            deep = set(numbers[MANY // 2 :: 2])
+            pushes: list[Any] = [nested(levels, n) if n in deep else pushed(n) for n in numbers]
+            # the first are under way when the others, some of them deep in their stacks, come
+            first = [asyncio.create_task(push) for push in pushes[: MANY // 2]]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            answers = await asyncio.wait_for(outcomes([*first, *pushes[MANY // 2 :]]), PROMPT_S)
+            told.update(zip(numbers, answers, strict=True))
+            assert not [n for n in numbers if n not in deep and not isinstance(told[n], Receipt)]
+            assert {type(told[n]) for n in deep} <= {Receipt, RecursionError}
+        failed = [answer for answer in told.values() if not isinstance(answer, Receipt)]
+        assert MANY // 4 <= len(failed) < 39 * MANY // 4, "some have enough, and some have not"
+
+    run(url, name, main, shards=2)
+    check_ledger(told, {id: number for id, (number, _) in stored(url, name, shards=2).items()})
 
 
 def test_without_callers_a_call_is_given_up(own_server: Server, name: str) -> None:
