@@ -33,8 +33,8 @@ ON_BOTH = pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
 
 _NEWS = re.compile(
     r"^(?:\S+Z shardq\S* )?"
-    r"(warning|error): (shard \d+ can't be dispatched|shard \d+ is dispatched again|the heartbeat|could not sign off|"
-    r"no subscription on|subscribed on) .*\n",
+    r"(warning|error): ((shard \d+ can't be dispatched|shard \d+ is dispatched again|the heartbeat|could not sign off|"
+    r"no subscription on|subscribed on) |.* are not dispatched meanwhile|\S+: the outage is over).*\n",
     re.MULTILINE,
 )
 

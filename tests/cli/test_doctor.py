@@ -172,6 +172,7 @@ def test_servers_processes_and_files(shell: Shell, own: tuple[Engine, tuple[str,
     assert "set maxmemory-policy to noeviction" in wrong["eviction"][0]["text"]
     own_server.ask("CONFIG", "SET", "maxmemory", "0", "appendonly", "no", "maxclients", "40")
     engine.stop()
+    wait_until(lambda: not engine.fleet(), "it is gone, or found to be")
     wrong = found(shell, *options)
     assert wrong.keys() == {"persistence", "clients", "dispatchers"}
     assert "set appendonly to yes" in wrong["persistence"][0]["text"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from click.testing import CliRunner
 
 from cluster.server import Server
@@ -16,7 +17,9 @@ from shardq.cli.top.views import view
 from tests.support.waiting import wait_until
 
 
-def test_forward_to_a_url(engine: Engine, own_server: Server) -> None:
+def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardq.cli.session.set_up_logging", lambda **_: None)  # it is of the whole process
+
     def run(*words: str) -> str:
         """What a command prints; the error that it meets is raised."""
         given = ["--url", engine.options.url or "", "--name", engine.name]

@@ -139,7 +139,7 @@ def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path
     _, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode in (130, 143)
     assert "Traceback" not in err
-    assert state_of(engine, id) == "ready"
+    wait_until(lambda: state_of(engine, id) == "ready", "it is given back")
 
 
 def test_a_killed_child_is_replaced_and_a_killed_parent_takes_all_along(

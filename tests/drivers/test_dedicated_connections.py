@@ -104,7 +104,7 @@ def test_a_loan_keeps_its_connection(own_server: Server, name: str) -> None:
 
 
 def test_half_of_the_connections_may_be_on_loan(own_server: Server, name: str) -> None:
-    driver = Driver(Settings.from_url(own_server.url, connections=4, timeout=0.2))
+    driver = Driver(Settings.from_url(own_server.url, connections=4, timeout=2.0))
     driver.open()
     with driver.borrow() as one, driver.borrow() as two:
         assert one.call(command(name, "CLIENT", "ID")) != two.call(command(name, "CLIENT", "ID"))

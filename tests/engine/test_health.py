@@ -50,7 +50,7 @@ def test_nobody_serves_the_shards(engine: Engine) -> None:
     engine.start()
     assert engine.health()
     engine.stop()
-    assert engine.health().reasons == [NOBODY]
+    wait_until(lambda: engine.health().reasons == [NOBODY], "it is gone, or found to be")
 
 
 def test_overdue_tasks(engine: Engine) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cluster import Cluster
+from cluster.node import Node
 from shardq import Engine, Task
 from shardq.layout.keys import shard_keys
 from tests.resharding.load import Book
@@ -59,13 +60,17 @@ class Dispatchers:
 
 @contextmanager
 def moving_slots(cluster: Cluster, name: str, moved: list[int]) -> Iterator[None]:
-    """Moves the slots of shards from node to node until the end of the block, and lists them."""
+    """Moves the slots of shards from node to node until the end of the block, and lists them. Moves them home then, as
+    other tests have the same cluster, and the same slots.
+    """
     end = threading.Event()
+    homes: dict[int, Node] = {}
 
     def move() -> None:
         while not end.wait(0.05):
             slot = shard_keys(name, random.randrange(48)).slot
             source = cluster.node_of_slot(slot)
+            homes.setdefault(slot, source)
             target = random.choice([node for node in cluster.masters if node is not source])
             step = cluster.begin_move(slot, target)
             while step.carry(batch=3):
@@ -79,7 +84,10 @@ def moving_slots(cluster: Cluster, name: str, moved: list[int]) -> Iterator[None
             yield
         finally:
             end.set()
-        moving.result()
+            moving.result()
+            for slot, home in homes.items():
+                if cluster.node_of_slot(slot) is not home:
+                    cluster.move_slot(slot, home)
 
 
 def change(engine: Engine, dispatchers: Dispatchers, shards: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from shardq import (
@@ -57,7 +57,7 @@ async def teach(engine: AsyncEngine) -> None:
             await engine.cancel(id)
 
 
-async def outcomes(pushes: list[Coroutine[Any, Any, Receipt]]) -> list[Receipt | BaseException]:
+async def outcomes(pushes: Sequence[Awaitable[Receipt]]) -> list[Receipt | BaseException]:
     return await asyncio.gather(*pushes, return_exceptions=True)
 
 

@@ -93,7 +93,7 @@ def told_case(engines: Engines, log: Log, url: str, name: str) -> None:
 def opening_case(engines: Engines, log: Log, url: str, name: str) -> None:
     """What was not open can't be opened, and says why; it can be tried again."""
     url = url.replace("127.0.0.1", "localhost")  # a name takes descriptors, too
-    engine = engines.make(url, name=name, shards=4, timeout=1.0, connect_timeout=0.5)
+    engine = engines.make(url, name=name, shards=4, timeout=5.0, connect_timeout=2.0)
     allowed = open_now() + 10
     told = pytest.raises(TooManyOpenFiles, match=f"it may have {allowed} files open; raise that limit .ulimit -n")
     with none_left(), told:

@@ -1,8 +1,9 @@
-"""Threads of the engine and open sockets that a test leaves behind in this process."""
+"""Threads of the engine, open sockets and settings of logging that a test leaves behind in this process."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 
 import psutil
@@ -24,12 +25,23 @@ def open_sockets() -> set[Socket]:
     return {(each.fd, f"{each.laddr} to {each.raddr}") for each in sockets}
 
 
+def logging_settings() -> dict[str, str]:
+    """The settings of the loggers of the engine that have any."""
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    return {
+        logger.name: f"level {logger.level}, propagate {logger.propagate}, handlers {logger.handlers}"
+        for logger in loggers
+        if logger.name.startswith("shardq") and (logger.level, logger.propagate, logger.handlers) != (0, True, [])
+    }
+
+
 class Leaks:
-    """Remembers the present threads and sockets; ``check`` fails if there are more."""
+    """Remembers the present threads, sockets and settings; ``check`` fails if there are more, or others."""
 
     def __init__(self) -> None:
         self._threads = engine_threads()
         self._sockets = open_sockets()
+        self._logging = logging_settings()
 
     def check(self, *, grace: float = GRACE_S) -> None:
         left = self._left()
@@ -48,4 +60,7 @@ class Leaks:
 
     def _left(self) -> list[str]:
         threads = [f"thread {thread.name}" for thread in engine_threads() - self._threads]
-        return threads + [f"socket {ends}" for _, ends in open_sockets() - self._sockets]
+        sockets = [f"socket {ends}" for _, ends in open_sockets() - self._sockets]
+        settings = logging_settings()
+        changed = [name for name in settings | self._logging if settings.get(name) != self._logging.get(name)]
+        return threads + sockets + [f"settings of the logger {name}" for name in changed]

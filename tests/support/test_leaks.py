@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 
@@ -15,6 +16,15 @@ def test_an_open_socket_is_reported() -> None:
     one, other = socket.socketpair()
     with one, other, pytest.raises(AssertionError, match="the test left behind: socket"):
         leaks.check(grace=0)
+    leaks.check()
+
+
+def test_logging_that_was_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaks = Leaks()
+    with monkeypatch.context() as patched:
+        patched.setattr(logging.getLogger("shardq.advice"), "propagate", False)
+        with pytest.raises(AssertionError, match=r"the test left behind: settings of the logger shardq.advice$"):
+            leaks.check(grace=0)
     leaks.check()
 
 

@@ -89,7 +89,7 @@ def test_a_policy_that_fails(
 def test_a_policy_that_fails_at_a_timeout(engines: Engines, running: Engine, flavour: Flavour) -> None:
     """Whoever ends what is overdue also extends leases, and gives back what is not begun."""
     slow, long = Gate(flavour), Gate(flavour)
-    worker = running.worker(concurrency=4, lease=2.0)
+    worker = running.worker(concurrency=4, lease=4.0)
     worker.on("slow", timeout=0.1, backoff=policy(ValueError("boom")))(slow.handler)
     worker.on("long")(long.handler)
     with engines.working(worker):
@@ -292,7 +292,7 @@ def test_what_can_not_be_logged(engines: Engines, running: Engine, flavour: Flav
         raise ValueError("boom")
 
     gate = Gate(flavour)
-    worker = running.worker(concurrency=1, max_attempts=1, lease=2.0)
+    worker = running.worker(concurrency=1, max_attempts=1, lease=4.0)
     worker.use(Hook())
     worker.on("", backoff=policy(ValueError()))(handler(flavour, fail))
     worker.on("slow", timeout=0.1)(gate.handler)

@@ -176,7 +176,7 @@ def test_a_worker_that_is_told_which_topics(engines: Engines, running: Engine, t
         engines.done(mail.push())
         wait_until(lambda: len(calls) == 2, "those two are handled")
     assert sorted(calls) == ["mail", "own"]
-    assert state_of(running, left) == "ready"
+    wait_until(lambda: state_of(running, left) == "ready", "the other one is nobody's")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_the_same_message_enqueued_again_is_moved(actors: Actors, engine: Engine
 def test_what_the_engine_can_not_take_is_delayed_by_dramatiq(
     actors: Actors, client: redis.Redis, name: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Engine(own_server.url, name="down", timeout=0.2) as down, delay_through(actors.broker, down):
+    with Engine(own_server.url, name="down", timeout=2.0) as down, delay_through(actors.broker, down):
         actors.run.send_with_options(delay=HOUR_MS)
         assert in_dramatiq(client, name, "default.DQ") == 0
         own_server.kill()

@@ -120,7 +120,7 @@ def test_an_id_that_is_to_be_unique_is_refused_the_second_time(queue: rq.Queue, 
 
 def test_a_job_whose_push_fails_is_as_it_was_before(queue: rq.Queue, engine: Engine, own_server: Server) -> None:
     kept = queue.enqueue_in(HOUR, jobs.note)
-    with Engine(own_server.url, name="down", timeout=0.2) as down, delay_through(queue, down):
+    with Engine(own_server.url, name="down", timeout=2.0) as down, delay_through(queue, down):
         queue.enqueue_in(HOUR, jobs.note)
         own_server.kill()
         before = queue.connection.keys("rq:job:*")
