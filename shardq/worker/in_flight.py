@@ -14,6 +14,14 @@ from collections.abc import Iterable
 from shardq.worker.job import Job, Settlement
 from shardq.worker.prefetch import STALE_S, Prefetch
 
+GIVE_WAY_S = 0.00005
+"""A pause of whoever has made room with many jobs left to begin. Quick handlers never wait for anything, so the
+fetching thread, which is woken, would get Python's lock when all of them are done, and they would wait for its claim.
+"""
+
+GIVE_WAY_FROM = 64
+"""So many jobs held are many: a pause is a small part of their time."""
+
 
 class InFlight:
     def __init__(self, concurrency: int) -> None:
@@ -35,6 +43,8 @@ class InFlight:
         self._fetching = True
         self._full = False
         """True while the fetching thread waits for room."""
+        self._give_way = False
+        """True if it was woken, and whoever begins the next job lets it come first."""
         self._ended = False
 
     def __repr__(self) -> str:
@@ -100,7 +110,10 @@ class InFlight:
             self._begin(job)
             if self._inbox:
                 self._wake()
-            return job
+            give_way, self._give_way = self._give_way, False
+        if give_way:
+            time.sleep(GIVE_WAY_S)
+        return job
 
     def _wake(self) -> None:
         """Wakes an idle thread, which wakes the next if it leaves something. Nobody while one is on its way: it can't
@@ -116,7 +129,10 @@ class InFlight:
             if job.stage != "held":
                 return False
             self._begin(job)
-            return True
+            give_way, self._give_way = self._give_way, False
+        if give_way:
+            time.sleep(GIVE_WAY_S)
+        return True
 
     def _begin(self, job: Job) -> None:
         job.stage, job.began_at = "running", time.monotonic()
@@ -166,6 +182,7 @@ class InFlight:
         if self.prefetch.want(self._held, self._running):
             self._full = False
             self._room.notify()
+            self._give_way = self._held >= GIVE_WAY_FROM
 
     # ---- settle
 

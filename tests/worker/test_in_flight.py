@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
 
 from shardq import Backoff
 from shardq.model.task import Delivery
 from shardq.worker.handlers import Handler
-from shardq.worker.in_flight import InFlight
+from shardq.worker.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight
 from shardq.worker.job import Job
-from shardq.worker.prefetch import STALE_S
+from shardq.worker.prefetch import AHEAD_S, STALE_S
 from tests.support.waiting import wait_until
 
 HANDLER = Handler(
@@ -189,6 +193,30 @@ def test_a_place_that_is_left_when_all_have_begun_wants_more() -> None:
         for job in made:
             in_flight.begin(job)
         assert wanted.result(30) == 1
+
+
+@pytest.mark.parametrize(("ahead", "naps"), [(4 * GIVE_WAY_FROM, 1), (GIVE_WAY_FROM, 0)])
+def test_the_fetching_thread_comes_while_many_are_left(monkeypatch: pytest.MonkeyPatch, ahead: int, naps: int) -> None:
+    """Where few are left, they are done when the claim is."""
+    in_flight, made = filled(ahead, concurrency=4)
+    in_flight.prefetch._rate, in_flight.prefetch._since = ahead / AHEAD_S, math.inf
+    taken: list[float] = []
+    with ThreadPoolExecutor(1) as threads:
+        wanted = threads.submit(in_flight.wanted)
+
+        def sleep(seconds: float) -> None:
+            assert wanted.result(30) > 0
+            taken.append(seconds)
+
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+        monkeypatch.setattr("shardq.worker.in_flight.time", clock)
+        wait_until(lambda: in_flight._full, "it waits for room")
+        for _ in made:
+            job = in_flight.next()
+            assert job
+            in_flight.finish(job, job.ack)
+        assert wanted.result(30) > 0
+    assert taken == [GIVE_WAY_S] * naps
 
 
 def test_the_end_wakes_everybody() -> None:
