@@ -53,6 +53,7 @@ def test_the_command_of_shardq_knows_the_engine_and_the_database(
         for variable in ("SHARDQ_URL", "SHARDQ_NAME", "SHARDQ_DATABASE"):
             monkeypatch.setenv(variable, "")
         monkeypatch.delenv("SHARDQ_DATABASE")
+        monkeypatch.setattr("shardq.cli.outbox.set_up_logging", lambda **_: None)  # it is of the whole process
         capsys.readouterr()
         call_command("shardq", "outbox", "status")
         assert capsys.readouterr().out.strip() == "none waits"
