@@ -218,8 +218,9 @@ def in_no_shard(servers: Servers, name: str, topology: Topology) -> set[str]:
     """The ids of the parcels that nobody has put where they go."""
     found = set()
     for keys in (shard_keys(name, shard) for shard in topology.span()):
-        for id in servers.ask(keys.slot, "HKEYS", keys.moved):
-            task = MovingTask(id.decode(), servers.ask(keys.slot, "HGET", keys.moved, id))
+        # in one command: what the migrator had sent may come after it was stopped
+        for id, parcel in servers.ask(keys.slot, "HGETALL", keys.moved).items():
+            task = MovingTask(id.decode(), parcel)
             target = shard_keys(name, task.target)
             if servers.ask(target.slot, "HEXISTS", target.staged, f"{task.id}|{task.number}"):
                 found.add(task.id)
