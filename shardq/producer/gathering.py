@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ class Gatherer:
         self._full: list[SharedCall] = []
         """The calls of this turn that have no room left."""
         self._woken = 0
-        """The callers who were told their outcome since calls were last sent. Most push again in the next turn."""
+        """The callers who were told their outcome since the last half. Most push again in the next turn."""
         self._sent: set[SharedCall] = set()
 
     def __repr__(self) -> str:
@@ -117,9 +118,9 @@ class Gatherer:
         shared.add(words, waiting)
         return shared
 
-    def _woke(self, callers: int) -> None:
-        """Sends in the next turn, after these callers have pushed again, and before those who are woken later."""
-        self._woken += callers
+    def _woke(self) -> None:
+        """Called for each caller. Sends in the next turn, when these have pushed again, and not those woken later."""
+        self._woken += 1
         if self._woken >= self._under_way // 2 >= max(HALF, HALF_OF_A_SHARD * self._cache.topology.shards):
             self._woken = 0
             asyncio.get_running_loop().call_soon(self._send_all)
@@ -127,7 +128,7 @@ class Gatherer:
     def _send_all(self) -> None:
         """Called by the loop."""
         gathered = [*self._full, *self._gathered.values()]
-        self._full, self._gathered, self._woken = [], {}, 0
+        self._full, self._gathered = [], {}
         calls = [(shared, shared.call()) for shared in gathered if shared.drop_cancelled()]
         begun = self._driver.begin_all([call for _, call in calls])
         for (shared, call), sent in zip(calls, begun, strict=True):
@@ -140,8 +141,8 @@ class Gatherer:
     ) -> None:
         error: Exception | None = None
         try:
-            shared.answered(await (self._driver.call(call) if begun is None else self._driver.finish(begun)))
-            self._woke(shared.callers)
+            answer = await (self._driver.call(call) if begun is None else self._driver.finish(begun))
+            shared.answered(answer, self._woke)
         except REFUSALS:
             shared.in_doubt = call.in_doubt
         except OF_THE_SERVER as exc:
@@ -193,10 +194,6 @@ class SharedCall:
         self.task: asyncio.Task[None] | None = None
         """Carries it out, once it is sent."""
 
-    @property
-    def callers(self) -> int:
-        return len(self._waiting)
-
     def takes(self, words: list[Word], topology: Topology) -> bool:
         """True if there is room for another task."""
         size = self._bytes + len(words[2])  # type: ignore[arg-type]  # the record
@@ -227,7 +224,7 @@ class SharedCall:
         make = produce.push if self.width == FRESH else produce.push_unique
         return make(self._keys, self._topology.epoch, self._words)
 
-    def answered(self, answer: list[str]) -> None:
+    def answered(self, answer: list[str], told: Callable[[], None]) -> None:
         """Tells each caller the outcome of its task. Those who have none go on alone: their ids collided, or are on
         their way to another shard.
         """
@@ -236,6 +233,7 @@ class SharedCall:
         for waiting, outcome in zip(self._waiting, answer, strict=False):
             if outcome != "moving" and not waiting.done():
                 waiting.set_result(outcome)
+                told()
 
     def end(self, error: Exception | None) -> None:
         """Wakes up those who have no outcome. What is told first, counts."""
