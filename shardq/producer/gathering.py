@@ -125,11 +125,15 @@ class Gatherer:
             self._woken = 0
             asyncio.get_running_loop().call_soon(self._send_all)
 
+    def _taken(self) -> list[SharedCall]:
+        """Takes the calls of this turn."""
+        taken = [*self._full, *self._gathered.values()]
+        self._full, self._gathered = [], {}
+        return taken
+
     def _send_all(self) -> None:
         """Called by the loop."""
-        gathered = [*self._full, *self._gathered.values()]
-        self._full, self._gathered = [], {}
-        calls = [(shared, shared.call()) for shared in gathered if shared.drop_cancelled()]
+        calls = [(shared, shared.call()) for shared in self._taken() if shared.drop_cancelled()]
         begun = self._driver.begin_all([call for _, call in calls])
         for (shared, call), sent in zip(calls, begun, strict=True):
             self._sent.add(shared)
@@ -161,10 +165,8 @@ class Gatherer:
 
     async def close(self) -> None:
         """Ends what is under way, after the driver was closed: all callers are told so."""
-        gathered = [*self._full, *self._gathered.values()]
-        self._full, self._gathered = [], {}
         sent = list(self._sent)
-        for shared in (*gathered, *sent):
+        for shared in (*self._taken(), *sent):
             shared.end(EngineClosed(CLOSED))
         tasks = [shared.task for shared in sent if shared.task is not None]
         for task in tasks:

@@ -110,9 +110,7 @@ class InFlight:
             self._begin(job)
             if self._inbox:
                 self._wake()
-            give_way, self._give_way = self._give_way, False
-        if give_way:
-            time.sleep(GIVE_WAY_S)
+        self._let_fetch()
         return job
 
     def _wake(self) -> None:
@@ -129,9 +127,7 @@ class InFlight:
             if job.stage != "held":
                 return False
             self._begin(job)
-            give_way, self._give_way = self._give_way, False
-        if give_way:
-            time.sleep(GIVE_WAY_S)
+        self._let_fetch()
         return True
 
     def _begin(self, job: Job) -> None:
@@ -141,6 +137,12 @@ class InFlight:
         # Held jobs leave room, too: no handler may end for hours.
         if self._full:
             self._make_room()
+
+    def _let_fetch(self) -> None:
+        """Lets the fetching thread come first, if it was woken. Called without the lock, which it needs."""
+        if self._give_way:
+            self._give_way = False
+            time.sleep(GIVE_WAY_S)
 
     def finish(self, job: Job, settlement: Settlement | None) -> bool:
         """Finishes a job with its settlement (None: its lease is lost, and nobody is to be told). Returns False if it
