@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from shardq.schedules import Every, Schedule
     from shardq.spool.stats import SpoolStats
     from shardq.version import __version__
-    from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Worker
+    from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Snooze, Worker
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
@@ -89,7 +89,7 @@ else:
         "shardq.schedules": "Every Schedule",
         "shardq.spool.stats": "SpoolStats",
         "shardq.version": "__version__",
-        "shardq.worker": "Backoff Bury NamedTask Pusher Retry Worker",
+        "shardq.worker": "Backoff Bury NamedTask Pusher Retry Snooze Worker",
         "shardq.worker.aio": "AsyncWorker",
     }
     __getattr__, __dir__ = lazily(
@@ -124,6 +124,7 @@ __all__ = [
     "Backoff",
     "Bury",
     "Retry",
+    "Snooze",
     # values
     "BulkResult",
     "CancelledTag",

@@ -159,7 +159,15 @@ class SettleGiveBack(msgspec.Struct, frozen=True, gc=False):
     token: str
 
 
-OtherSettlement = SettleRetry | SettleBury | SettleGiveBack
+class SettleSnooze(msgspec.Struct, frozen=True, gc=False):
+    """Gives the task back for later. Like a task that is given back unbegun, it loses no attempt."""
+
+    id: str
+    token: str
+    delay_ms: int
+
+
+OtherSettlement = SettleRetry | SettleBury | SettleGiveBack | SettleSnooze
 
 
 def settle(
@@ -187,6 +195,8 @@ def settle(
                 words += ("bury", other.id, other.token, 0, other.reason, 0)
             case SettleGiveBack():
                 words += ("back", other.id, other.token, 0, "", 0)
+            case SettleSnooze():
+                words += ("back", other.id, other.token, other.delay_ms, "", 0)
     ids += [other.id for other in others]
 
     def again() -> Call[Mapping[str, SettleStatus]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable
 
-from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
+from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.consumer import policy
-from shardq.consumer.policy import Bury, Retry, reason_of
+from shardq.consumer.policy import Bury, Retry, Snooze, reason_of
 from shardq.consumer.settling import SettlementsByShard, acks_of
 from shardq.errors import InvalidOption
 from shardq.model.checks import check_seconds, due_spec, reason_text
@@ -35,6 +35,11 @@ def burials(deliveries: Iterable[Delivery], reason: str) -> SettlementsByShard:
     return _others((d, SettleBury(d.id, d.token, text)) for d in deliveries)
 
 
+def snoozes(deliveries: Iterable[Delivery], delay: float | dt.timedelta) -> SettlementsByShard:
+    ms = policy.snooze_ms(delay)
+    return _others((d, SettleSnooze(d.id, d.token, ms)) for d in deliveries)
+
+
 def settlements_after(
     deliveries: list[Delivery], failure: BaseException | None, delay: float | dt.timedelta | None, max_attempts: int
 ) -> SettlementsByShard:
@@ -44,6 +49,8 @@ def settlements_after(
             return acks_of(deliveries)
         case Bury():
             return burials(deliveries, failure.reason)
+        case Snooze():
+            return snoozes(deliveries, failure.delay)
         case Retry():
             given, reason = delay if failure.delay is None else failure.delay, failure.reason
         case Exception():

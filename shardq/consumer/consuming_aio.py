@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shardq.calls.consume import SettleStatus
 from shardq.consumer.ahead import Ahead, BegunClaim
-from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries, settlements_after
+from shardq.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries, settlements_after, snoozes
 from shardq.consumer.claiming import GIVE_BACK_S, ask_lengths
 from shardq.consumer.claims import Claims
-from shardq.consumer.policy import Bury, Retry, alone
+from shardq.consumer.policy import Bury, Retry, Snooze, alone
 from shardq.consumer.settling import SettlementsByShard, acks_of, check_held, extend, one_or_many, per_shard
 from shardq.consumer.waiting.registry import Waiter
 from shardq.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
@@ -245,6 +245,16 @@ class AsyncConsuming(ABC):
         await self._opened()
         check_held(await self._settled(by_shard), replaced_is_fine=False)
 
+    async def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
+        """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
+        expires before (``expires=``) is dead when it falls due, with the reason ``expired``.
+
+        >>> await consumer.snooze(delivery, 60)
+        """
+        by_shard = snoozes(one_or_many(deliveries), delay)
+        await self._opened()
+        check_held(await self._settled(by_shard), replaced_is_fine=False)
+
     def settling(
         self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta | None = None
     ) -> AsyncSettlingBlock:
@@ -254,10 +264,10 @@ class AsyncConsuming(ABC):
         ...     await handle(delivery.payload)
 
         They are retried after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
-        caller. ``Retry`` and ``Bury`` decide as in a worker's handlers, and end the block without an exception. What is
-        no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries back: that counts
-        no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile, or settled in the
-        block; where an exception goes on, that is a note on it, and in the log.
+        caller. ``Retry``, ``Bury`` and ``Snooze`` decide as in a worker's handlers, and end the block without an
+        exception. What is no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries
+        back: that counts no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile,
+        or settled in the block; where an exception goes on, that is a note on it, and in the log.
         """
         held = one_or_many(deliveries)
         if delay is not None:
@@ -270,7 +280,7 @@ class AsyncConsuming(ABC):
         """Settles the deliveries of a block. Returns True if its exception is a decision, which ends there."""
         failure = None if exc is None else alone(exc)
         leaving = failure is not None and not isinstance(failure, Exception)
-        decided = isinstance(failure, Retry | Bury)
+        decided = isinstance(failure, Retry | Bury | Snooze)
         try:
             await self._opened()
             by_shard = settlements_after(deliveries, failure, delay, self._claims.max_attempts)

@@ -1,7 +1,8 @@
-"""The policy after a failure: the backoff, and the two exceptions by which a handler decides for itself. No I/O."""
+"""The policy after a failure: the backoff, and the exceptions by which a handler decides for itself. No I/O."""
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import traceback
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ class Retry(Exception):
     """Raised by a handler, or in a ``settling`` block: try again after ``delay`` seconds (None: by the backoff). Counts
     as a failed attempt.
 
-    ``Retry`` and ``Bury`` count also as the only exception of a group, such as a task group makes.
+    ``Retry``, ``Bury`` and ``Snooze`` count also as the only exception of a group, such as a task group makes.
 
     >>> @worker.on("mail")
     ... def send(delivery):
@@ -47,6 +48,26 @@ class Bury(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason_text(reason)
         super().__init__(reason)
+
+
+class Snooze(Exception):
+    """Raised by a handler, or in a ``settling`` block: call again after ``delay`` seconds, or a timedelta. That is no
+    failure, and counts no attempt: a handler may snooze its task any number of times. ``expires=`` of the push bounds
+    that: a task that is snoozed past that instant is dead when it falls due, with the reason ``expired``.
+
+    >>> @worker.on("report")
+    ... def send(delivery):
+    ...     if not is_ready(delivery.payload):
+    ...         raise shardq.Snooze(60)
+    """
+
+    # Also of a subclass that does not call our __init__.
+    delay: float | dt.timedelta = 60.0
+
+    def __init__(self, delay: float | dt.timedelta) -> None:
+        snooze_ms(delay)
+        self.delay = delay
+        super().__init__(f"again after {delay}")
 
 
 def is_seconds(value: object) -> bool:
@@ -92,10 +113,14 @@ def check_backoff(backoff: Backoff | None) -> None:
 
 def delay_ms(backoff: Backoff, attempt: int) -> int:
     """Raises whatever the user's own backoff raises, and InvalidDelay for a result that is no delay."""
-    seconds = backoff.delay_s(attempt)
-    if seconds is None:
-        raise InvalidDelay("a delay can't be None; return seconds as a number, or a timedelta")
-    return -due_spec(seconds, None)
+    return snooze_ms(backoff.delay_s(attempt))
+
+
+def snooze_ms(delay: float | dt.timedelta) -> int:
+    """A delay that must be given, in ms."""
+    if delay is None:
+        raise InvalidDelay("a delay can't be None; give seconds as a number, or a timedelta")
+    return -due_spec(delay, None)
 
 
 def alone(exc: BaseException) -> BaseException:

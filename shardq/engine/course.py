@@ -143,4 +143,4 @@ class Course:
 
 def handled(look: Look) -> Counter[str]:
     """Worker → the tasks that it has handled, whatever came of it."""
-    return Counter({each.name: each.handled + each.failed for each in look.fleet})
+    return Counter({each.name: each.handled + each.failed + each.snoozed for each in look.fleet})

@@ -56,6 +56,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that failed: the handler raised, or took too long."""
     retried: int = 0
     """Those of them after which the task came again, or died of its last attempt."""
+    snoozed: int = 0
+    """Tasks whose handler gave them back for later (``Snooze``)."""
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
     sinks: tuple[SinkStats, ...] = ()
@@ -103,6 +105,7 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
         handled=report.handled,
         failed=report.failed,
         retried=report.retried,
+        snoozed=report.snoozed,
         last_error=report.error,
         sinks=report.sinks,
         dispatch_lateness=_histograms(report.dispatch),

@@ -50,6 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     handled: int = 0
     failed: int = 0
     retried: int = 0
+    snoozed: int = 0
     error: str = ""
     dispatch: dict[str, list[int]] = {}
     """Topic → its dispatch lateness, as ``sparse``."""

@@ -1,4 +1,5 @@
--- settle: ends leases: ack (done), retry (again later), bury (dead), back (not begun: again now, and no attempt counted).
+-- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
+-- snoozed).
 -- USES: guard, begin, rouse, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH

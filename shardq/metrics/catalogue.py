@@ -66,7 +66,7 @@ HANDLED = Metric(
     "counter",
     "process",
     ("topic", "outcome"),
-    "Attempts of this process's workers that ended: done, retried or buried.",
+    "Calls of this process's handlers that ended: done, retried, buried or snoozed.",
 )
 DISPATCH_LATENESS = Metric(
     "shardq_dispatch_lateness_seconds",

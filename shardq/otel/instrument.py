@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from shardq import forks
-from shardq.consumer.policy import Bury, Retry, alone
+from shardq.consumer.policy import Bury, Retry, Snooze, alone
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import trace_by
 from shardq.errors import BadInput, InvalidOption
@@ -241,10 +241,12 @@ def _note_failure(span: Span, exc: BaseException) -> None:
 
 
 def _note(span: Span, exc: BaseException) -> None:
-    """A handler that asks for another try has not failed."""
+    """A handler that asks for another try, or for a later call, has not failed."""
     match alone(exc):
         case Retry() as decided:
             span.set_attributes({"shardq.outcome": "retry", "shardq.reason": str(decided.reason)})
+        case Snooze():
+            span.set_attribute("shardq.outcome", "snooze")
         case Bury() as decided:
             span.set_attributes({"shardq.outcome": "bury", "error.type": "shardq.Bury"})
             span.set_status(Status(StatusCode.ERROR, str(decided.reason)))

@@ -13,7 +13,7 @@ from shardq.engine.base import EngineBase
 from shardq.engine.parts import planned_claims
 from shardq.operation import Operation
 from shardq.worker.base import WorkerBase, plan_of
-from shardq.worker.conclusions import settlement_of
+from shardq.worker.conclusions import call_hooks, settlement_of
 from shardq.worker.job import Job, Settlement, settlements_by_shard
 
 
@@ -77,11 +77,8 @@ class BoundWorker:
     def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
         """Returns the settlement that the end of a handler means. The worker's hooks hear of it."""
         job.stage = "done"
-        if failure is None:
-            self._plan.hooks.after(job.delivery)
-            return job.ack
-        settlement = settlement_of(job, failure)
-        self._plan.hooks.error(job.delivery, failure)
+        settlement = job.ack if failure is None else settlement_of(job, failure)
+        call_hooks(self._plan.hooks, job, settlement, failure)
         return settlement
 
     def settle(self, ended: Sequence[tuple[Job, Settlement]]) -> Operation[None]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shardq.calls import observe
+from shardq.calls.consume import SettleSnooze
 from shardq.engine.parts import Parts, cache_of
 from shardq.errors import InvalidOption
 from shardq.model.task import Delivery
@@ -289,7 +290,10 @@ class AsyncClockCommands(ABC):
                 bound.before(job)
                 failure = await self._failure(job)
                 handled.append(job.delivery)
-                ended.append((job, bound.concluded(job, failure)))
+                settlement = bound.concluded(job, failure)
+                ended.append((job, settlement))
+                if isinstance(settlement, SettleSnooze):
+                    failure = None
                 if failure is not None and bound.raising:
                     break
         finally:

@@ -10,7 +10,7 @@ workers that engines return.
 
 from typing import TYPE_CHECKING
 
-from shardq.consumer.policy import Backoff, Bury, Retry
+from shardq.consumer.policy import Backoff, Bury, Retry, Snooze
 from shardq.lazy import lazily
 from shardq.worker.named import NamedTask, Pusher
 from shardq.worker.sync import Worker
@@ -20,4 +20,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazily(__name__, {"AsyncWorker": "shardq.worker.aio"})
 
-__all__ = ["AsyncWorker", "Backoff", "Bury", "NamedTask", "Pusher", "Retry", "Worker"]
+__all__ = ["AsyncWorker", "Backoff", "Bury", "NamedTask", "Pusher", "Retry", "Snooze", "Worker"]

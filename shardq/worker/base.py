@@ -169,7 +169,7 @@ class WorkerBase(TaskDecorator[T]):
 
     def use(self, middleware: object) -> None:
         """Calls the object's before(delivery), after(delivery) and error(delivery, exception), as far as it has
-        them.
+        them. ``after`` also follows a handler that has snoozed its task, which is no failure.
 
         >>> class Log:
         ...     def before(self, delivery): print(delivery.id)

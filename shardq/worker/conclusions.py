@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from shardq.consumer.policy import Bury, Retry, alone, reason_of
+from shardq.calls.consume import SettleSnooze
+from shardq.consumer.policy import Bury, Retry, Snooze, alone, reason_of
 from shardq.worker.hooks import Hooks
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement
@@ -18,11 +19,17 @@ from shardq.worker.logs import tell
 
 def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
     """Settles the job of a handler that ended, unless it is settled already, and calls the hooks. None: it returned."""
-    if in_flight.finish(job, job.ack if failure is None else settlement_of(job, failure)):
-        if failure is None:
-            hooks.after(job.delivery)
-        else:
-            hooks.error(job.delivery, failure)
+    settlement = job.ack if failure is None else settlement_of(job, failure)
+    if in_flight.finish(job, settlement):
+        call_hooks(hooks, job, settlement, failure)
+
+
+def call_hooks(hooks: Hooks, job: Job, settlement: Settlement, failure: BaseException | None) -> None:
+    """Calls the hooks after a job's handler. One that has snoozed its task has not failed."""
+    if failure is None or isinstance(settlement, SettleSnooze):
+        hooks.after(job.delivery)
+    else:
+        hooks.error(job.delivery, failure)
 
 
 def settlement_of(job: Job, exc: BaseException) -> Settlement:
@@ -42,6 +49,9 @@ def _settlement(job: Job, exc: BaseException) -> Settlement:
         case Bury() as decided:
             settlement = job.bury(decided.reason)
             tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, decided.reason, extra=_fields(job, exc))
+        case Snooze() as decided:
+            settlement = job.snooze(decided.delay)
+            tell(logging.DEBUG, "task %s is snoozed: %s", job.delivery.id, decided.delay, extra=_fields(job, exc))
         case _:
             settlement = job.retry(None, reason_of(exc))
             id, attempt = job.delivery.id, job.delivery.attempt

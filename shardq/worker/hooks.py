@@ -16,8 +16,8 @@ NAMES = ("before", "after", "error")
 
 
 class Hooks:
-    """before(delivery), after(delivery) on success, error(delivery, exception) on failure. Called where the handler
-    runs; an exception of theirs is logged and changes nothing.
+    """before(delivery), after(delivery) on success or a snooze, error(delivery, exception) on failure. Called where the
+    handler runs; an exception of theirs is logged and changes nothing.
     """
 
     def __init__(self) -> None:

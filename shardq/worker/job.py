@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
-from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
+from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.consumer import policy
 from shardq.consumer.settling import SettlementsByShard
 from shardq.model.checks import due_spec, reason_text
 from shardq.model.task import Delivery
@@ -61,17 +63,25 @@ class Job(msgspec.Struct, eq=False):
         delay_ms = handler.delay_ms(delivery.attempt) if delay is None else -due_spec(delay, None)
         return SettleRetry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
 
+    def snooze(self, delay: float | dt.timedelta) -> SettleSnooze:
+        return SettleSnooze(self.delivery.id, self.delivery.token, policy.snooze_ms(delay))
+
 
 Settlement = Delivery | OtherSettlement
 
-Outcome = Literal["done", "retried", "buried"]
-"""How an attempt ended."""
+Outcome = Literal["done", "retried", "buried", "snoozed"]
+"""How a call of a handler ended."""
 
-_OUTCOMES: Mapping[type[Settlement], Outcome] = {Delivery: "done", SettleRetry: "retried", SettleBury: "buried"}
+_OUTCOMES: Mapping[type[Settlement], Outcome] = {
+    Delivery: "done",
+    SettleRetry: "retried",
+    SettleBury: "buried",
+    SettleSnooze: "snoozed",
+}
 
 
 def outcome_of(settlement: Settlement) -> Outcome | None:
-    """How the attempt ended; None for a task that is given back undone."""
+    """How the call ended; None for a task that is given back undone."""
     return _OUTCOMES.get(type(settlement))
 
 

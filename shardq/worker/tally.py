@@ -23,6 +23,7 @@ class Tally:
         self._handled = 0
         self._failed = 0
         self._retried = 0
+        self._snoozed = 0
         self._last_error = ""
         self._pickup = TopicLateness()
 
@@ -33,6 +34,8 @@ class Tally:
             outcome = outcome_of(settlement)
             if outcome == "done":
                 self._handled += 1
+            elif outcome == "snoozed":
+                self._snoozed += 1
             elif isinstance(settlement, SettleRetry | SettleBury):
                 self._failed += 1
                 self._retried += outcome == "retried"
@@ -53,6 +56,7 @@ class Tally:
             handled=self._handled,
             failed=self._failed,
             retried=self._retried,
+            snoozed=self._snoozed,
             error=self._last_error,
             pickup=by_topic(self._pickup.snapshot()),
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, Task
+from shardq import Consumer, Engine, InvalidDelay, InvalidOption, InvalidTopic, LeaseLost, Task
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, put, ready_of, state_of
 from tests.support.waiting import wait_until
@@ -151,6 +153,51 @@ def test_bury(running: Engine, consumer: Consumer) -> None:
     assert task is not None
     assert (task.state, task.reason, task.deadline) == ("dead", "of no use", None)
     assert running.stats().dead == 1
+
+
+def test_snooze(running: Engine, consumer: Consumer) -> None:
+    """It comes again as it was, and no attempt is counted, not even the only one."""
+    ids = [running.push({"n": n}, id=f"own-{n}", max_attempts=1, headers={"k": "v"}) for n in range(3)]
+    one, *many = claim(consumer, 3)
+    consumer.snooze(one, 0)
+    (again,) = claim(consumer, 1)
+    assert (again.id, again.payload, again.headers) == (one.id, one.payload, {"k": "v"})
+    assert (again.attempt, again.failures, again.lapses) == (1, 0, 0)
+    with pytest.raises(LeaseLost) as caught:
+        consumer.snooze(one, 0)
+    assert caught.value.ids == [one.id]
+    began = time.time()
+    consumer.snooze(many, dt.timedelta(seconds=FAR_S))
+    for delivery in many:
+        task = running.get(delivery.id)
+        assert task is not None
+        assert task.due is not None
+        assert (task.state, task.failures, task.lapses) == ("scheduled", 0, 0)
+        assert task.due.timestamp() >= began + FAR_S - 60
+        assert running.reschedule(delivery.id, delay=0)
+    assert {delivery.id for delivery in claim(consumer, 2)} == set(ids) - {one.id}
+
+
+def test_a_snooze_keeps_the_attempts_so_far(running: Engine, consumer: Consumer) -> None:
+    running.push("x", max_attempts=2)
+    (delivery,) = claim(consumer, 1)
+    consumer.retry(delivery)
+    for _ in range(3):
+        (delivery,) = claim(consumer, 1)
+        assert (delivery.attempt, delivery.failures) == (2, 1)
+        consumer.snooze(delivery, 0.001)
+    (delivery,) = claim(consumer, 1)
+    consumer.retry(delivery)
+    assert state_of(running, delivery.id) == "dead"
+
+
+@pytest.mark.parametrize("delay", [None, -1, float("nan"), "5", True])
+def test_an_impossible_snooze(running: Engine, consumer: Consumer, delay: Any) -> None:
+    running.push("x")
+    (delivery,) = claim(consumer, 1)
+    with pytest.raises(InvalidDelay, match="a delay can't be"):
+        consumer.snooze(delivery, delay)
+    assert state_of(running, delivery.id) == "leased"
 
 
 def test_a_lease_that_runs_out(running: Engine) -> None:

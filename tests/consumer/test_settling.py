@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import time
 from typing import Any
@@ -20,6 +21,7 @@ from shardq import (
     InvalidOption,
     LeaseLost,
     Retry,
+    Snooze,
     Task,
     TaskInfo,
 )
@@ -98,6 +100,27 @@ def test_retry_and_bury_decide_and_end_there(running: Engine) -> None:
     for delivery in (by_itself, by_block, grouped):
         info = told(running, delivery)
         assert (info.state, info.failures) == ("scheduled", 1)
+        assert info.due is not None
+        assert info.due.timestamp() > time.time() + FAR_S / 2
+
+
+def test_a_snooze_ends_there_and_counts_no_attempt(running: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    consumer = running.consumer()
+    deliveries = claimed(running, consumer, 3, max_attempts=1)
+    now, later, grouped = deliveries
+    with caplog.at_level(logging.INFO):
+        with consumer.settling(now):
+            raise Snooze(0)
+        with consumer.settling([later], delay=5):
+            raise Snooze(dt.timedelta(seconds=FAR_S))
+        with consumer.settling(grouped):
+            raise ExceptionGroup("a task group", [Snooze(FAR_S)])
+    assert caplog.messages == []
+    (again,) = claim(consumer, 1)
+    assert (again.id, again.payload, again.attempt) == (now.id, now.payload, 1)
+    for delivery in (later, grouped):
+        info = told(running, delivery)
+        assert (info.state, info.attempt, info.failures, info.lapses) == ("scheduled", 1, 0, 0)
         assert info.due is not None
         assert info.due.timestamp() > time.time() + FAR_S / 2
 

@@ -79,19 +79,24 @@ def test_a_worker_says_what_it_has_done(engines: Engines, running: Engine) -> No
             raise ValueError("no such order")
         if delivery.payload == "buried":
             raise shardq.Bury("nobody wants it")
+        if delivery.payload == "snoozed":
+            raise shardq.Snooze(3600)
 
     worker.on("mail")(handle)
     worker.on("")(handle)
     running.push_many([Task("good"), Task("good", topic="mail"), Task("good", topic="mail")])
     running.push("bad", topic="mail")
-    running.push("buried")
+    running.push_many([Task("buried"), Task("snoozed", topic="mail")])
     with engines.working(worker):
-        member = awaited(running, "all is reported", lambda member: member.handled + member.failed == 5)
+        member = awaited(
+            running, "all is reported", lambda member: member.handled + member.failed + member.snoozed == 6
+        )
         assert (member.host, member.pid, member.version) == (socket.gethostname(), os.getpid(), shardq.__version__)
         assert (member.topics, member.concurrency, member.shards) == (("mail", ""), 3, ())
         assert (member.handled, member.failed, member.retried, member.running) == (3, 2, 1, 0)
+        assert member.snoozed == 1
         assert member.last_error in ("ValueError: no such order", "nobody wants it")
-        assert {topic: late.count for topic, late in member.pickup_lateness.items()} == {"mail": 3, "": 2}
+        assert {topic: late.count for topic, late in member.pickup_lateness.items()} == {"mail": 4, "": 2}
         assert member.seen_s <= 30
     # at once, but for a server that stood still then
     wait_until(lambda: of(running, "worker") == [], "it signed off", timeout=2 * ALIVE_S)

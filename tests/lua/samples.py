@@ -19,7 +19,7 @@ from shardq.calls import (
     resharding,
     schedules,
 )
-from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
+from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.calls.listing import Span
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
@@ -97,6 +97,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
                 SettleRetry("leased", "tok", 50, "boom", 1),
                 SettleBury("leased", "tok", "boom"),
                 SettleGiveBack("leased", "tok"),
+                SettleSnooze("leased", "tok", 50),
             )
         ),
         consume.extend(keys, epoch, [SettleAck("leased", "tok")], lease_ms=100, now_us=NOW),

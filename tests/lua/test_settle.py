@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from shardq.calls import consume
-from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleStatus
+from shardq.calls.consume import (
+    OtherSettlement,
+    SettleAck,
+    SettleBury,
+    SettleGiveBack,
+    SettleRetry,
+    SettleSnooze,
+    SettleStatus,
+)
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
@@ -18,9 +26,7 @@ from tests.lua.test_dispatch import ATTEMPTS, dispatch
 A, B = record("a"), record("b")
 
 
-def settle(
-    keys: ShardKeys, *items: SettleAck | SettleRetry | SettleBury | SettleGiveBack, now_us: str = NOW
-) -> Call[Any]:
+def settle(keys: ShardKeys, *items: SettleAck | OtherSettlement, now_us: str = NOW) -> Call[Any]:
     acks = [item for item in items if isinstance(item, SettleAck)]
     others = [item for item in items if not isinstance(item, SettleAck)]
     return consume.settle(keys, EPOCH, acks, others, now_us=now_us)
@@ -41,7 +47,7 @@ def held(entry: str = "0:0::tok", deadline: int = T + 9) -> State:
 
 REST: State = {"task": {"b": B}, "leased": {"b": T + 9}, "lease": {"b": "0:0::other"}}
 
-SETTLES: dict[str, tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | SettleGiveBack], list[Any], State]] = {
+SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any], State]] = {
     "nothing": (held(), [], ["ok"], {}),
     "an ack": (held(), [SettleAck("a", "tok")], ["ok"], REST),
     "an ack after the deadline, but before it was taken back": (
@@ -146,6 +152,17 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | 
             "meta": meta(wake_at=T),
         },
     ),
+    "a snooze: no attempt is counted, not even the last": (
+        held("1:1:2:tok"),
+        [SettleSnooze("a", "tok", 60_000)],
+        ["ok"],
+        {
+            "leased": {"b": T + 9},
+            "lease": {"a": "1:1:2:", "b": "0:0::other"},
+            "due": {"a": T + 60_000},
+            "meta": meta(wake_at=T + 60_000),
+        },
+    ),
     "others that are lost or replaced change nothing": (
         {
             "task": dict.fromkeys("abc", A),
@@ -153,8 +170,16 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | 
             "leased": {"a": T, "b": T},
             "lease": {"a": "0:0::x", "b": "0:0::y", "c": "0:0::~z"},
         },
-        [retry("a", "y"), SettleBury("b", "x", "boom"), SettleGiveBack("b", ""), retry("c", "z"), retry("d")],
-        ["ok", 1, "lost", 2, "lost", 3, "lost", 4, "replaced", 5, "lost"],
+        [
+            retry("a", "y"),
+            SettleBury("b", "x", "boom"),
+            SettleGiveBack("b", ""),
+            retry("c", "z"),
+            retry("d"),
+            SettleSnooze("c", "z", 5),
+            SettleSnooze("a", "y", 5),
+        ],
+        ["ok", 1, "lost", 2, "lost", 3, "lost", 4, "replaced", 5, "lost", 6, "replaced", 7, "lost"],
         {},
     ),
     "positions count acks first": (
@@ -180,7 +205,7 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | 
 def test_settle(
     shard: Shard,
     keys: ShardKeys,
-    line: tuple[State, Sequence[SettleAck | SettleRetry | SettleBury | SettleGiveBack], list[Any], State],
+    line: tuple[State, Sequence[SettleAck | OtherSettlement], list[Any], State],
 ) -> None:
     before, items, answer, after = line
     Case(lambda keys: settle(keys, *items), answer, before, after).check(shard, keys)
@@ -207,10 +232,17 @@ def test_acks_of_several_claims_in_any_order(shard: Shard, keys: ShardKeys) -> N
 
 
 @pytest.mark.parametrize(
-    "item", [SettleAck("a", "tok"), retry("a"), SettleBury("a", "tok", "x"), SettleGiveBack("a", "tok")]
+    "item",
+    [
+        SettleAck("a", "tok"),
+        retry("a"),
+        SettleBury("a", "tok", "x"),
+        SettleGiveBack("a", "tok"),
+        SettleSnooze("a", "tok", 9),
+    ],
 )
 def test_twice_is_lost_and_changes_nothing_more(
-    shard: Shard, keys: ShardKeys, item: SettleAck | SettleRetry | SettleBury | SettleGiveBack
+    shard: Shard, keys: ShardKeys, item: SettleAck | OtherSettlement
 ) -> None:
     shard.seed({"meta": meta()} | held())
     call = settle(keys, item)

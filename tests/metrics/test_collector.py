@@ -15,7 +15,7 @@ import shardq
 from bench.consuming import working
 from cluster.ports import free_port
 from cluster.server import Server
-from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Task, Worker
+from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Snooze, Task, Worker
 from shardq.metrics.catalogue import METRICS
 from shardq.metrics.look import FRESH_S
 from tests.metrics.scraping import Samples, registry_of, scraped, total
@@ -42,7 +42,7 @@ def unfresh(registry: CollectorRegistry) -> Samples:
 
 
 def handling(engine: Engine) -> Worker:
-    """Done, retried once and then done, or buried: as the payload says."""
+    """Done, retried once and then done, buried, or snoozed: as the payload says."""
     worker = engine.worker(concurrency=8)
 
     @worker.on("mail")
@@ -51,6 +51,8 @@ def handling(engine: Engine) -> Worker:
             raise Retry(delay=0)
         if delivery.payload == "never":
             raise Bury("no")
+        if delivery.payload == "later":
+            raise Snooze(3600)
 
     return worker
 
@@ -66,22 +68,23 @@ def test_counters_are_exact(engine: Engine) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        for payload in ("again",) * 20 + ("never",) * 10:
+        for payload in ("again",) * 20 + ("never",) * 10 + ("later",) * 5:
             engine.push(payload, topic="mail")
         for _ in engine.push_iter(Task("done", topic="mail") for _ in range(100)):
             pass
-        wait_until(lambda: total(scraped(registry), "shardq_handled_total") == 2150, "all attempts are counted")
+        wait_until(lambda: total(scraped(registry), "shardq_handled_total") == 2155, "all attempts are counted")
         # a poller counts what it has moved when it hears the answer: workers may be quicker
-        wait_until(lambda: total(scraped(registry), "shardq_dispatched_total") == 2150, "so are all dispatches")
+        wait_until(lambda: total(scraped(registry), "shardq_dispatched_total") == 2155, "so are all dispatches")
         seen = scraped(registry)
-    assert total(seen, "shardq_pushed_total") == 2130
+    assert total(seen, "shardq_pushed_total") == 2135
     assert total(seen, "shardq_handled_total", topic="mail", outcome="done") == 2120
     assert total(seen, "shardq_handled_total", topic="mail", outcome="retried") == 20
     assert total(seen, "shardq_handled_total", topic="mail", outcome="buried") == 10
-    assert total(seen, "shardq_dispatched_total", topic="mail") == 2150
+    assert total(seen, "shardq_handled_total", topic="mail", outcome="snoozed") == 5
+    assert total(seen, "shardq_dispatched_total", topic="mail") == 2155
     for histogram in ("shardq_handler_seconds", "shardq_pickup_lateness_seconds", "shardq_dispatch_lateness_seconds"):
-        assert total(seen, f"{histogram}_count", topic="mail") == 2150
-        assert total(seen, f"{histogram}_bucket", topic="mail", le="+Inf") == 2150
+        assert total(seen, f"{histogram}_count", topic="mail") == 2155
+        assert total(seen, f"{histogram}_bucket", topic="mail", le="+Inf") == 2155
         assert total(seen, f"{histogram}_sum", topic="mail") >= 0
 
 

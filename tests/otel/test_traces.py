@@ -12,7 +12,20 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from shardq import Backoff, BadInput, Bury, Conflict, Consumer, Delivery, Engine, InvalidOption, PushError, Retry, Task
+from shardq import (
+    Backoff,
+    BadInput,
+    Bury,
+    Conflict,
+    Consumer,
+    Delivery,
+    Engine,
+    InvalidOption,
+    PushError,
+    Retry,
+    Snooze,
+    Task,
+)
 from shardq.otel import instrument
 from tests.otel.conftest import Spans, Trace
 from tests.support.engines import Engines
@@ -139,11 +152,13 @@ def test_every_attempt_has_a_span(running: Engine, engines: Engines, spans: Span
             raise KeyError("order")
         if delivery.payload == "buries":
             raise Bury("no such address")
+        if delivery.payload == "snoozes":
+            raise Snooze(3600)
 
     handling(worker, kind, handle, backoff=AT_ONCE)
     with engines.working(worker):
-        ids = {running.push(payload, topic="mail"): payload for payload in ("asks", "fails", "buries")}
-        spans.ended("process mail", 5)
+        ids = {running.push(payload, topic="mail"): payload for payload in ("asks", "fails", "buries", "snoozes")}
+        spans.ended("process mail", 6)
     by_payload: dict[str, list[ReadableSpan]] = {payload: [] for payload in ids.values()}
     for span in spans.named("process mail"):
         by_payload[ids[told(span)["messaging.message.id"]]].append(span)
@@ -155,10 +170,13 @@ def test_every_attempt_has_a_span(running: Engine, engines: Engines, spans: Span
         "asks": [(1, "retry"), (2, "done")],
         "fails": [(1, "failed"), (2, "done")],
         "buries": [(1, "bury")],
+        "snoozes": [(1, "snooze")],
     }
     assert all(len(set(map(parent_of, found))) == 1 for found in by_payload.values())
     asked, failed, buried = (by_payload[payload][0] for payload in ("asks", "fails", "buries"))
     assert (asked.status.status_code, told(asked)["shardq.reason"]) == (StatusCode.UNSET, "busy")
+    (snoozed,) = by_payload["snoozes"]
+    assert (snoozed.status.status_code, "error.type" in told(snoozed)) == (StatusCode.UNSET, False)
     assert (failed.status.status_code, told(failed)["error.type"]) == (StatusCode.ERROR, "KeyError")
     assert [event.name for event in failed.events] == ["exception"]
     assert (buried.status.status_code, buried.status.description) == (StatusCode.ERROR, "no such address")

@@ -138,6 +138,29 @@ def test_an_exception_goes_on_to_the_test_if_it_is_to(clock: Clock, engine: shar
     assert [delivery.payload for delivery in clock.advance(seconds=20)] == ["b"]
 
 
+def test_a_snoozed_task_comes_again_and_is_no_exception_for_the_test(clock: Clock, engine: shardq.Engine) -> None:
+    worker = engine.worker(max_attempts=1)
+    seen: list[tuple[dt.datetime, int]] = []
+
+    @worker.on("")
+    def not_yet(delivery: shardq.Delivery) -> None:
+        seen.append((clock.now(), delivery.attempt))
+        if len(seen) < 3:
+            raise shardq.Snooze(60)
+
+    clock.bind(worker, raising=True)
+    began = clock.now()
+    engine.push("a", delay=5)
+    engine.push("b", delay=6, expires=7)
+    clock.advance(minutes=1, seconds=4)
+    shardq.testing.assert_pushed(engine, payload="a", delay=dt.timedelta(seconds=1))
+    assert seen == [(began + dt.timedelta(seconds=s), 1) for s in (5, 6)]
+    clock.advance(minutes=1)
+    assert seen[2:] == [(began + dt.timedelta(seconds=65), 1)]
+    [dead] = engine.dead()
+    assert (dead.payload, dead.reason, dead.failures) == ("b", "expired", 0)
+
+
 def test_ctrl_c_in_a_handler_ends_the_test_and_gives_its_task_back(clock: Clock, engine: shardq.Engine) -> None:
     seen = Seen(clock, engine)
     worker = engine.worker()

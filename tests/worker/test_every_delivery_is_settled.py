@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardq import Backoff, Bury, Delivery, Engine, InvalidOption, Retry, Task
+from shardq import Backoff, Bury, Delivery, Engine, InvalidOption, Retry, Snooze, Task
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, counted, state_of
 from tests.support.waiting import wait_until
@@ -155,6 +155,75 @@ def test_a_handler_may_decide_for_itself(engines: Engines, running: Engine, flav
     assert task.due is not None
     assert task.due.timestamp() > time.time() + FAR_S / 2
     assert (task.attempt, task.failures) == (2, 1)
+
+
+def test_a_snooze_counts_no_attempt(
+    engines: Engines, running: Engine, flavour: Flavour, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler may snooze its task any number of times, also under ``max_attempts=1``."""
+    seen: list[tuple[str, Any, int]] = []
+
+    def not_yet(delivery: Delivery) -> None:
+        seen.append((delivery.id, delivery.payload, delivery.attempt))
+        if len(seen) <= 3:
+            raise Snooze(0.01)
+
+    heard: list[str] = []
+
+    class Log:
+        def after(self, delivery: Delivery) -> None:
+            heard.append("after")
+
+        def error(self, delivery: Delivery, exc: BaseException) -> None:
+            heard.append("error")
+
+    worker = running.worker(max_attempts=1)
+    worker.use(Log())
+    worker.on("")(handler(flavour, not_yet))
+    with caplog.at_level(logging.INFO, logger="shardq"), engines.working(worker):
+        id = running.push({"order": 42}, id="own")
+        wait_until(lambda: running.get(id) is None, "it is done in the end")
+    assert seen == [("own", {"order": 42}, 1)] * 4
+    assert heard == ["after"] * 4
+    assert [record for record in caplog.records if "own" in record.getMessage()] == []
+
+
+def test_a_named_task_is_snoozed(engines: Engines, running: Engine, flavour: Flavour) -> None:
+    calls: list[str] = []
+
+    def remind(to: str) -> None:
+        calls.append(to)
+        if len(calls) == 1:
+            raise Snooze(0)
+
+    async def remind_soon(to: str) -> None:
+        remind(to)
+
+    task = running.task(name="remind", max_attempts=1)(remind if flavour == "function" else remind_soon)
+    worker = running.worker()
+    with engines.working(worker):
+        id = running.push({"task": "remind", "args": ["ann"]})
+        wait_until(lambda: running.get(id) is None, "it is done in the end")
+    assert calls == ["ann", "ann"]
+    assert task.name == "remind"
+
+
+def test_a_snooze_past_its_expiry_is_the_end(engines: Engines, running: Engine, flavour: Flavour) -> None:
+    calls: list[str] = []
+
+    def never(delivery: Delivery) -> None:
+        calls.append(delivery.id)
+        raise Snooze(0.05)
+
+    worker = running.worker()
+    worker.on("")(handler(flavour, never))
+    with engines.working(worker):
+        id = running.push("x", expires=1)
+        wait_until(lambda: dead(running, id) == "expired", "it has expired")
+    task = running.get(id)
+    assert task is not None
+    assert task.failures == 0
+    assert calls
 
 
 def test_a_handler_that_decides_nonsense_has_failed(engines: Engines, running: Engine, flavour: Flavour) -> None:

@@ -1,12 +1,13 @@
-"""A failed attempt: its backoff, the exceptions Retry and Bury, and the reason that is kept."""
+"""A failed attempt: its backoff, the exceptions Retry, Bury and Snooze, and the reason that is kept."""
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
 
-from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry
+from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry, Snooze
 from shardq.calls import consume
 from shardq.consumer.policy import reason_of
 from shardq.model.checks import MAX_REASON
@@ -65,12 +66,20 @@ def job(backoff: Backoff | None = None, attempt: int = 1) -> Job:
     return Job(delivery, handler)
 
 
+class BareSnooze(Snooze):
+    def __init__(self) -> None:
+        pass
+
+
 def test_verdicts() -> None:
     assert settlement_of(job(), Retry(delay=1.5, reason="busy")) == consume.SettleRetry("a", "t", 1500, "busy", 7)
     assert settlement_of(job(), Bury("of no use")) == consume.SettleBury("a", "t", "of no use")
     assert settlement_of(job(Backoff(base=0)), Retry()) == consume.SettleRetry(
         "a", "t", 0, "the handler asked for a retry", 7
     )
+    assert settlement_of(job(), Snooze(1.5)) == consume.SettleSnooze("a", "t", 1500)
+    assert settlement_of(job(), Snooze(dt.timedelta(hours=1))) == consume.SettleSnooze("a", "t", 3_600_000)
+    assert settlement_of(job(), BareSnooze()) == consume.SettleSnooze("a", "t", 60_000)
 
 
 @pytest.mark.parametrize("exc", [ValueError("boom"), SystemExit(3), KeyboardInterrupt(), RecursionError("deep")])
@@ -100,6 +109,14 @@ def test_the_reason_is_the_end_of_the_traceback() -> None:
 def test_an_impossible_delay_is_refused_where_it_is_given(delay: Any) -> None:
     with pytest.raises(InvalidDelay):
         Retry(delay=delay)
+    with pytest.raises(InvalidDelay, match="a delay can't be"):
+        Snooze(delay)
+
+
+def test_a_snooze_needs_a_delay() -> None:
+    missing: Any = None
+    with pytest.raises(InvalidDelay, match="a delay can't be None; give seconds as a number, or a timedelta"):
+        Snooze(missing)
 
 
 @pytest.mark.parametrize("make", [Bury, lambda reason: Retry(reason=reason)])

@@ -25,7 +25,7 @@ from django.db import (
 )
 from django.utils import timezone
 
-from shardq.consumer.policy import Bury, alone
+from shardq.consumer.policy import Bury, Snooze, alone
 from shardq.integrations.django.backend import ShardqBackend
 from shardq.integrations.django.calls import Call, task_at
 from shardq.integrations.django.contract import (
@@ -173,9 +173,13 @@ class TaskHandler(ChoosingHandler):
         raise buried from error
 
     def _failed(self, delivery: Delivery, result: Any, exc: BaseException, *, last: bool = False) -> None:
-        """Stores that an attempt has failed. ``last``: there is no other, whatever the exception."""
-        last = last or delivery.attempt >= self._max_attempts or isinstance(alone(exc), Bury)
-        result.errors.append(error_of(exc, __file__))
+        """Stores that an attempt has failed, or was none. ``last``: there is no other, whatever the exception."""
+        snoozed = isinstance(alone(exc), Snooze)
+        last = last or (delivery.attempt >= self._max_attempts and not snoozed) or isinstance(alone(exc), Bury)
+        if snoozed:
+            put(result, worker_ids=result.worker_ids[:-1])
+        else:
+            result.errors.append(error_of(exc, __file__))
         if last:
             put(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
         else:

@@ -52,6 +52,16 @@ def test_a_task_without_attempts_left_has_failed(site: Site, kind: str) -> None:
         assert (dead.id, dead.topic) == (result.id, "default")
 
 
+def test_a_snooze_is_no_attempt(site: Site) -> None:
+    from tests.integrations.django.project.shop import tasks
+
+    with site.settings(max_attempts=1) as backend, site.worker(backend):
+        result = tasks.snooze_first.enqueue("snoozed")
+        ended(result)
+        assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", "attempt 1", 1)
+        assert result.errors == []
+
+
 def test_signals_are_sent_once_for_a_task(site: Site) -> None:
     from shardq.integrations.django.contract import task_enqueued, task_finished, task_started
     from tests.integrations.django.project.shop import tasks

@@ -121,6 +121,7 @@ async def consuming() -> None:
     await consumer.ack(deliveries)
     await consumer.retry(deliveries[0], delay=HOUR)
     await consumer.bury(deliveries[0], "of no use")
+    await consumer.snooze(deliveries[0], HOUR)
     async for delivery in consumer:
         assert_type(delivery, shardq.Delivery)
     consumer.close()

@@ -39,6 +39,8 @@ def dig(depth: int, *, fast: bool) -> str:
 def invoice(delivery: shardq.Delivery) -> None:
     if delivery.attempt == 1:
         raise shardq.Retry(delay=60, reason="later")
+    if delivery.attempt == 2:
+        raise shardq.Snooze(HOUR)
     raise shardq.Bury("of no use")
 
 
@@ -193,6 +195,7 @@ def consuming() -> None:
     consumer.ack(deliveries)
     consumer.retry(deliveries[0], delay=HOUR, reason="later")
     consumer.bury(deliveries[0], "of no use")
+    consumer.snooze(deliveries, 60)
     consumer.extend(deliveries, 60)
     for delivery in engine.consumer(topics={"high": 5, "low": 1}):
         assert_type(delivery, shardq.Delivery)

@@ -42,6 +42,14 @@ def fail_first(context: TaskContext[Any, Any]) -> str:
     return f"attempt {context.attempt}"
 
 
+@task(takes_context=True)
+def snooze_first(context: TaskContext[Any, Any], text: str) -> str:
+    if not Note.objects.filter(text=text).exists():
+        Note.objects.create(text=text)
+        raise shardq.Snooze(0.01)
+    return f"attempt {context.attempt}"
+
+
 @task
 def fail(text: str) -> None:
     raise ValueError(text)
