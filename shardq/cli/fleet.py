@@ -30,6 +30,8 @@ columns:
   seen      since its last heartbeat; a dispatcher sends one in 1 s, or in 5 s
             where it is alone, a worker in 10 s
   running   handlers now, of as many as it runs at once
+  longest   the task whose handler has been running longest, and since when,
+            if that is ten seconds or more
   done      tasks moved by a dispatcher, tasks handled by a worker
   failed    attempts that failed
   p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
@@ -50,7 +52,9 @@ def fleet(given: Given) -> None:
         for member in members:
             tell(shown(member))
     elif members:
-        _table(sinks=any(member.sinks for member in members)).print(members)
+        _table(sinks=any(member.sinks for member in members), longest=any(member.longest for member in members)).print(
+            members
+        )
     else:
         say("none")
     if not members:
@@ -68,7 +72,7 @@ def shown(member: Member) -> dict[str, Any]:
     return fields
 
 
-def _table(*, sinks: bool) -> Table[Member]:
+def _table(*, sinks: bool, longest: bool) -> Table[Member]:
     return Table(
         Column("process", lambda member: f"{member.host}:{member.pid}" if member.host else member.name, text=True),
         Column("is", lambda member: member.kind, rank=1),
@@ -76,6 +80,7 @@ def _table(*, sinks: bool) -> Table[Member]:
         Column("since", lambda member: _span(time.time() - member.since) if member.since else "?", rank=5),
         Column("seen", lambda member: _span(member.seen_s), rank=6),
         Column("running", _running, rank=7),
+        *((Column("longest", _longest, rank=5, text=True),) if longest else ()),
         Column("done", lambda member: f"{member.dispatched + member.handled:,}", rank=3),
         Column("failed", lambda member: f"{member.failed:,}", rank=4),
         Column("p99 ms", lambda member: milliseconds(_lateness(member).p99_ms), rank=4),
@@ -105,6 +110,10 @@ def _sinks(member: Member) -> str:
 
 def _running(member: Member) -> str:
     return f"{member.running:,} of {member.concurrency:,}" if member.kind == "worker" else "-"
+
+
+def _longest(member: Member) -> str:
+    return f"{member.longest[0].id} for {_span(member.longest[0].seconds)}" if member.longest else "-"
 
 
 def _lateness(member: Member) -> Lateness:

@@ -114,7 +114,7 @@ def say_verdict(seen: Health) -> None:
 
 
 def verdict_shown(seen: Health) -> dict[str, Any]:
-    return {"ok": seen.ok, "reasons": seen.reasons, "warnings": seen.warnings}
+    return {"ok": seen.ok, "reasons": seen.reasons, "kinds": seen.kinds, "warnings": seen.warnings}
 
 
 def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
@@ -131,7 +131,7 @@ def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
     except (ShardqError, OSError) as exc:
         why = str(exc)
     if given.json:
-        tell({"ok": None, "reasons": [f"it can't be told: {why}"], "warnings": []})
+        tell({"ok": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []})
     else:
         say(f"can't tell: {in_options(why)}")
     return UNKNOWN

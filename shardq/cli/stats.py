@@ -23,10 +23,9 @@ from shardq.cli.spool import shown as shown_spool
 from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
-from shardq.engine.health import NO_DISPATCHER, with_reasons
+from shardq.engine.health import NO_DISPATCHER, of_spool, with_reasons
 from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
-from shardq.spool.stats import problems as problems_of_spool
 
 
 @click.command(
@@ -83,14 +82,14 @@ def _seen(engine: Engine, spool: Path | None) -> Health:
     with opened_spool(spool) as file:
         gauge = file.stats()
     counted = msgspec.structs.replace(seen.stats, spool=gauge)
-    return with_reasons(msgspec.structs.replace(seen, stats=counted), problems_of_spool(gauge))
+    return with_reasons(msgspec.structs.replace(seen, stats=counted), of_spool(gauge))
 
 
 def _lenient(seen: Health) -> Health:
     """The verdict, with a warning in place of its only reason if that is that no dispatcher runs."""
-    if seen.reasons != [NO_DISPATCHER]:
+    if seen.kinds != ["no_dispatcher"]:
         return seen
-    return msgspec.structs.replace(seen, ok=True, reasons=[], warnings=[*seen.warnings, NO_DISPATCHER])
+    return msgspec.structs.replace(seen, ok=True, reasons=[], kinds=[], warnings=[*seen.warnings, NO_DISPATCHER])
 
 
 def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals: bool) -> Callable[[Health], None]:

@@ -24,7 +24,7 @@ from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
 from shardq.engine.control import CountsByShard
-from shardq.engine.health import Examined, Health, find_unserved, judge
+from shardq.engine.health import Examined, Health, Reason, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -411,8 +411,9 @@ class EngineBase:
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float) -> Health:
         dispatcher = self._dispatcher
-        own = [f"a worker of this process: {each}" for one in list(self._processors) for each in one.problems]
+        problems = [problem for processor in list(self._processors) for problem in processor.problems]
+        own = [Reason("worker", f"a worker of this process: {each}") for each in problems]
         if dispatcher is not None:
-            own += dispatcher.scheduler().problems
+            own += (Reason("schedule", each) for each in dispatcher.scheduler().problems)
         process = dispatcher.process if dispatcher is not None else ""
         return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own, process=process)

@@ -89,7 +89,7 @@ def findings_on_servers(examined: Examined, replication: dict[str, Replication])
         yield Finding(advice.check, advice.text)
     if examined.unserved is not None:
         for reason in examined.unserved.reasons:
-            yield Finding("dispatchers", reason)
+            yield Finding("dispatchers", reason.text)
 
 
 def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:

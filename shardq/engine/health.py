@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from shardq.dispatcher.poller import STUCK_S
-from shardq.engine.advice import Advice
+from shardq.engine.advice import Advice, Check
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import InvalidOption
@@ -19,6 +20,7 @@ from shardq.fleet.serving import dispatchers, unserved
 from shardq.fleet.sinks import together
 from shardq.layout.destinations import named as to_named
 from shardq.operation import Operation, Pause
+from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
 
@@ -39,6 +41,35 @@ AGAIN_S = 1.5
 """Longer than a heartbeat's interval, with which dispatchers hear of each other."""
 
 
+Kind = (
+    Literal[
+        "unseen_shards",
+        "no_dispatcher",
+        "unserved_shards",
+        "poller",
+        "route",
+        "outbox",
+        "worker",
+        "overdue",
+        "ready_age",
+        "schedule",
+        "spool",
+    ]
+    | Check
+)
+"""The kind of a reason: a name that stays, for metrics and programs; the sentences may change."""
+
+KINDS: tuple[Kind, ...] = tuple(kind for names in get_args(Kind) for kind in get_args(names))
+
+
+class Reason(NamedTuple):
+    """One thing that is wrong."""
+
+    kind: Kind
+    text: str
+    """A sentence."""
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on an engine; true if all is well.
 
@@ -55,6 +86,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     tasks that are overdue, or that nobody takes; schedules that are overdue; servers that evict, are full, or failed;
     replicas that are behind; clocks that differ; a spool that can't be replayed.
     """
+    kinds: list[Kind]
+    """The kind of each reason, a name that stays: the same as in the metric ``shardq_unhealthy``."""
     warnings: list[str]
     """Settings of the servers that can lose tasks, what is done without or late because an ACL, a proxy or a server
     forbids it, and limits that are too low for the pollers of this process, should it have to serve every shard; a
@@ -92,15 +125,16 @@ class Unserved:
     """The processes that live."""
 
     @property
-    def reasons(self) -> list[str]:
+    def reasons(self) -> list[Reason]:
         alive = len(dispatchers(self.fleet))
         if not alive:
-            return [NO_DISPATCHER]
+            return [Reason("no_dispatcher", NO_DISPATCHER)]
         if self.shards:
-            return [
+            text = (
                 f"{named(self.shards)}: none of the {alive:,} dispatchers that live serves it; see their "
                 "logs, and end one that hangs"
-            ]
+            )
+            return [Reason("unserved_shards", text)]
         return []
 
 
@@ -123,7 +157,7 @@ def _unserved_now(cache: TopologyCache) -> Operation[Unserved]:
 
 
 def judge(
-    stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[str], process: str
+    stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[Reason], process: str
 ) -> Health:
     """``own``: what is wrong with parts of this process. ``process``: its name as a dispatcher, empty if it is none."""
     fleet = examined.unserved.fleet if examined.unserved is not None else []
@@ -137,29 +171,40 @@ def judge(
         *_overdue(stats.shards, max_late),
         *_untaken(stats, max_ready_age),
         *_schedules(stats),
-        *(each.text for each in advised if each.problem),
-        *(problems_of_spool(stats.spool) if stats.spool is not None else ()),
+        *(Reason(each.check, each.text) for each in advised if each.problem),
+        *(of_spool(stats.spool) if stats.spool is not None else ()),
     ]
     warnings = [each.text for each in advised if not each.problem]
-    return Health(ok=not reasons, reasons=reasons, warnings=warnings, stats=stats, fleet=fleet)
+    none = Health(ok=True, reasons=[], kinds=[], warnings=warnings, stats=stats, fleet=fleet)
+    return with_reasons(none, reasons)
 
 
-def with_reasons(health: Health, reasons: Iterable[str]) -> Health:
+def with_reasons(health: Health, reasons: Iterable[Reason]) -> Health:
     """The verdict with more reasons against it."""
-    reasons = [*health.reasons, *reasons]
-    return msgspec.structs.replace(health, ok=not reasons, reasons=reasons)
+    more = list(reasons)
+    texts, kinds = [each.text for each in more], [each.kind for each in more]
+    return msgspec.structs.replace(
+        health, ok=health.ok and not more, reasons=[*health.reasons, *texts], kinds=[*health.kinds, *kinds]
+    )
 
 
-def _blind(shards: Sequence[ShardStats]) -> Iterator[str]:
+def of_spool(spool: SpoolStats) -> Iterator[Reason]:
+    """The reasons of a spool that can't be replayed."""
+    return (Reason("spool", text) for text in problems_of_spool(spool))
+
+
+def _blind(shards: Sequence[ShardStats]) -> Iterator[Reason]:
     blind = [shard for shard in shards if shard.error]
     if blind:
-        yield f"{_named_shards(blind)} could not be seen, the totals are without: {blind[0].error}"
+        text = f"{_named_shards(blind)} could not be seen, the totals are without: {blind[0].error}"
+        yield Reason("unseen_shards", text)
 
 
-def _failing(stats: Stats) -> Iterator[str]:
+def _failing(stats: Stats) -> Iterator[Reason]:
     failing = [shard for shard in stats.shards if shard.poller == "failing"]
     if failing:
-        yield f"{_named_shards(failing)} can't be dispatched by this process: {failing[0].poller_error}"
+        text = f"{_named_shards(failing)} can't be dispatched by this process: {failing[0].poller_error}"
+        yield Reason("poller", text)
     stuck = [
         (shard.poller_idle, shard)
         for shard in stats.shards
@@ -167,15 +212,18 @@ def _failing(stats: Stats) -> Iterator[str]:
     ]
     if stuck:
         longest = max(idle for idle, _ in stuck)
-        yield f"{_named_shards([shard for _, shard in stuck])}: no step of this process's pollers for {longest:,.0f} s"
+        shards = _named_shards([shard for _, shard in stuck])
+        yield Reason("poller", f"{shards}: no step of this process's pollers for {longest:,.0f} s")
     for route in stats.failing_routes:
-        yield f"topic {route.topic!r} can't be forwarded to {route.named} by this process: {route.error}"
+        text = f"topic {route.topic!r} can't be forwarded to {route.named} by this process: {route.error}"
+        yield Reason("route", text)
     for relay in stats.relays:
         if relay.problem:
-            yield f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
+            text = f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
+            yield Reason("outbox", text)
 
 
-def _sinks_down(stats: Stats, others: Iterable[Member]) -> Iterator[str]:
+def _sinks_down(stats: Stats, others: Iterable[Member]) -> Iterator[Reason]:
     """The circuits of other processes, as they report them; those of this one are among its failing routes."""
     told = {route.topic for route in stats.failing_routes}
     for sink in together(sink for member in others for sink in member.sinks):
@@ -183,20 +231,22 @@ def _sinks_down(stats: Stats, others: Iterable[Member]) -> Iterator[str]:
         # a report may be older than the route
         forwarded = topic is not None and topic.route is not None and not topic.route.is_here and not topic.paused
         if sink.circuit != "closed" and forwarded and sink.topic not in told:
-            yield f"topic {sink.topic!r} can't be forwarded to {to_named(sink.to)}, and its tasks wait: {sink.error}"
+            text = f"topic {sink.topic!r} can't be forwarded to {to_named(sink.to)}, and its tasks wait: {sink.error}"
+            yield Reason("route", text)
 
 
-def _overdue(shards: Sequence[ShardStats], max_late: float) -> Iterator[str]:
+def _overdue(shards: Sequence[ShardStats], max_late: float) -> Iterator[Reason]:
     late = [(shard.head_age, shard) for shard in shards if shard.head_age is not None and shard.head_age > max_late]
     if late:
         late.sort(key=lambda each: -each[0])
-        yield (
+        text = (
             f"{_named_shards([shard for _, shard in late])}: tasks are overdue, by up to {late[0][0]:,.0f} s; either "
             "no dispatcher runs (`shardq run` starts one), or those that do can't keep up"
         )
+        yield Reason("overdue", text)
 
 
-def _untaken(stats: Stats, max_ready_age: float) -> Iterator[str]:
+def _untaken(stats: Stats, max_ready_age: float) -> Iterator[Reason]:
     old = [
         (seen.oldest_ready, topic, seen)
         for topic, seen in stats.topics.items()
@@ -205,23 +255,26 @@ def _untaken(stats: Stats, max_ready_age: float) -> Iterator[str]:
     old.sort(key=lambda each: -each[0])
     for age, topic, seen in old[:NAMED]:
         limited = ", and its limit lets no more through" if seen.limit is not None else ""
-        yield (
+        text = (
             f"topic {topic!r}: the oldest of {seen.ready:,} ready tasks has waited for {age:,.0f} s; either no worker "
             f"serves the topic, or those that do can't keep up{limited}"
         )
+        yield Reason("ready_age", text)
     if len(old) > NAMED:
-        yield f"ready tasks of {len(old) - NAMED} more topics have waited as long: see `shardq topics`"
+        text = f"ready tasks of {len(old) - NAMED} more topics have waited as long: see `shardq topics`"
+        yield Reason("ready_age", text)
 
 
-def _schedules(stats: Stats) -> Iterator[str]:
+def _schedules(stats: Stats) -> Iterator[Reason]:
     overdue = stats.schedules.overdue if stats.schedules is not None else ()
     if overdue:
         names = ", ".join(map(repr, overdue[:NAMED]))
         more = f" and {len(overdue) - NAMED} more" if len(overdue) > NAMED else ""
-        yield (
+        text = (
             f"schedule{'' if len(overdue) == 1 else 's'} {names}{more}: occurrences are overdue, and nobody has "
             "pushed them; either no dispatcher runs (`shardq run` starts one), or none of them can compute it"
         )
+        yield Reason("schedule", text)
 
 
 def _named_shards(some: Sequence[ShardStats]) -> str:

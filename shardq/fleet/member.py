@@ -9,7 +9,7 @@ import msgspec
 
 from shardq.calls import fleet as calls
 from shardq.fleet.lateness import Lateness
-from shardq.fleet.report import decode, dense, shards_of
+from shardq.fleet.report import RunningTask, UnknownCall, decode, dense, shards_of
 from shardq.fleet.sinks import SinkStats
 from shardq.layout.keys import ControlKeys
 from shardq.operation import Operation
@@ -60,6 +60,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks whose handler gave them back for later (``Snooze``)."""
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
+    unknown: tuple[UnknownCall, ...] = ()
+    """The calls that a worker was given lately, and does not know: the 8 that it gave back most often."""
+    longest: tuple[RunningTask, ...] = ()
+    """The 4 tasks of a worker whose handlers have been running longest, of those that run for ten seconds or more."""
+    stuck: int = 0
+    """The handlers of a worker that have been running for longer than their timeout, or ten minutes without one."""
+    problems: tuple[str, ...] = ()
+    """The reasons why a worker is not healthy: ``Worker.problems``."""
     sinks: tuple[SinkStats, ...] = ()
     """The sinks to which a dispatcher forwards, by topic; of more than 16 topics those that fail, and then
     those that have sent most.
@@ -107,6 +115,10 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
         retried=report.retried,
         snoozed=report.snoozed,
         last_error=report.error,
+        unknown=report.unknown,
+        longest=report.longest,
+        stuck=report.stuck,
+        problems=report.problems,
         sinks=report.sinks,
         dispatch_lateness=_histograms(report.dispatch),
         pickup_lateness=_histograms(report.pickup),

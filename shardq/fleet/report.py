@@ -26,8 +26,46 @@ MOST_SINKS = 16
 MOST_SINK_TEXT = 120
 """Characters of a sink's URL, and of its error."""
 
+MOST_UNKNOWN = 8
+MOST_RUNNING = 4
+MOST_PROBLEMS = 4
+MOST_NAME = 120
+"""Characters of the name of a call, of an id, and of a problem."""
+
+LONG_S = 10.0
+"""A task that runs for less is not named: a worker reports every ten seconds."""
+
 LEAST_GAP_S = 5.0
 """The time between two reports that differ in counters only."""
+
+
+class UnknownCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one named task that a worker was given lately, and does not know.
+
+    >>> for call in UNKNOWN:
+    ...     print(call.task, call.topic, call.count, call.seconds)
+    """
+
+    task: str
+    """The name of the function."""
+    topic: str
+    count: int
+    """How often the worker has given such a call back."""
+    seconds: float
+    """The time since it met the first of them."""
+
+
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task whose handler has been running for ten seconds or longer.
+
+    >>> for task in LONGEST:
+    ...     print(task.id, task.topic, task.seconds)
+    """
+
+    id: str
+    topic: str
+    seconds: float
+    """The time for which its handler has been running."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +90,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retried: int = 0
     snoozed: int = 0
     error: str = ""
+    unknown: tuple[UnknownCall, ...] = ()
+    """The calls that a worker was given lately, and does not know."""
+    longest: tuple[RunningTask, ...] = ()
+    """The tasks whose handlers have been running longest."""
+    stuck: int = 0
+    """Handlers that have been running for longer than their timeout, or for ten minutes where they have none."""
+    problems: tuple[str, ...] = ()
+    """The reasons why a worker is not healthy."""
     dispatch: dict[str, list[int]] = {}
     """Topic → its dispatch lateness, as ``sparse``."""
     pickup: dict[str, list[int]] = {}
@@ -73,6 +119,9 @@ def encode(report: Report) -> bytes:
             host=_text(report.host, 64),
             topics=named(report.topics, most),
             error=_text(report.error, MOST_ERROR),
+            unknown=_fewer_unknown(report.unknown, min(most, MOST_UNKNOWN)),
+            longest=_fewer_running(report.longest, min(most, MOST_RUNNING)),
+            problems=tuple(_text(each, MOST_NAME) for each in report.problems[: min(most, MOST_PROBLEMS)]),
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
             sinks=_fewer_sinks(report.sinks, min(most, MOST_SINKS)),
@@ -121,6 +170,18 @@ def _fewer_sinks(sinks: tuple[SinkStats, ...], most: int) -> tuple[SinkStats, ..
         msgspec.structs.replace(sink, to=_text(sink.to, MOST_SINK_TEXT), error=_text(sink.error, MOST_SINK_TEXT))
         for sink in sorted(chosen, key=lambda sink: sink.topic)
     )
+
+
+def _fewer_unknown(calls: tuple[UnknownCall, ...], most: int) -> tuple[UnknownCall, ...]:
+    """Those that were given back most often."""
+    chosen = sorted(calls, key=lambda call: -call.count)[:most]
+    return tuple(msgspec.structs.replace(call, task=_text(call.task, MOST_NAME)) for call in chosen)
+
+
+def _fewer_running(tasks: tuple[RunningTask, ...], most: int) -> tuple[RunningTask, ...]:
+    """Those that have been running longest."""
+    chosen = sorted(tasks, key=lambda task: -task.seconds)[:most]
+    return tuple(msgspec.structs.replace(task, id=_text(task.id, MOST_NAME)) for task in chosen)
 
 
 def _coarse(histograms: dict[str, list[int]]) -> dict[str, list[int]]:

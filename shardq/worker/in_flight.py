@@ -50,11 +50,6 @@ class InFlight:
     def __repr__(self) -> str:
         return f"<InFlight: {self._running} running, {self._held} held, {len(self._settlements)} to settle>"
 
-    @property
-    def running(self) -> int:
-        """The number of handlers that run now."""
-        return self._running
-
     # ---- fetch
 
     def wanted(self) -> int:
@@ -230,6 +225,7 @@ class InFlight:
             return [job for job in self._jobs if job.stage == "held"]
 
     def unfinished(self) -> list[Job]:
+        """The jobs whose handlers run now."""
         with self._lock:
             return [job for job in self._jobs if job.stage == "running"]
 

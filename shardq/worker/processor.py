@@ -84,7 +84,12 @@ class Processor:
         self._coroutine_runner = CoroutineRunner(
             self._in_flight, plan.hooks, self._strays, concurrency=plan.concurrency, loop=loop
         )
-        self._tally = Tally(list(plan.handlers), plan.concurrency, running=lambda: self._in_flight.running)
+        self._tally = Tally(
+            list(plan.handlers),
+            plan.concurrency,
+            running=self._in_flight.unfinished,
+            problems=lambda: self.problems,
+        )
         self._reporter = Reporter(driver, claims.cache.control, claims.name, self._tally.report)
         self.outcomes: Outcomes | None = None
         """Counts how tasks end, for the engine's metrics; None: nobody asked for them."""

@@ -5,20 +5,50 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from shardq.calls.consume import SettleBury, SettleRetry
 from shardq.fleet.lateness import TopicLateness
-from shardq.fleet.report import Report, by_topic, named
+from shardq.fleet.report import LONG_S, Report, RunningTask, UnknownCall, by_topic, named
 from shardq.worker.job import Job, Settlement, outcome_of
+from shardq.worker.named import UNKNOWN_S
+
+STUCK_S = 600.0
+"""A handler without a timeout that runs for longer counts as stuck."""
+
+UNKNOWN_KEPT_S = 2.5 * UNKNOWN_S
+"""A call that this worker does not know, and was not given for so long, is not reported any more: it comes again after
+``UNKNOWN_S`` while nobody else takes it.
+"""
+
+
+@dataclass(slots=True)
+class _Unknown:
+    """The calls of a task that were given back. Monotonic instants."""
+
+    since: float
+    last: float
+    count: int = 0
 
 
 class Tally:
-    """One thread calls ``count``; any may call ``report``."""
+    """One thread calls ``count``; any may call the others."""
 
-    def __init__(self, topics: Sequence[str], concurrency: int, *, running: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topics: Sequence[str],
+        concurrency: int,
+        *,
+        running: Callable[[], Sequence[Job]],
+        problems: Callable[[], Iterable[str]],
+    ) -> None:
+        """``running``: the jobs whose handlers run. ``problems``: the reasons why the worker is not healthy."""
         self._topics = named(topics)
         self._concurrency = concurrency
         self._running = running
+        self._problems = problems
+        self._unknown: dict[tuple[str, str], _Unknown] = {}
+        """Topic and name of a call that this worker does not know."""
         self._since = time.time()
         self._handled = 0
         self._failed = 0
@@ -45,14 +75,35 @@ class Tally:
         for (topic, ms), jobs in waited.items():
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 
+    def met_unknown(self, topic: str, task: str) -> None:
+        """Notes that a call of a task that this worker does not know was given back."""
+        now = time.monotonic()
+        met = self._unknown.setdefault((topic, task), _Unknown(now, now))
+        met.last, met.count = now, met.count + 1
+
     def report(self, alive_s: float) -> Report:
         """The report of the worker; ``alive_s``: the time for which its heartbeat counts."""
+        now, jobs = time.monotonic(), self._running()
+        for key, met in list(self._unknown.items()):
+            if now - met.last > UNKNOWN_KEPT_S:
+                del self._unknown[key]
         return Report(
             since=self._since,
             alive_s=alive_s,
             topics=self._topics,
             concurrency=self._concurrency,
-            running=self._running(),
+            running=len(jobs),
+            unknown=tuple(
+                UnknownCall(task=task, topic=topic, count=met.count, seconds=round(now - met.since, 1))
+                for (topic, task), met in list(self._unknown.items())
+            ),
+            longest=tuple(
+                RunningTask(id=job.delivery.id, topic=job.delivery.topic, seconds=round(now - job.began_at, 1))
+                for job in jobs
+                if now - job.began_at >= LONG_S
+            ),
+            stuck=sum(now - job.began_at > (job.handler.timeout or STUCK_S) for job in jobs),
+            problems=tuple(self._problems()),
             handled=self._handled,
             failed=self._failed,
             retried=self._retried,

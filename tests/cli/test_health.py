@@ -22,7 +22,8 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
         "not ok: no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`\n"
     )
     told = shardq.run("health", "--json")
-    assert (told.code, told.object) == (1, {"ok": False, "reasons": [done.lines[0][8:]], "warnings": []})
+    verdict = {"ok": False, "reasons": [done.lines[0][8:]], "kinds": ["no_dispatcher"], "warnings": []}
+    assert (told.code, told.object) == (1, verdict)
     engine.push("x", at=time.time() - 2 * MAX_LATE_S)
     assert [line[:7] for line in shardq.run("health").lines] == ["not ok:"] * 2
     assert len(shardq.run("health", "--max-late", "1h").lines) == 1
@@ -30,7 +31,7 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     wait_until(lambda: shardq.run("health").code == 0, "somebody dispatches")
     done = shardq.run("health")
     assert (done.code, done.out, done.err) == (0, "ok\n", "")
-    assert shardq.run("health", "--json").object == {"ok": True, "reasons": [], "warnings": []}
+    assert shardq.run("health", "--json").object == {"ok": True, "reasons": [], "kinds": [], "warnings": []}
     # several commands have looked by now: all of them know how old it is
     wait_until(lambda: shardq.run("health", "--max-ready-age", "0.1s").code == 1, "nobody takes what is ready")
     assert shardq.run("health", "--max-ready-age", "0.1s").lines[0].startswith("not ok: topic '': the oldest of 1 ")

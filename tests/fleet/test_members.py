@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from shardq.dispatcher import membership
 from shardq.fleet import report, reporter
 from shardq.fleet.reporter import ALIVE_S
 from shardq.layout.keys import control_keys
+from shardq.worker import tally
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
@@ -100,6 +102,25 @@ def test_a_worker_says_what_it_has_done(engines: Engines, running: Engine) -> No
         assert member.seen_s <= 30
     # at once, but for a server that stood still then
     wait_until(lambda: of(running, "worker") == [], "it signed off", timeout=2 * ALIVE_S)
+
+
+def test_a_worker_says_what_runs_longest(engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "LONG_S", 0.3)
+    monkeypatch.setattr(tally, "STUCK_S", 0.3)
+    worker, over = running.worker(concurrency=2), threading.Event()
+
+    @worker.on("mail")
+    def handle(delivery: Delivery) -> None:
+        over.wait(60)
+
+    ids = [running.push("x", topic="mail"), running.push("y", topic="mail")]
+    with engines.working(worker):
+        member = awaited(running, "both are reported", lambda member: member.stuck == 2)
+        assert {(task.id, task.topic) for task in member.longest} == {(id, "mail") for id in ids}
+        assert all(task.seconds >= 0.3 for task in member.longest)
+        assert member.running == 2
+        over.set()
+        awaited(running, "they are over", lambda member: member.handled == 2 and not (member.longest or member.stuck))
 
 
 def test_engines_do_not_mix(engines: Engines, running: Engine, url: str, name: str) -> None:

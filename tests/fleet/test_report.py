@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from shardq.fleet import report as module
 from shardq.fleet.lateness import BINS, MOST_TOPICS, OTHERS, Lateness, TopicLateness
-from shardq.fleet.report import MOST_BYTES, Report, Reports, decode, dense, encode, runs, shards_of, sparse
+from shardq.fleet.report import (
+    MOST_BYTES,
+    Report,
+    Reports,
+    RunningTask,
+    UnknownCall,
+    decode,
+    dense,
+    encode,
+    runs,
+    shards_of,
+    sparse,
+)
 
 BASE = Report(host="h", pid=1, version="1", since=1.5, alive_s=3.0)
 
@@ -50,6 +62,9 @@ def test_the_largest_report_fits_and_counts_every_task() -> None:
             shards=runs(range(0, 1024, 2)),
             topics=tuple(full),
             error="é" * 5000,
+            unknown=tuple(UnknownCall(task="é" * 500, topic="t" * 64, count=n, seconds=1e6) for n in range(50)),
+            longest=tuple(RunningTask(id="é" * 500, topic="t" * 64, seconds=n) for n in range(50)),
+            problems=("é" * 500,) * 50,
             dispatch=full,
             pickup=full,
         )
@@ -58,6 +73,8 @@ def test_the_largest_report_fits_and_counts_every_task() -> None:
     back = decode(text)
     assert back is not None
     assert back.topics[-1] == OTHERS
+    assert [call.count for call in back.unknown] == [49 - n for n in range(len(back.unknown))]
+    assert [task.seconds for task in back.longest] == [49 - n for n in range(len(back.longest))]
     assert shards_of(back.shards) == tuple(range(0, 1024, 2))
     for histograms in (back.dispatch, back.pickup):
         assert Lateness.total(map(dense, histograms.values())).count == 200 * BINS * 2**31
@@ -67,6 +84,23 @@ def test_an_error_that_is_no_valid_text_is_sent() -> None:
     back = decode(encode(msgspec.structs.replace(BASE, error="caf\udce9 failed", host="h\ud800")))
     assert back is not None
     assert (back.error, back.host) == ("caf? failed", "h?")
+
+
+def test_unknown_calls_and_long_tasks_are_bounded_and_cut() -> None:
+    back = decode(
+        encode(
+            msgspec.structs.replace(
+                BASE,
+                unknown=tuple(UnknownCall(task="x" * 500, topic="mail", count=n, seconds=1) for n in range(20)),
+                longest=tuple(RunningTask(id="x" * 500, topic="mail", seconds=n) for n in range(20)),
+                problems=("x" * 500,) * 20,
+            )
+        )
+    )
+    assert back is not None
+    assert [(len(call.task), call.count) for call in back.unknown] == [(120, 19 - n) for n in range(8)]
+    assert [(len(task.id), task.seconds) for task in back.longest] == [(120, 19 - n) for n in range(4)]
+    assert [len(problem) for problem in back.problems] == [120] * 4
 
 
 def test_the_topics_with_most_tasks_are_named() -> None:

@@ -66,7 +66,7 @@ def test_a_job_that_began_is_not_given_back() -> None:
     assert in_flight.begin(begun)
     in_flight.give_back(seen)
     assert in_flight.settlements() == [(held, held.back())]
-    assert in_flight.running == 1
+    assert len(in_flight.unfinished()) == 1
     assert in_flight.finish(begun, begun.ack)
     assert in_flight.settlements() == [(begun, begun.ack)]
 
