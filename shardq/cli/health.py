@@ -16,6 +16,7 @@ from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.words import in_options
 from shardq.engine import Health
+from shardq.engine.advice import unsaid
 from shardq.engine.health import MAX_LATE_S, MAX_READY_AGE_S
 from shardq.errors import BadInput, ShardqError
 
@@ -91,7 +92,7 @@ def health(given: Given, max_late: float | None, max_ready_age: float | None, ti
             tell(verdict_shown(seen))
         else:
             say_verdict(seen)
-            for warning in seen.warnings:
+            for warning in unsaid(seen.warnings):
                 complain(in_options(warning))
         return exit_code(seen)
 

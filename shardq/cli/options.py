@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from shardq.cli.settings import Settings
-from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
+from shardq.engine.options import DEFAULT_NAME
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,9 +35,10 @@ class Given:
         return self.name or self.settings.get("name") or DEFAULT_NAME
 
     @property
-    def new_shards(self) -> int:
-        """The shards of an engine that is new."""
-        return self.settings.get("shards") or DEFAULT_SHARDS
+    def new_shards(self) -> int | None:
+        """The shards of an engine that is new, if a setting names them."""
+        found: int | None = self.settings.get("shards")
+        return found
 
 
 pass_given = click.make_pass_decorator(Given, ensure=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import quote
 
 from shardq.calls.control import read_topology
 from shardq.cli.logs import set_up_logging
@@ -15,7 +13,6 @@ from shardq.drivers.sync import Driver
 from shardq.engine import Engine
 from shardq.errors import ShardqError
 from shardq.layout.keys import control_keys
-from shardq.layout.topology import Topology
 
 
 @contextmanager
@@ -32,27 +29,27 @@ def opened(
     asked = Engine(given.engine_url, name=name, codec=codec)
     settings, server = asked.options.enter()
     try:
-        stored = _stored_shards(settings, name)
-        if stored is None and not create:
-            where = server.path if server else settings.safe_url
+        exists = _exists(settings, name)
+        if not exists and not create:
+            where = f"the embedded server in {server.path}" if server else settings.safe_url
+            unasked = " (neither --url nor $SHARDQ_URL is given)" if asked.options.url is None else ""
             raise ShardqError(
-                f"there is no engine named {name!r} at {where}; give another --name or --url; "
+                f"there is no engine named {name!r} at {where}{unasked}; give another --name or --url; "
                 "the first push or run makes a new one"
             )
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
-        url = f"embedded://{quote(os.fsencode(server.path))}" if server else asked.options.url
-        with Engine(url, name=name, shards=shards or stored or given.new_shards, codec=codec) as engine:
+        shards = shards or (None if exists else given.new_shards)
+        with Engine(asked.options.url, name=name, shards=shards, codec=codec) as engine:
             yield engine
     finally:
         if server is not None:
             server.leave()
 
 
-def _stored_shards(settings: Settings, name: str) -> int | None:
+def _exists(settings: Settings, name: str) -> bool:
     driver = Driver(settings)
     try:
         driver.open()
-        fields = driver.call(read_topology(control_keys(name)))
+        return bool(driver.call(read_topology(control_keys(name))))
     finally:
         driver.close()
-    return Topology.from_fields(fields).shards if fields else None

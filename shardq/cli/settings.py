@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from shardq import embedded
 from shardq.cli.numbers import Whole
 from shardq.engine import Engine
 from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
@@ -109,7 +110,7 @@ class Settings:
         """
         path, table = _nearest()
         known = list(_of_every_command())
-        if table or _variables() - {each.variable for each in known}:
+        if table or _variables() - {embedded.ENVIRONMENT, *(each.variable for each in known)}:
             known += _of(commands())
         values = {(each.section, each.name): value for each, value in _of_file(known, path, table)}
         for each in known:

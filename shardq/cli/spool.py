@@ -17,7 +17,6 @@ from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.signals import Ending
 from shardq.embedded import locks
-from shardq.engine.options import DEFAULT_SHARDS
 from shardq.errors import ShardqError, SpoolFault
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def replay(given: Given, path: Path) -> int:
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
         engine, shards = file.owner()
-        options = Engine(given.engine_url, name=engine, shards=shards or DEFAULT_SHARDS).options
+        options = Engine(given.engine_url, name=engine, shards=shards or None).options
         if options.is_embedded:
             raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
         lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)

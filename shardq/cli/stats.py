@@ -23,6 +23,7 @@ from shardq.cli.spool import shown as shown_spool
 from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
+from shardq.engine.advice import unsaid
 from shardq.engine.health import NO_DISPATCHER, of_spool, with_reasons
 from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
@@ -117,7 +118,7 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
         say(_where(seen) + _unconfirmed(seen) + _rates(seen))
         if seen.spool is not None:
             say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
-        for said in health.warnings:
+        for said in unsaid(health.warnings):
             complain(in_options(said))
 
     return once

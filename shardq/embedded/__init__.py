@@ -17,6 +17,7 @@ answers), ``process`` (which process it is), ``program`` (which server to start)
 from __future__ import annotations
 
 from shardq.embedded.places import default_path
+from shardq.embedded.program import ENVIRONMENT, NEVER, never
 from shardq.embedded.share import Embedded, Fsync, enter
 
-__all__ = ["Embedded", "Fsync", "default_path", "enter"]
+__all__ = ["ENVIRONMENT", "NEVER", "Embedded", "Fsync", "default_path", "enter", "never"]

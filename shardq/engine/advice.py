@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from shardq.calls import observe
@@ -37,7 +38,9 @@ _logged: set[Advice] = set()
 """The advice that this process has logged."""
 
 
-Check = Literal["coverage", "eviction", "memory", "persistence", "replicas", "clocks", "commands", "clients", "files"]
+Check = Literal[
+    "server", "coverage", "eviction", "memory", "persistence", "replicas", "clocks", "commands", "clients", "files"
+]
 """The subject of a piece of advice."""
 
 
@@ -135,6 +138,16 @@ def _of_descriptors(more: int) -> list[Advice]:
     return [Advice("", "files", text, log=LIMITS)]
 
 
+def unasked(path: Path) -> Advice:
+    """Advice on an embedded server that is used because no URL is given. ``path``: where its data is."""
+    text = (
+        f"neither a url nor $SHARDQ_URL is given, so an embedded server of this user and machine is used, with its "
+        f"data in {path}: give the url of your server, or embedded:// to use this one; SHARDQ_EMBEDDED=never forbids "
+        "it"
+    )
+    return Advice("", "server", text, log="shardq")
+
+
 def unsubscribed(refusals: Mapping[str, str]) -> list[Advice]:
     """Advice on nodes that refuse this process its subscriptions. ``refusals``: node → the reason."""
     look = f"due tasks and changes are looked for every {UNSUBSCRIBED_SLEEP_S * 1000:g} ms"
@@ -164,3 +177,9 @@ def log_new(found: Iterable[Advice]) -> None:
         if advice not in _logged:
             _logged.add(advice)
             logging.getLogger(advice.log).warning("%s", advice.text)
+
+
+def unsaid(warnings: Iterable[str]) -> list[str]:
+    """Those of these warnings that the log of this process has not shown."""
+    shown = {advice.text for advice in _logged if logging.getLogger(advice.log).isEnabledFor(logging.WARNING)}
+    return [warning for warning in warnings if warning not in shown]

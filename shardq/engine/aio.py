@@ -115,7 +115,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             driver.note_in(self._journal)
             try:
                 await driver.open()
-                topology = await operation.arun(driver, recovery.create_topology(self.name, self.options.shards))
+                topology = await operation.arun(driver, recovery.create_topology(self.name, self.options.new_shards))
                 if self._threads is None:
                     self._learn(topology)
                 else:

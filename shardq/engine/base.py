@@ -31,7 +31,6 @@ from shardq.engine.options import (
     DEFAULT_DEAD_AGE_S,
     DEFAULT_DEAD_COUNT,
     DEFAULT_NAME,
-    DEFAULT_SHARDS,
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
     Options,
@@ -77,7 +76,7 @@ class EngineBase:
         url: str | None = None,
         *,
         name: str = DEFAULT_NAME,
-        shards: int = DEFAULT_SHARDS,
+        shards: int | None = None,
         codec: str | Codec = "json",
         max_payload: int = MAX_PAYLOAD,
         max_attempts: int = DEFAULT_ATTEMPTS,
@@ -95,7 +94,8 @@ class EngineBase:
         """Checks its arguments; connects later.
 
         ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
-        else an embedded server in the user's data directory. ``shards`` counts when the name is new. ``timeout``: the
+        else an embedded server in the user's data directory, which the log and ``health().warnings`` tell, and which
+        $SHARDQ_EMBEDDED=never forbids. ``shards`` counts when the name is new: 16 if none is given. ``timeout``: the
         seconds for which a call is retried, through failovers, moving slots and loading servers. ``max_attempts`` holds
         for tasks that bring no limit of their own. Dead tasks are kept for ``dead_age`` seconds, ``dead_count`` at
         most. ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
@@ -223,7 +223,12 @@ class EngineBase:
         by_node = {node: keys for keys in shards if (node := driver.node_of(keys.slot))}
         nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
         nodes |= {node: keys.slot for node, keys in by_node.items()}
-        return advice.find_advice(nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {})
+        found = yield from advice.find_advice(
+            nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {}
+        )
+        if self.options.url is None and self._embedded is not None:
+            found.insert(0, advice.unasked(self._embedded.path))
+        return found
 
     def _pollers_driver(self) -> Driver | None:
         """The driver of the pollers, while they run in this process."""

@@ -53,6 +53,7 @@ Mend = Callable[[], Operation[Mended]]
 """Mends what was found."""
 
 OK = {
+    "server": "the server is the one that was asked for",
     "versions": "all processes run this version of shardq",
     "coverage": "all shards can be reached",
     "dispatchers": "every shard is served",

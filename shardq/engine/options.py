@@ -50,7 +50,8 @@ class Options:
     url: str | None
     """None: an embedded server in the user's data directory."""
     name: str
-    shards: int
+    shards: int | None
+    """The number for a name that is new; None: no number was asked for."""
     codec: Codec
     max_payload: int
     max_attempts: int
@@ -69,7 +70,7 @@ class Options:
         url: str | None,
         *,
         name: str,
-        shards: int,
+        shards: int | None,
         codec: str | Codec,
         max_payload: int,
         max_attempts: int,
@@ -83,7 +84,8 @@ class Options:
         replay_bytes: int,
     ) -> Options:
         check_name(name)
-        check_shards(shards)
+        if shards is not None:
+            check_shards(shards)
         check_max_attempts(max_attempts)
         if url is not None and not isinstance(url, str):
             raise InvalidUrl(f"url={url!r} is not possible; give a str such as redis://127.0.0.1:6379/0, or None")
@@ -139,14 +141,15 @@ class Options:
         """Returns the settings of connections, and the embedded server, found or started, if one is used."""
         if not self.is_embedded:
             return self.settings(str(self.url)), None
+        if self.url is None and embedded.never():
+            raise InvalidUrl(
+                f"no server is named: give a url, or set ${ENVIRONMENT}; {embedded.ENVIRONMENT}={embedded.NEVER} "
+                "forbids the embedded server that is used without one (the url embedded:// asks for it, and is "
+                "still possible)"
+            )
         server = embedded.enter(self.embedded_path(), fsync=self.fsync, timeout=self.timeout)
-        # WARNING is seen without any logging set up: nobody named the place where tasks will be stored.
-        log.log(
-            logging.WARNING if self.url is None else logging.INFO,
-            "%s embedded server with its data in %s (give a url, or set $%s, to use another)",
-            "started an" if server.started else "sharing the",
-            server.path,
-            ENVIRONMENT,
+        log.info(
+            "%s embedded server with its data in %s", "started an" if server.started else "sharing the", server.path
         )
         return self.settings_of(server), server
 
@@ -163,9 +166,14 @@ class Options:
         """Returns the bounds of the dead tasks that dispatchers keep."""
         return Retention(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
 
+    @property
+    def new_shards(self) -> int:
+        """The number of shards for a name that is new."""
+        return DEFAULT_SHARDS if self.shards is None else self.shards
+
     def compare(self, topology: Topology) -> None:
-        """Logs a warning when the stored number of shards is not the one asked for."""
-        if topology.shards != self.shards:
+        """Logs a warning when a number of shards was asked for and another is stored."""
+        if self.shards not in (None, topology.shards):
             log.warning(
                 "%r has %d shards, not the %d asked for: the stored number counts",
                 self.name,

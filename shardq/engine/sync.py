@@ -80,7 +80,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                 driver = self._parts.driver(settings)
                 try:
                     driver.open()
-                    self._learn(operation.run(driver, recovery.create_topology(self.name, self.options.shards)))
+                    self._learn(operation.run(driver, recovery.create_topology(self.name, self.options.new_shards)))
                     advice.log_new(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
                 except BaseException:
                     driver.close()

@@ -44,7 +44,7 @@ class Target:
     def _open(self) -> tuple[Driver, TopologyCache]:
         with ExitStack() as opening:
             driver = opening.enter_context(connected(self._options))
-            topology = run(driver, recovery.create_topology(self._options.name, self._options.shards))
+            topology = run(driver, recovery.create_topology(self._options.name, self._options.new_shards))
             self._options.compare(topology)
             self._connections = opening.pop_all()
         self._opened = driver, TopologyCache(self._options.name, topology)

@@ -185,7 +185,7 @@ class SpoolFile:
     # ---- for operators
 
     def owner(self) -> tuple[str, int]:
-        """The engine that the file belongs to, and the number of shards that it was made with."""
+        """The engine that the file belongs to, and the number of shards that was asked for when it was made, or 0."""
         with self._reading() as connection:
             engine, shards = connection.execute("SELECT engine, shards FROM spool").fetchone()
         return str(engine), int(shards)

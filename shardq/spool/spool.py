@@ -108,7 +108,7 @@ class Spool:
                 "again by whoever needs it; leave spool= out, or give the url of a server"
             )
         self._options = options
-        self._file = SpoolFile(self.path, engine=options.name, shards=options.shards, limit=limit)
+        self._file = SpoolFile(self.path, engine=options.name, shards=options.shards or 0, limit=limit)
         self._last = 0
         """The number of the last command that this process must wait for."""
         self._first = 0

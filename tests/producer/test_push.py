@@ -176,3 +176,7 @@ def test_shards_are_those_of_the_name(engine: Engine, url: str, name: str, caplo
         assert other.topology.shards == 4
         assert state_of(other, receipt) == "scheduled"
     assert f"'{name}' has 4 shards, not the 9 asked for: the stored number counts" in caplog.text
+    caplog.clear()
+    with Engine(url, name=name) as other:
+        assert other.topology.shards == 4
+    assert "asked for" not in caplog.text
