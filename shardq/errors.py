@@ -149,7 +149,9 @@ class Unanswered(ServerFault):
 
 
 class OutOfMemory(ServerFault):
-    """The server has reached its maxmemory and refuses writes. Nothing was written."""
+    """The server has reached its maxmemory and refuses more tasks; what is stored is handled, and operators' commands
+    are carried out. Nothing was written.
+    """
 
 
 class ReadOnly(ServerFault):

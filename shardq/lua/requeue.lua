@@ -1,5 +1,5 @@
 -- requeue: schedules a dead task again, and counts its attempts from 0.
--- USES: guard, instant, rouse, state
+-- USES: guard, instant, begin, rouse, state
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -23,6 +23,7 @@ if state == 'gone' and redis.call('HEXISTS', KEYS[8], id) == 1 then return {'ok'
 if state ~= 'dead' then return {'ok', state} end
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[7])
+begin() -- it takes no more memory than it frees
 redis.call('ZADD', KEYS[3], at, id)
 redis.call('ZREM', KEYS[6], id)
 redis.call('HDEL', KEYS[7], id)

@@ -1,4 +1,5 @@
 -- set_schedule: writes a schedule if its state is still the one the caller saw.
+-- USES: begin
 -- KEYS 1 schedules HASH
 -- ARGV 1 name
 -- ARGV 2 state that must be the present one, '' when there must be none
@@ -9,6 +10,7 @@
 -- ATOMIC
 -- COST O(1)
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return {'differs'} end
+begin() -- also out of memory: a schedule can be paused then
 local declared = ARGV[1] .. '/declared'
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1], declared)

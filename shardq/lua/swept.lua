@@ -1,5 +1,5 @@
 -- swept: notes that nothing in this shard belongs elsewhere by the present number of shards.
--- USES: guard
+-- USES: guard, begin
 -- KEYS 1 meta HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
@@ -7,5 +7,6 @@
 -- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(1)
+begin()
 redis.call('HSET', KEYS[1], 'swept', ARGV[3])
 return {'ok'}
