@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardq.engine.base import EngineBase
 from shardq.model.checks import check_topic
-from shardq.model.record import record_encoder
+from shardq.model.record import encode_head, record_encoder
 from shardq.model.task import Receipt
 from shardq.operation import arun
 from shardq.schedules import declaring
@@ -60,23 +60,18 @@ class AsyncScheduleCommands(EngineBase, ABC):
         check_schedule_name(name)
         check_topic(topic)
         every = Every(cron=cron, interval=interval, tz=tz, jitter=jitter, catch_up=catch_up)
-        record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, None)
+        await self._declare(name, every, topic, payload, None)
+
+    async def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
+        head = encode_head(max_attempts=max_attempts)
+        record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, head)
         driver = await self._open_driver()
         await arun(driver, declaring.declare(self._map(), name, Declaration.of(every, topic=topic, record=record)))
 
     async def _declare_recurring(self, functions: Iterable[Registered]) -> None:
         """Declares the schedules of tasks that are to be served: ``@engine.task(every=…)``."""
         for task, every in recurring(functions):
-            await self.every(
-                task.name,
-                cron=every.cron,
-                interval=every.interval,
-                tz=every.tz,
-                topic=task.topic,
-                payload=call_of(task.name),
-                jitter=every.jitter,
-                catch_up=every.catch_up,
-            )
+            await self._declare(task.name, every, task.topic, call_of(task.name), task.attempts.max_attempts)
 
     async def schedules(self) -> list[Schedule]:
         """Returns all schedules, by name.

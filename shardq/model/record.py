@@ -222,10 +222,11 @@ def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
 
 
 def with_expiry(record: bytes, expires_ms: int) -> bytes:
-    """A record that was made without a head, with the instant after which its task is worth nothing."""
+    """The record with the instant after which its task is worth nothing."""
     number, head, encoded = _parts(record)
-    assert head is None, "the record has a head already"
-    return _headed(bytes([VERSION << 4 | _HEADED | number]), _encode_head(_Head(x=expires_ms)), encoded)
+    head = head or _Head()
+    head.x = expires_ms
+    return _headed(bytes([VERSION << 4 | _HEADED | number]), _encode_head(head), encoded)
 
 
 def _headed(first: bytes, head: bytes, encoded: bytes) -> bytes:

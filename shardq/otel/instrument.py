@@ -143,8 +143,9 @@ class Instrumentation:
         return _with_headers(task, span)
 
     def handler(self, handler: Handler) -> Handler:
-        """The handler with a span around each call."""
-        return dataclasses.replace(handler, run=TracedRun(self, handler))
+        """The handler with a span around each call, also of its named tasks."""
+        named = {name: self.handler(each) for name, each in handler.named.items()}
+        return dataclasses.replace(handler, run=TracedRun(self, handler), named=named)
 
     @contextmanager
     def _sending(self, name: str, tasks: Sequence[Task], found: attributes.Attributes) -> Iterator[Sending]:

@@ -29,7 +29,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     jitter_ms: int
     catch_up: CatchUp
     record: bytes
-    """Without a head, as the codec of the declaring engine made it: pushed by processes that can't decode it."""
+    """As the codec of the declaring engine made it: pushed by processes that can't decode it. Its head has no more than
+    the attempts of a named task.
+    """
 
     @classmethod
     def of(cls, every: Every, *, topic: str, record: bytes) -> Declaration:

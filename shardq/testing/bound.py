@@ -59,7 +59,7 @@ class BoundWorker:
             self.hopeful = {shard for shard in shards if claims.planner.left([shard])}
             if not deliveries and not claims.limiter.denied:
                 self.hopeful = set()  # what is left is paused
-        return [Job(delivery, self._plan.handlers[delivery.topic]) for delivery in deliveries]
+        return [Job(delivery, self._plan.handlers[delivery.topic].of(delivery)) for delivery in deliveries]
 
     def pause_us(self) -> int | None:
         """The time after which a topic that is limited to a rate has its next permit; None: nothing waits for one."""

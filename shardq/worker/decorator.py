@@ -69,8 +69,11 @@ class TaskDecorator(ABC, Generic[T]):
 
         Every worker of an engine calls the engine's tasks, if ``topics=`` says nothing else; tasks of a worker are
         called by that worker alone. Name and arguments ride in the payload, so they must be what the codec can encode.
-        The name is MODULE.FUNCTION, if none is given. Tasks of one topic, of the default one if none is given, share
-        ``timeout``, ``max_attempts`` and ``backoff``, which are those of ``@worker.on``.
+        The name is MODULE.FUNCTION, if none is given. A topic may have any number of tasks; "" is the default one.
+
+        ``timeout``, ``max_attempts`` and ``backoff`` are the function's own, as with ``@worker.on``; where none is
+        given the worker's hold. ``max_attempts`` is stored with each task when it is pushed: another number holds for
+        tasks that are pushed from then on.
 
         ``every``: the function also recurs, each time once over the whole fleet: a cron expression, seconds, a
         timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task. A worker that serves the task declares
@@ -89,6 +92,6 @@ class TaskDecorator(ABC, Generic[T]):
                 check_schedule_name(own)
                 check_called_without_arguments(function, own)
             self._add_task(TaskFunction(topic=topic, name=own, function=function, attempts=attempts, every=recurrence))
-            return NamedTask(self._push_task(), function, own, topic)
+            return NamedTask(self._push_task(), function, own, topic, max_attempts)
 
         return register if function is None else register(function)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -17,12 +17,12 @@ from shardq.model.task import Delivery
 from shardq.schedules.every import Every
 from shardq.worker.kinds import ChoosingHandler, is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
-from shardq.worker.named import NamedTasks
+from shardq.worker.named import MOST_NAME, UnknownCalls, calling, name_in, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """The attempts of a topic's tasks; None: as the worker says."""
+    """The attempts of a function's tasks; None: as the worker says."""
 
     timeout: float | None = None
     max_attempts: int | None = None
@@ -38,22 +38,29 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """The handler of one topic."""
+    """The handler of one topic, or of the calls of one named task in it."""
 
     topic: str
     run: Callable[[Delivery], Any]
     is_coroutine: Callable[[Delivery], bool]
     """True if ``run`` returns an awaitable for this delivery."""
     has_coroutines: Callable[[], bool]
-    """True if it does so for some delivery."""
+    """True if it does so for some delivery, or a named task does."""
     name: Callable[[Delivery], str]
     """The name of the function for this delivery, in logs and errors."""
+    named: Mapping[str, Handler] = field(default_factory=dict)
+    """Name → the handler of these calls. The handler itself then has those of all other names."""
     type: Any = None
     """The type that payloads are decoded into; None: any."""
     timeout: float | None = None
     max_attempts: int
+    """The limit of tasks that bring none of their own."""
     backoff: Backoff
     once: Once = field(default_factory=Once, repr=False, compare=False)
+
+    def of(self, delivery: Delivery) -> Handler:
+        """The handler of this delivery: that of the named task, in a topic that has some."""
+        return self.named.get(name_in(delivery), self) if self.named else self
 
     def delay_ms(self, attempt: int) -> int:
         """The delay by the backoff, or by the default one if that fails. Never raises."""
@@ -101,7 +108,8 @@ class Registry:
         own = Attempts(max_attempts=max_attempts, backoff=backoff)
         self._max_attempts = max_attempts
         self._backoff = policy.DEFAULT if own.backoff is None else own.backoff
-        self._named: dict[str, tuple[NamedTasks, Attempts]] = {}
+        self._named: dict[str, dict[str, Handler]] = {}
+        """Topic → the handlers of its named tasks."""
         self.around: Callable[[Handler], Handler] | None = None
         """Changes every handler that the engine's workers run; for an engine's registry."""
         self.registered: list[Registered] = []
@@ -119,29 +127,22 @@ class Registry:
 
     def check(self, registered: Registered) -> None:
         """Raises BadInput where a function can't be registered beside those that are."""
-        topic, attempts = registered.topic, registered.attempts
+        topic = registered.topic
+        named = self._named.get(topic)
         if isinstance(registered, TopicFunction):
-            if topic in self._named:
+            if named is not None:
                 raise BadInput(
-                    f"the topic {topic!r} has tasks, which are handled by name: {self._named[topic][0]!r}; give the "
-                    "handler a topic of its own"
+                    f"the topic {topic!r} has tasks, which are handled by name: {shown(named)}; give the handler a "
+                    "topic of its own"
                 )
             if topic in self.handlers:
                 raise BadInput(
                     f"the topic {topic!r} has a handler already: {self.handlers[topic].run!r}; it can have one"
                 )
-            return
-        if topic not in self._named:
+        elif named is None:
             if topic in self.handlers:
                 raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
-            return
-        names, first = self._named[topic]
-        if attempts not in (first, Attempts()):
-            raise BadInput(
-                f"the functions of topic {topic!r} share timeout, max_attempts and backoff, and {attempts} is not what "
-                f"its first was given, {first}; give the same, or none, or a topic of its own"
-            )
-        if registered.name in names.functions:
+        elif registered.name in named:
             raise BadInput(f"a function named {registered.name!r} is registered already; give name= another")
 
     def joined(self, others: Iterable[Registered]) -> Registry:
@@ -151,59 +152,64 @@ class Registry:
     def _add_topic(self, registered: TopicFunction) -> None:
         run, topic, attempts = registered.function, registered.topic, registered.attempts
         if isinstance(run, ChoosingHandler):
-            self._add_choosing(topic, run, type=registered.type, attempts=attempts)
-            return
-        coroutine, name = is_coroutine_function(run), name_of(run)
-        self._add(
-            topic,
-            run,
-            is_coroutine=lambda _: coroutine,
-            has_coroutines=lambda: coroutine,
-            name=lambda _: name,
-            type=registered.type,
-            attempts=attempts,
-        )
-
-    def _add_choosing(self, topic: str, run: ChoosingHandler, *, type: Any = None, attempts: Attempts) -> None:
-        self._add(
-            topic,
-            run,
-            is_coroutine=run.is_coroutine,
-            has_coroutines=run.has_coroutines,
-            name=run.title,
-            type=type,
-            attempts=attempts,
-        )
+            self.handlers[topic] = self._handler(
+                topic,
+                run,
+                attempts,
+                is_coroutine=run.is_coroutine,
+                has_coroutines=run.has_coroutines,
+                name=run.title,
+                type=registered.type,
+            )
+        else:
+            self.handlers[topic] = self._of_function(topic, run, attempts, run, name_of(run), type=registered.type)
 
     def _add_task(self, registered: TaskFunction) -> None:
-        topic = registered.topic
+        topic, name, function = registered.topic, registered.name, registered.function
         if topic not in self._named:
-            names = NamedTasks()
-            self._add_choosing(topic, names, attempts=registered.attempts)
-            self._named[topic] = names, registered.attempts
-        self._named[topic][0].add(registered.name, registered.function)
+            named = self._named[topic] = {}
+            self.handlers[topic] = self._handler(
+                topic,
+                UnknownCalls(named),
+                Attempts(),
+                is_coroutine=lambda _: False,
+                has_coroutines=lambda: any(each.has_coroutines() for each in named.values()),
+                name=lambda delivery: name_in(delivery)[:MOST_NAME],
+                named=named,
+            )
+        # Its max_attempts is in each task that is pushed by name: a lease that runs out counts by it, too.
+        attempts = replace(registered.attempts, max_attempts=None)
+        self._named[topic][name] = self._of_function(topic, calling(function), attempts, function, name)
 
-    def _add(
+    def _of_function(
         self,
         topic: str,
         run: Callable[[Delivery], Any],
-        *,
-        is_coroutine: Callable[[Delivery], bool],
-        has_coroutines: Callable[[], bool],
-        name: Callable[[Delivery], str],
-        type: Any,
         attempts: Attempts,
-    ) -> None:
-        self.handlers[topic] = Handler(
+        function: Callable[..., Any],
+        name: str,
+        *,
+        type: Any = None,
+    ) -> Handler:
+        coroutine = is_coroutine_function(function)
+        return self._handler(
+            topic,
+            run,
+            attempts,
+            is_coroutine=lambda _: coroutine,
+            has_coroutines=lambda: coroutine,
+            name=lambda _: name,
+            type=type,
+        )
+
+    def _handler(self, topic: str, run: Callable[[Delivery], Any], attempts: Attempts, **parts: Any) -> Handler:
+        return Handler(
             topic=topic,
             run=run,
-            is_coroutine=is_coroutine,
-            has_coroutines=has_coroutines,
-            name=name,
-            type=type,
             timeout=attempts.timeout,
             max_attempts=self._max_attempts if attempts.max_attempts is None else attempts.max_attempts,
             backoff=self._backoff if attempts.backoff is None else attempts.backoff,
+            **parts,
         )
 
 

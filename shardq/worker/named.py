@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -17,7 +17,6 @@ from shardq.consumer.policy import Retry
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.task import Delivery, OnConflict
 from shardq.producer.durable import Durability
-from shardq.worker.kinds import ChoosingHandler, is_coroutine_function
 from shardq.worker.logs import Once, tell
 
 P = ParamSpec("P")
@@ -35,6 +34,9 @@ MOST_UNKNOWN_S = 3600.0
 SHOWN = 20
 """Names shown in a message."""
 
+MOST_NAME = 200
+"""Characters of a name in a payload that are shown."""
+
 
 class NamedTask(Generic[P, R, T]):
     """A function that can be called as before, and pushed to be called by a worker: ``send.push("ann", "hello")``.
@@ -46,10 +48,13 @@ class NamedTask(Generic[P, R, T]):
     >>> send.push("ann@example.org", "hello")
     """
 
-    def __init__(self, push: Callable[..., T], function: Callable[P, R], name: str, topic: str) -> None:
+    def __init__(
+        self, push: Callable[..., T], function: Callable[P, R], name: str, topic: str, max_attempts: int | None
+    ) -> None:
         functools.update_wrapper(self, function, updated=())
         self._push = push
         self._signature = _signature(function)
+        self._max_attempts = max_attempts
         self.function = function
         self.name = name
         self.topic = topic
@@ -86,7 +91,8 @@ class NamedTask(Generic[P, R, T]):
     ) -> Pusher[P, T]:
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
 
-        ``topic``: another one than the task's, where a task of the same name is declared, too.
+        ``topic``: another one than the task's, where a task of the same name is declared, too. ``max_attempts``: the
+        function's, if none is given.
 
         >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         """
@@ -100,7 +106,7 @@ class NamedTask(Generic[P, R, T]):
                 "on_conflict": on_conflict,
                 "dedup": dedup,
                 "headers": headers,
-                "max_attempts": max_attempts,
+                "max_attempts": self._max_attempts if max_attempts is None else max_attempts,
                 "expires": expires,
                 "window": window,
                 "throttle": throttle,
@@ -173,49 +179,39 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     return found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
-class NamedTasks(ChoosingHandler):
-    """The functions of one topic by name."""
+def calling(function: Callable[..., Any]) -> Callable[[Delivery], Any]:
+    """The function as a handler of its calls."""
 
-    def __init__(self) -> None:
-        self.functions: dict[str, Callable[..., Any]] = {}
-        self._coroutines: set[str] = set()
+    def call(delivery: Delivery) -> Any:
+        payload = delivery.payload
+        return function(*payload.get("args", ()), **payload.get("kwargs", {}))
+
+    return call
+
+
+class UnknownCalls:
+    """The handler of calls in a topic whose names no function of this worker has. ``named``: those that it has."""
+
+    def __init__(self, named: Collection[str]) -> None:
+        self._named = named
         self._once = Once()
 
-    def __repr__(self) -> str:
-        names = sorted(self.functions)
-        return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-    def add(self, name: str, function: Callable[..., Any]) -> None:
-        self.functions[name] = function
-        if is_coroutine_function(function):
-            self._coroutines.add(name)
-
-    def has_coroutines(self) -> bool:
-        return bool(self._coroutines)
-
-    def is_coroutine(self, delivery: Delivery) -> bool:
-        return _name_in(delivery) in self._coroutines
-
-    def title(self, delivery: Delivery) -> str:
-        """The name in the payload: the function's, if there is one."""
-        return _name_in(delivery)[:200]
-
-    def __call__(self, delivery: Delivery) -> Any:
-        name = _name_in(delivery)
-        function = self.functions.get(name)
-        if function is None:
-            # The producer is newer, or this worker is old: another worker may know it, and nothing is dropped.
-            raise self._unknown(name, delivery)
-        return function(*delivery.payload.get("args", ()), **delivery.payload.get("kwargs", {}))
-
-    def _unknown(self, name: str, delivery: Delivery) -> Retry:
-        missing = f"no function named {name[:200]!r} is" if name else "the payload names no function that is"
-        reason = f"{missing} known to this worker, which has: {self!r}; start one that has it, or push one of these"
+    def __call__(self, delivery: Delivery) -> None:
+        # The producer is newer, or this worker is old: another worker may know it, and nothing is dropped.
+        name = name_in(delivery)
+        missing = f"no function named {name[:MOST_NAME]!r} is" if name else "the payload names no function that is"
+        known = shown(self._named)
+        reason = f"{missing} known to this worker, which has: {known}; start one that has it, or push one of these"
         if self._once.new(name):
             what = "task %s has to wait: %s (said once for a name)"
             fields = {"task_id": delivery.id, "topic": delivery.topic, "attempt": delivery.attempt}
             tell(logging.ERROR, what, delivery.id, reason, extra=fields)
-        return unknown(delivery, reason)
+        raise unknown(delivery, reason)
+
+
+def shown(names: Collection[str]) -> str:
+    """Names in a message."""
+    return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def unknown(delivery: Delivery, reason: str) -> Retry:
@@ -223,7 +219,7 @@ def unknown(delivery: Delivery, reason: str) -> Retry:
     return Retry(delay=min(MOST_UNKNOWN_S, UNKNOWN_S * 2.0 ** min(delivery.attempt - 1, 10)), reason=reason)
 
 
-def _name_in(delivery: Delivery) -> str:
+def name_in(delivery: Delivery) -> str:
     """The name in a call's payload; empty if it is no call."""
     payload = delivery.payload
     # exactly: a codec of the user's own may make something else of either, whose methods are the user's too

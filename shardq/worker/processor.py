@@ -248,7 +248,7 @@ class Processor:
             return False
         deliveries = self._consumer.claim(want, wait=WAIT_S)
         now, handlers = time.monotonic(), self._handlers
-        jobs = [Job(delivery, handlers[delivery.topic], now) for delivery in deliveries]
+        jobs = [Job(delivery, handlers[delivery.topic].of(delivery), now) for delivery in deliveries]
         if not self._in_flight.put(jobs):
             self._in_flight.give_back(jobs)
             return False

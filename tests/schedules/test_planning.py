@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardq.model.record import JSON, decode_record, encode_record, with_expiry
+from shardq.model.record import JSON, decode_record, encode_head, encode_record, with_expiry
 from shardq.schedules.entry import Declaration, Entry, State, declared, decode_entry, encode
 from shardq.schedules.every import CatchUp
 from shardq.schedules.planning import (
@@ -172,6 +172,9 @@ def test_a_record_gets_an_expiry() -> None:
     record = with_expiry(encode_record(JSON, {"n": 1}), T)
     assert decode_record(record).payload == {"n": 1}
     assert record[0] & 0b1000
+    headed = with_expiry(encode_record(JSON, {"n": 1}, encode_head(max_attempts=3)), T)
+    assert (decode_record(headed).payload, decode_record(headed).max_attempts) == ({"n": 1}, 3)
+    assert len(headed) > len(record)
 
 
 # ---- a life against the plainest way to say it

@@ -143,17 +143,6 @@ def test_one_function_a_name(engine: Engine) -> None:
         worker.task(name="send")(nothing)
 
 
-def test_functions_of_one_topic_are_tried_alike(engine: Engine) -> None:
-    """They share what the topic's tasks are given: another timeout for the second would count for nothing."""
-    worker = engine.worker()
-    worker.task(name="send", topic="mail", timeout=5)(nothing)
-    worker.task(name="same", topic="mail", timeout=5)(nothing)
-    worker.task(name="none", topic="mail")(nothing)
-    with pytest.raises(BadInput, match="the functions of topic 'mail' share timeout, max_attempts and backoff"):
-        worker.task(name="other", topic="mail", timeout=60)(nothing)
-    assert worker._registry.handlers["mail"].timeout == 5
-
-
 def test_a_middleware_has_a_method_that_is_called(engine: Engine) -> None:
     with pytest.raises(InvalidOption, match="has none of the methods before, after, error; give it at least one"):
         engine.worker().use(object())

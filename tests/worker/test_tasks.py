@@ -244,14 +244,6 @@ def test_a_topic_with_a_handler_and_a_task(unconnected: Engine) -> None:
         worker.on("own")(nothing)
 
 
-def test_tasks_of_one_topic_are_tried_alike_whoever_has_them(unconnected: Engine) -> None:
-    unconnected.task(topic="mail", timeout=5)(nothing)
-    with pytest.raises(BadInput, match="the functions of topic 'mail' share timeout, max_attempts and backoff"):
-        unconnected.task(topic="mail", name="other", timeout=60)(nothing)
-    with pytest.raises(BadInput, match="the functions of topic 'mail' share timeout, max_attempts and backoff"):
-        unconnected.worker().task(topic="mail", name="other", timeout=60)(nothing)
-
-
 def test_what_a_task_meets_that_was_declared_later(engines: Engines, unconnected: Engine) -> None:
     """It is seen when the worker starts, before anything is claimed."""
     one, other = unconnected.worker(), unconnected.worker()
