@@ -63,7 +63,7 @@ ROLES = {
     | _HEARING
     | _SETTLING
     | _SCHEDULING
-    | _role("wake permit release renew report fleet", "exists"),
+    | _role("wake permit release renew report fleet", "exists time zrangebyscore"),
     # As forwarded topics go elsewhere, it is a consumer of these, too.
     "dispatcher": _EVERYBODY
     | _HEARING

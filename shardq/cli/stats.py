@@ -24,7 +24,8 @@ from shardq.cli.topics import print_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.advice import unsaid
-from shardq.engine.health import NO_DISPATCHER, of_spool, with_reasons
+from shardq.engine.health import of_spool, with_reasons
+from shardq.fleet.serving import NO_DISPATCHER
 from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
 

@@ -16,7 +16,7 @@ from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import InvalidOption
 from shardq.fleet.member import Member, fleet
-from shardq.fleet.serving import dispatchers, unserved
+from shardq.fleet.serving import NO_DISPATCHER, dispatchers, unserved
 from shardq.fleet.sinks import together
 from shardq.layout.destinations import named as to_named
 from shardq.operation import Operation, Pause
@@ -34,8 +34,6 @@ MAX_READY_AGE_S = 60.0
 
 NAMED = 5
 """The most shards, schedules and topics that a sentence names; it counts the others."""
-
-NO_DISPATCHER = "no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"
 
 AGAIN_S = 1.5
 """Longer than a heartbeat's interval, with which dispatchers hear of each other."""

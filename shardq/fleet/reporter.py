@@ -1,5 +1,6 @@
 """Sends a worker's report, with its heartbeat: a thread for each worker, which sleeps between two of them. Called by
-the worker's processor.
+the worker's processor. Between two heartbeats it looks if any dispatcher lives: without one no task becomes ready, and
+the worker says so.
 
 A report is for whoever looks. Its failure changes nothing for the worker, and is logged once.
 """
@@ -11,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from shardq.calls import fleet
+from shardq.calls import control, fleet
 from shardq.drivers.sync import Driver
 from shardq.errors import Unanswered, Unavailable
 from shardq.fleet.report import Report, Reports
+from shardq.fleet.serving import NO_DISPATCHER
 from shardq.layout.keys import ControlKeys
 from shardq.threads import ended
 
@@ -25,6 +27,9 @@ ALIVE_S = 30.0
 """A worker that is silent for this long is not listed any more: three heartbeats. Nothing but the list goes by it;
 its tasks come back when their leases run out.
 """
+
+LOOK_S = 2.0
+"""The time from a worker's start to its first look for dispatchers: a program may start its own meanwhile."""
 
 CALL_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 0.25
@@ -43,6 +48,10 @@ class Reporter:
         self._reports = Reports(make)
         self._stopping = threading.Event()
         self._logged = False
+        self._missing = 1
+        """Looks in a row that found no dispatcher. The second of them is logged, as one that is started again is gone
+        for a moment; at a worker's start the first is.
+        """
         self._thread = threading.Thread(target=self._run, name="shardq-report", daemon=True)
 
     def start(self) -> None:
@@ -57,9 +66,24 @@ class Reporter:
         self._send(leave=True)
 
     def _run(self) -> None:
+        pause_s = LOOK_S
         while not self._stopping.is_set():
-            again = self._send()
-            self._stopping.wait(0.0 if again else BEAT_S)
+            if self._send():
+                continue
+            if not self._stopping.wait(pause_s):
+                self._look_for_dispatchers()
+            pause_s = BEAT_S
+
+    def _look_for_dispatchers(self) -> None:
+        try:
+            now_ms = self._driver.call(control.clock_ms(self._keys), CALL_TIMEOUT_S)
+            alive = self._driver.call(control.alive(self._keys, now_ms), CALL_TIMEOUT_S)
+        except Exception as exc:  # noqa: BLE001  as below
+            log.debug("it can't be told if a dispatcher runs: %s", exc)
+            return
+        self._missing = 0 if alive else self._missing + 1
+        if self._missing == 2:
+            log.warning("%s", NO_DISPATCHER)
 
     def _send(self, *, leave: bool = False) -> bool:
         """Sends one heartbeat. Returns True if the next is due at once."""

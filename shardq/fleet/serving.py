@@ -6,6 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from shardq.fleet.member import Member
 
+NO_DISPATCHER = (
+    "no dispatcher runs, so nobody moves tasks when they are due: call engine.start() in a process that stays up, or "
+    "start `shardq run`"
+)
+
 
 def dispatchers(members: Iterable[Member]) -> list[Member]:
     """The dispatchers that live."""

@@ -12,6 +12,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.engine.health import MAX_LATE_S
+from shardq.fleet.serving import NO_DISPATCHER
 from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell
@@ -105,14 +106,14 @@ def test_stats_says_by_its_exit_code_that_tasks_are_late(shardq: Shell, engine: 
     engine.push(1, delay=3600)
     told, done = shardq.run("stats", "--json"), shardq.run("stats")
     assert (done.code, done.lines[0]) == (0, "ok"), "nobody dispatches, and nobody has to"
-    assert done.err == "no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`\n"
+    assert done.err == f"{NO_DISPATCHER}\n"
     assert (told.code, told.object["ok"], told.object["reasons"]) == (0, True, [])
     assert told.object["warnings"] == [done.err.strip()]
     engine.push(1, at=time.time() - 2 * MAX_LATE_S)
     done = shardq.run("stats")
     assert done.code == 1
     nobody, late, *_ = done.lines
-    assert nobody.startswith("not ok: no dispatcher runs, so nobody moves tasks when they are due: ")
+    assert nobody == f"not ok: {NO_DISPATCHER}"
     assert "tasks are overdue, by up to " in late
     assert late.endswith("either no dispatcher runs (`shardq run` starts one), or those that do can't keep up")
     told = shardq.run("stats", "--json")

@@ -10,6 +10,7 @@ from cluster.ports import HOST, free_port
 from cluster.server import Server
 from shardq import Engine
 from shardq.engine.health import MAX_LATE_S
+from shardq.fleet.serving import NO_DISPATCHER
 from tests.cli.shell import ON_BOTH, Shell
 from tests.support.waiting import wait_until
 
@@ -18,9 +19,7 @@ from tests.support.waiting import wait_until
 def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("health")
     assert (done.code, done.err) == (1, "")
-    assert done.out == (
-        "not ok: no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`\n"
-    )
+    assert done.out == f"not ok: {NO_DISPATCHER}\n"
     told = shardq.run("health", "--json")
     verdict = {"ok": False, "reasons": [done.lines[0][8:]], "kinds": ["no_dispatcher"], "warnings": []}
     assert (told.code, told.object) == (1, verdict)

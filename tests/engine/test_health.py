@@ -14,13 +14,12 @@ from cluster.server import Server
 from shardq import Engine, InvalidOption, Task
 from shardq.engine import servers as faults
 from shardq.engine.health import MAX_LATE_S
+from shardq.fleet.serving import NO_DISPATCHER
 from shardq.layout.keys import control_keys, shard_keys
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, STATES, put, ready_of
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, Worker
-
-NOBODY = "no dispatcher runs, so nobody moves tasks when they are due: start one with `shardq run`"
 
 
 def reasons(engine: Engine, part: str) -> list[str]:
@@ -46,11 +45,11 @@ def test_bounds_that_are_none(engine: Engine, bound: float) -> None:
 
 def test_nobody_serves_the_shards(engine: Engine) -> None:
     health = engine.health()
-    assert (bool(health), health.reasons) == (False, [NOBODY])
+    assert (bool(health), health.reasons) == (False, [NO_DISPATCHER])
     engine.start()
     assert engine.health()
     engine.stop()
-    wait_until(lambda: engine.health().reasons == [NOBODY], "it is gone, or found to be")
+    wait_until(lambda: engine.health().reasons == [NO_DISPATCHER], "it is gone, or found to be")
 
 
 def test_overdue_tasks(engine: Engine) -> None:
@@ -71,7 +70,7 @@ def test_a_dispatcher_that_was_stopped_by_a_signal(engine: Engine, url: str) -> 
         wait_until(lambda: engine.health().ok, "it serves all shards", timeout=SOON_S)
         os.kill(dispatcher.pid, signal.SIGSTOP)
         try:
-            wait_until(lambda: NOBODY in engine.health().reasons, "it is missed", timeout=SOON_S)
+            wait_until(lambda: NO_DISPATCHER in engine.health().reasons, "it is missed", timeout=SOON_S)
             engine.push("x", at=time.time() - 2 * MAX_LATE_S)
             assert reasons(engine, "tasks are overdue")
         finally:

@@ -88,7 +88,7 @@ def work(
 
     WORKER is a worker, an engine whose declared tasks are served, or a function without arguments that returns one.
     The module says which server it uses: its engine has a URL, or takes $SHARDQ_URL. Due tasks are moved by
-    `shardq run`, or by a process that called engine.start().
+    `shardq run`, or by a process that called engine.start(): where there is neither, a warning says so within 3 s.
 
     The first signal has it claim no more, and finish what runs within the worker's grace; a second one ends it at once.
     """
