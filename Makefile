@@ -13,9 +13,14 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 4
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
-# Hundreds of tests start processes, which load compiled modules in half the time. Where the environment says that
-# nothing compiled is kept, it does not count here.
-export PYTHONDONTWRITEBYTECODE =
+# Tests, benches and the demo run in an environment of their own, so that what passes on one machine passes on another:
+# PYTHONUNBUFFERED, for one, hides what a program can't write as it ends. These are let through where they are set:
+# what pip needs, where Python's libraries are, the network's proxies and certificates, a terminal's kind, CI itself,
+# and the programs of tests that no package brings.
+KEPT := HOME PATH LANG TMPDIR TERM CI LD_LIBRARY_PATH PIP_% \
+  http_proxy https_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY \
+  SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE SHARDQ_TEST_BROWSER SHARDQ_BROKERS
+CLEAN := env -i $(foreach name,$(sort $(filter $(KEPT),$(.VARIABLES))),$(name)="$$$(name)")
 MASTERS ?= 3
 REPLICAS ?= 1
 
@@ -35,7 +40,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server, live
-	@$(BIN)/shardq demo
+	@$(CLEAN) $(BIN)/shardq demo
 
 check: $(STAMP) ## every static check, the same that CI runs
 	$(BIN)/python .ci/unasync.py --check
@@ -49,21 +54,21 @@ fmt: $(STAMP) ## put the code in the house format, and write each *_sync.py anew
 	$(BIN)/ruff format .
 
 test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
-	$(BIN)/python -m pytest $(TOGETHER)
+	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER)
 
 test-all: $(STAMP) ## the tests on every server version found on this machine
-	$(BIN)/python -m pytest $(TOGETHER) --server all
+	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --server all
 
 test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
-	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
+	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
 
 test-brokers: $(STAMP) ## the tests on RabbitMQ and Sidekiq, which this does not install: it says how to get them
-	@$(BIN)/python -m cluster.rabbitmq
-	@$(BIN)/python -m cluster.sidekiq
-	$(BIN)/python -m pytest --brokers tests/brokers
+	@$(CLEAN) $(BIN)/python -m cluster.rabbitmq
+	@$(CLEAN) $(BIN)/python -m cluster.sidekiq
+	$(CLEAN) $(BIN)/python -m pytest --brokers tests/brokers
 
 test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of all dependencies
-	$(LOWEST)/bin/python -m pytest $(TOGETHER) $(LOWEST_TESTS)
+	$(CLEAN) $(LOWEST)/bin/python -m pytest $(TOGETHER) $(LOWEST_TESTS)
 
 $(LOWEST)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LOWEST)
@@ -75,25 +80,25 @@ $(LOWEST)/.ready: pyproject.toml
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
-	$(BIN)/python -m bench --json bench/report/results.json
+	$(CLEAN) $(BIN)/python -m bench --json bench/report/results.json
 
 bench-oldest: $(STAMP) ## the same on Redis 7.0, the oldest server that is supported; needs redis-server
 	@mkdir -p bench/report
-	$(BIN)/python -m bench --server redis7 --json bench/report/results-redis7.json
+	$(CLEAN) $(BIN)/python -m bench --server redis7 --json bench/report/results-redis7.json
 
 bench-cluster: $(STAMP) ## 1, 3 and 6 masters: cost, balance, a failover, an expand; some three minutes
 	@mkdir -p bench/report
-	$(BIN)/python -m bench.nodes --json bench/report/nodes.json
+	$(CLEAN) $(BIN)/python -m bench.nodes --json bench/report/nodes.json
 
 bench-failovers: $(STAMP) ## 100 masters killed under load, and every acknowledged push accounted for; a quarter of an hour
-	$(BIN)/python -m bench.failovers
+	$(CLEAN) $(BIN)/python -m bench.failovers
 
 bench-peers: $(STAMP) ## the same work by shardq and a dozen others, side by side; a quarter of an hour
 	@mkdir -p bench/report
-	$(BIN)/python -m bench.peers --json bench/report/peers.json
+	$(CLEAN) $(BIN)/python -m bench.peers --json bench/report/peers.json
 
 bench-guard: $(STAMP) ## whether something became slower, by ratios to what the server can do
-	$(BIN)/python -m bench.guard
+	$(CLEAN) $(BIN)/python -m bench.guard
 
 report: $(STAMP) ## bench/report/index.html from what the benches measured
 	$(BIN)/python -m bench.reporting

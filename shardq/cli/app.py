@@ -69,7 +69,7 @@ def invoke() -> int:
         return FAILED
     except (ShardqError, OSError) as exc:
         if given.verbose:
-            traceback.print_exc()
+            complain(traceback.format_exc().rstrip())
         complain(f"error: {in_options(str(exc)) if isinstance(exc, ShardqError) else _of_system(exc)}")
         return MISUSED if isinstance(exc, BadInput) else FAILED
     return code if isinstance(code, int) else DONE

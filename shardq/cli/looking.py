@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from shardq.cli.output import going_on
 from shardq.engine import Engine
 from shardq.errors import ShardqError
 
@@ -52,10 +53,6 @@ class Looker(Generic[Seen]):
                 seen, trouble = None, str(exc)
             if self._ending.is_set():
                 return
-            try:
+            with going_on():
                 self._told(seen, trouble)
-            except BrokenPipeError:
-                return  # the reader has gone; the command goes on
-            except OSError:
-                pass  # the disk may be full for a while
             self._due.wait(self._every_s)

@@ -6,6 +6,8 @@ import base64
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -48,8 +50,25 @@ def complain(text: str) -> None:
 
 def give_up(*descriptors: int) -> None:
     """Discards what is written there from now on, also at exit: the reader has gone, or the disk is full."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in descriptors:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """A block whose output is not what the command is for. What can't be written is dropped: else it would be tried
+    again, and fail, when the command ends. What is said later is tried anew, as a disk may be full for a while.
+    """
+    try:
+        yield
+    except OSError:
+        stdout = os.dup(STDOUT)
+        give_up(STDOUT)
+        sys.stdout.flush()
+        os.dup2(stdout, STDOUT)
+        os.close(stdout)
 
 
 def tell(value: Any) -> None:

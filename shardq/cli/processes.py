@@ -23,7 +23,7 @@ def child(given: Given, work: Callable[[], int | None]) -> Work:
             return work()
         except ShardqError as exc:
             if given.verbose:
-                traceback.print_exc()
+                complain(traceback.format_exc().rstrip())
             complain(f"error: {in_options(str(exc))}")
             return FAILED
 

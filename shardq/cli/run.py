@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 
 import click
@@ -15,7 +15,7 @@ from shardq.cli.logs import log_option
 from shardq.cli.looking import Looker, Told
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, counted, lateness_shown, say, tell
+from shardq.cli.output import complain, counted, going_on, lateness_shown, say, tell
 from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.session import opened
 from shardq.cli.settings import Setting
@@ -124,7 +124,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) ->
     """Shows the newest verdict and its stats, or the error that kept them away; and the seconds between two looks."""
     if given.json:
         return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
-    with suppress(OSError):  # the pollers run, even if nobody can read it
+    with going_on():
         within = "" if processes == 1 else f" in {processes} processes"
         where = f"{engine.topology.shards} shards at {engine.options.safe_url}"
         say(f"serving {engine.name!r}{within}: {where}; Ctrl-C ends it")

@@ -21,6 +21,7 @@ import pytest
 
 from cluster.server import Server
 from tests.support import forked
+from tests.support.programs import plain_environment
 from tests.support.waiting import wait_until
 
 SCRIPT = Path(sys.executable).parent / "shardq"
@@ -79,8 +80,7 @@ class Shell:
     def __init__(self, home: Path, variables: Mapping[str, str]) -> None:
         self.temporary = home / "tmp"
         self.temporary.mkdir(parents=True, exist_ok=True)
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("SHARDQ_")}
-        self.environment = inherited | {
+        self.environment = plain_environment() | {
             "HOME": str(home),
             "XDG_DATA_HOME": str(home / "data"),
             "TMPDIR": str(self.temporary),

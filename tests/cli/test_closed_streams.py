@@ -98,14 +98,18 @@ def _sh(shell: Shell, line: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_pollers_go_on_while_nobody_hears_of_them(shardq: Shell, engine: Engine) -> None:
-    process = _sh(shardq, f"exec {SCRIPT} run >/dev/full 2>/dev/full")
+@pytest.mark.parametrize("redirected", [">/dev/full 2>/dev/full", ""], ids=["full disks", "readers that have gone"])
+@pytest.mark.parametrize("command", ["run", "run --json", "run --processes 2"])
+def test_pollers_go_on_while_nobody_hears_of_them(shardq: Shell, engine: Engine, command: str, redirected: str) -> None:
+    process = _sh(shardq, f"exec {SCRIPT} {command} {redirected}")
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
     for _ in range(2):
         engine.push("x")
         wait_until(lambda: not engine.stats().scheduled, "it is dispatched")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=LONGEST_S)
-    assert process.returncode == 0
+    assert process.wait(timeout=LONGEST_S) == 0
 
 
 ASKING = [command for command in COMMANDS if not command.startswith(("acl", "--help"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option, set_up_logging, set_up_root
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, reporting
-from shardq.cli.output import complain, counted, say, tell
+from shardq.cli.output import complain, counted, going_on, say, tell
 from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.settings import Setting
 from shardq.cli.signals import Shutdown
@@ -145,7 +144,7 @@ def _serve(
 def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int) -> None:
     """Tells what is served, and where."""
     engine, topics = engine_behind(worker), list(plan_of(worker).handlers)
-    with suppress(OSError):  # it works, even if nobody can read it
+    with going_on():
         if given.json:
             served = {"name": engine.name, "url": engine.options.safe_url, "topics": topics}
             tell(served | {"concurrency": worker.concurrency, "processes": processes})

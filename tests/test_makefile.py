@@ -1,0 +1,32 @@
+"""The Makefile runs the product in an environment that is the same on every machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+NEEDED = {"HOME", "PATH"}
+LET_THROUGH = {"https_proxy": "http://127.0.0.1:9", "PIP_INDEX_URL": "file:///a b", "SSL_CERT_DIR": "/certs", "CI": "1"}
+KEPT_OUT = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "SHARDQ_URL": "redis://127.0.0.1:9", "LINES": "7"}
+
+
+@pytest.mark.parametrize("target", ["test", "test-all", "test-browser", "test-lowest", "demo", "bench", "bench-guard"])
+def test_variables_of_one_machine_do_not_reach_what_is_run(target: str) -> None:
+    environment = {name: os.environ[name] for name in NEEDED} | LET_THROUGH | KEPT_OUT
+    words = ["make", "--dry-run", "--no-print-directory", target]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    line = done.stdout.splitlines()[-1]
+    assert re.search(r"bin/(python -m (pytest|bench)|shardq demo)", line), "it is the one that runs something"
+    variables = re.match(r"env -i ((?:\w+=\"\$\w+\" )+)\.venv", line)
+    assert variables, line
+    assert set(re.findall(r"(\w+)=", variables[1])) == NEEDED | set(LET_THROUGH)
+    shown = subprocess.run(
+        f"env -i {variables[1]} env", shell=True, env=environment, capture_output=True, text=True, check=True
+    )
+    assert LET_THROUGH.items() <= dict(each.split("=", 1) for each in shown.stdout.splitlines()).items()
