@@ -179,4 +179,5 @@ class LoopEvent:
 
     async def wait(self, seconds: float, /) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._event.wait()

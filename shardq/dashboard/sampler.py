@@ -105,7 +105,8 @@ class Sampler:
                 if not self.is_looking:
                     self._running = asyncio.create_task(self._run())
                 try:
-                    await asyncio.wait_for(self._news.wait(), left)
+                    async with asyncio.timeout(left):
+                        await self._news.wait()
                 except TimeoutError:
                     return
                 if not self._end.is_set():
@@ -122,7 +123,8 @@ class Sampler:
             while not self._end.is_set() and time.monotonic() < until:
                 yield
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._end.wait(), every_s)
+                    async with asyncio.timeout(every_s):
+                        await self._end.wait()
         finally:
             self._passing -= 1
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 
 import httpx
 import pytest
@@ -16,9 +17,11 @@ from starlette.responses import PlainTextResponse, Response
 import shardq
 from shardq import Engine, Task
 from shardq.dashboard import app, live, sampler
+from shardq.dashboard.asking import Asker
 from shardq.dashboard.routing import page
 from shardq.dashboard.sampler import Sampler, interval_for, late_ms
 from tests.dashboard.browsing import Browser, browsing
+from tests.support.cancelling import SOON_S, cuts, quiet
 from tests.support.waiting import wait_until
 
 
@@ -128,6 +131,31 @@ def test_an_engine_for_asyncio_is_asked_in_its_loop(url: str, name: str) -> None
             assert "scheduled" in next(events(answer))
         wait_until(lambda: not dashboard.state.dashboard.sampler.watchers, "the page is closed", timeout=30)
         assert client.get("/close").text == "closed"
+
+
+def test_a_watcher_that_is_cancelled_ends(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "LINGER_S", 0.0)
+    monkeypatch.setattr(sampler, "LEAST_S", 0.0)
+
+    async def next_look(shared: Sampler) -> None:
+        async with aclosing(shared.watch(for_s=SOON_S)) as looks:
+            await anext(looks)
+
+    async def the_end(shared: Sampler) -> None:
+        asyncio.get_running_loop().call_later(0.05, shared.end)
+        async for _ in shared.pass_time(SOON_S, for_s=SOON_S):
+            pass
+
+    async def main() -> None:
+        async with shardq.AsyncEngine(url, name=name, shards=2) as engine:
+            for watched in (next_look, the_end):
+                async for cut in cuts():
+                    shared = Sampler(Asker(engine))
+                    await cut.of(watched(shared))
+                    assert not shared.watchers
+        await quiet()
+
+    asyncio.run(main())
 
 
 def test_looks_are_rarer_where_they_cost_more(engine: Engine) -> None:

@@ -100,7 +100,8 @@ def test_a_close_that_is_cancelled_as_it_waits_for_a_start(own_server: Server, n
         close.cancel()
         await asyncio.wait({close})
         own_server.resume()
-        await asyncio.wait_for(start, PROMPT_S)
+        async with asyncio.timeout(PROMPT_S):
+            await start
         await asyncio.to_thread(leaks.check)
 
     asyncio.run(main())

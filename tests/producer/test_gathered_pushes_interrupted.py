@@ -102,7 +102,8 @@ def test_callers_whose_stacks_are_used_up_fail_alone(url: str, name: str, size: 
             first = [asyncio.create_task(push) for push in pushes[: MANY // 2]]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            answers = await asyncio.wait_for(outcomes([*first, *pushes[MANY // 2 :]]), PROMPT_S)
+            async with asyncio.timeout(PROMPT_S):
+                answers = await outcomes([*first, *pushes[MANY // 2 :]])
             told.update(zip(numbers, answers, strict=True))
             assert not [n for n in numbers if n not in deep and not isinstance(told[n], Receipt)]
             assert {type(told[n]) for n in deep} <= {Receipt, RecursionError}
@@ -142,7 +143,8 @@ def test_somebody_cancels_all_tasks_of_the_loop(url: str, name: str, turns: int)
             await asyncio.sleep(0)
         for task in asyncio.all_tasks() - before - set(pushes.values()):
             task.cancel()
-        answers = await asyncio.wait_for(asyncio.gather(*pushes.values(), return_exceptions=True), PROMPT_S)
+        async with asyncio.timeout(PROMPT_S):
+            answers = await asyncio.gather(*pushes.values(), return_exceptions=True)
         assert {type(answer) for answer in answers} <= {Receipt, Unanswered}
         check_ledger(dict(zip(pushes, answers, strict=True)), stored(url, name))
 
@@ -198,7 +200,8 @@ def test_closed_in_the_middle(url: str, name: str, turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         await engine.close()
-        await asyncio.wait_for(asyncio.gather(*pushing), PROMPT_S)
+        async with asyncio.timeout(PROMPT_S):
+            await asyncio.gather(*pushing)
         assert len(told) == 20 * MANY
         assert EngineClosed in {type(answer) for answer in told.values()}
         check_ledger(told, stored(url, name))

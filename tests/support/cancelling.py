@@ -4,7 +4,8 @@
         result = await cut.of(engine.push(1))       # CANCELLED, or what it returned
 
 An operation is cancelled in three ways at each of its waits: as it begins to wait, a few turns of the loop later, when
-what it asked for is on its way, and as what it waits for has come. The last turn is the one in which it was over before
+what it asked for is on its way, and in the turn in which what it waits for has come. Each cancellation must end it: one
+that is dropped would leave a program running that was told to end. The last turn is the one in which it was over before
 it could be cancelled.
 """
 
@@ -53,6 +54,8 @@ class Cut:
     wait: int
     moment: Moment
     reached: bool = False
+    told: bool = False
+    """True once the task was cancelled before it was over."""
 
     async def of(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Returns the result of the work, or CANCELLED. In a task of its own, as its caller has one."""
@@ -61,9 +64,11 @@ class Cut:
             return await self._stepped(work)
 
         try:
-            return await asyncio.create_task(worked())
+            result = await asyncio.create_task(worked())
         except asyncio.CancelledError:
             return CANCELLED
+        assert not self.told, f"cancelled at wait {self.wait}, {self.moment}, it went on and returned {result!r}"
+        return result
 
     @types.coroutine
     def _stepped(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -86,12 +91,15 @@ class Cut:
                 step = partial(work.throw, exc)
 
     def _cancel(self, task: asyncio.Task[Any], awaited: asyncio.Future[Any] | None) -> None:
+        def cancel(_: object = None) -> None:
+            self.told = task.cancel()
+
         if self.moment == "under way":
-            _after(TURNS, task.cancel)
+            _after(TURNS, cancel)
         elif self.moment == "come" and awaited is not None:
-            awaited.add_done_callback(lambda _: task.cancel())
+            awaited.add_done_callback(cancel)
         else:
-            task.cancel()
+            cancel()
 
 
 def _after(turns: int, call: Callable[[], object]) -> None:
