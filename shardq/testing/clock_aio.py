@@ -292,7 +292,7 @@ class AsyncClockCommands(ABC):
                 handled.append(job.delivery)
                 settlement = bound.concluded(job, failure)
                 ended.append((job, settlement))
-                if isinstance(settlement, SettleSnooze):
+                if isinstance(settlement, SettleSnooze) and job.unknown is None:
                     failure = None
                 if failure is not None and bound.raising:
                     break

@@ -15,6 +15,7 @@ from shardq.worker.hooks import Hooks
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement
 from shardq.worker.logs import tell
+from shardq.worker.named import UnknownTask
 
 
 def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
@@ -49,6 +50,12 @@ def _settlement(job: Job, exc: BaseException) -> Settlement:
         case Bury() as decided:
             settlement = job.bury(decided.reason)
             tell(logging.WARNING, "task %s is buried: %s", job.delivery.id, decided.reason, extra=_fields(job, exc))
+        case UnknownTask() as decided:
+            settlement = job.snooze(decided.delay)
+            job.unknown = decided.task
+            if job.handler.once.new(str(decided)):
+                what = "task %s has to wait: %s (said once for a name)"
+                tell(logging.ERROR, what, job.delivery.id, decided, extra=_fields(job, exc))
         case Snooze() as decided:
             settlement = job.snooze(decided.delay)
             tell(logging.DEBUG, "task %s is snoozed: %s", job.delivery.id, decided.delay, extra=_fields(job, exc))

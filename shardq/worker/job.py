@@ -31,6 +31,8 @@ class Job(msgspec.Struct, eq=False):
     stage: Stage = "held"
     began_at: float = 0.0
     ended_at: float = 0.0
+    unknown: str | None = None
+    """The name of the function, if it is given back because this worker has none of that name."""
 
     @property
     def waited_s(self) -> float:

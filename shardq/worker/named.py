@@ -7,29 +7,25 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from shardq.consumer.policy import Retry
+from shardq.consumer.policy import Snooze
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.task import Delivery, OnConflict
 from shardq.producer.durable import Durability
-from shardq.worker.logs import Once, tell
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 """The result of a push: a Receipt, or a coroutine that returns one."""
 
-UNKNOWN_S = 60.0
-"""The first delay of a call of an unknown function; it doubles up to an hour. 25 attempts take most of a day, in which
-a worker that knows the function can be started.
+UNKNOWN_S = 30.0
+"""The pause of a call whose function a worker does not know. Short enough for a worker beside it, of a newer version,
+which has the next try; long enough for a hundred thousand of them that wait for a deploy.
 """
-
-MOST_UNKNOWN_S = 3600.0
 
 SHOWN = 20
 """Names shown in a message."""
@@ -189,34 +185,35 @@ def calling(function: Callable[..., Any]) -> Callable[[Delivery], Any]:
     return call
 
 
+class UnknownTask(Snooze):
+    """The worker does not know the function that is called: the producer is newer, or this worker is. The call waits
+    for another worker, which counts no attempt, so that nothing is dropped.
+    """
+
+    def __init__(self, task: str, reason: str) -> None:
+        super().__init__(UNKNOWN_S)
+        self.task = task
+        self.args = (reason,)
+
+
 class UnknownCalls:
     """The handler of calls in a topic whose names no function of this worker has. ``named``: those that it has."""
 
     def __init__(self, named: Collection[str]) -> None:
         self._named = named
-        self._once = Once()
 
     def __call__(self, delivery: Delivery) -> None:
-        # The producer is newer, or this worker is old: another worker may know it, and nothing is dropped.
-        name = name_in(delivery)
-        missing = f"no function named {name[:MOST_NAME]!r} is" if name else "the payload names no function that is"
+        name = name_in(delivery)[:MOST_NAME]
+        missing = f"no function named {name!r} is" if name else "the payload names no function that is"
         known = shown(self._named)
-        reason = f"{missing} known to this worker, which has: {known}; start one that has it, or push one of these"
-        if self._once.new(name):
-            what = "task %s has to wait: %s (said once for a name)"
-            fields = {"task_id": delivery.id, "topic": delivery.topic, "attempt": delivery.attempt}
-            tell(logging.ERROR, what, delivery.id, reason, extra=fields)
-        raise unknown(delivery, reason)
+        raise UnknownTask(
+            name, f"{missing} known to this worker, which has: {known}; start one that has it, or push one of these"
+        )
 
 
 def shown(names: Collection[str]) -> str:
     """Names in a message."""
     return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def unknown(delivery: Delivery, reason: str) -> Retry:
-    """The retry of a call whose function this worker does not know."""
-    return Retry(delay=min(MOST_UNKNOWN_S, UNKNOWN_S * 2.0 ** min(delivery.attempt - 1, 10)), reason=reason)
 
 
 def name_in(delivery: Delivery) -> str:

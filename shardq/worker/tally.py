@@ -11,6 +11,7 @@ from shardq.calls.consume import SettleBury, SettleRetry
 from shardq.fleet.lateness import TopicLateness
 from shardq.fleet.report import LONG_S, Report, RunningTask, UnknownCall, by_topic, named
 from shardq.worker.job import Job, Settlement, outcome_of
+from shardq.worker.logs import MOST_REMEMBERED
 from shardq.worker.named import UNKNOWN_S
 
 STUCK_S = 600.0
@@ -64,6 +65,8 @@ class Tally:
             outcome = outcome_of(settlement)
             if outcome == "done":
                 self._handled += 1
+            elif outcome == "snoozed" and job.unknown is not None:
+                self._met_unknown(job.delivery.topic, job.unknown)
             elif outcome == "snoozed":
                 self._snoozed += 1
             elif isinstance(settlement, SettleRetry | SettleBury):
@@ -75,8 +78,10 @@ class Tally:
         for (topic, ms), jobs in waited.items():
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 
-    def met_unknown(self, topic: str, task: str) -> None:
+    def _met_unknown(self, topic: str, task: str) -> None:
         """Notes that a call of a task that this worker does not know was given back."""
+        if len(self._unknown) >= MOST_REMEMBERED and (topic, task) not in self._unknown:
+            return
         now = time.monotonic()
         met = self._unknown.setdefault((topic, task), _Unknown(now, now))
         met.last, met.count = now, met.count + 1

@@ -161,6 +161,16 @@ def test_a_snoozed_task_comes_again_and_is_no_exception_for_the_test(clock: Cloc
     assert (dead.payload, dead.reason, dead.failures) == ("b", "expired", 0)
 
 
+def test_a_call_that_no_worker_knows_is_an_exception_for_the_test(clock: Clock, engine: shardq.Engine) -> None:
+    """It would come again for ever: nothing else serves the tasks of a test."""
+    worker = engine.worker()
+    worker.task(name="send")(print)
+    clock.bind(worker, raising=True)
+    engine.push({"task": "sent", "args": [], "kwargs": {}}, delay=5)
+    with pytest.raises(shardq.Snooze, match="no function named 'sent' is known to this worker, which has: send"):
+        clock.advance(seconds=5)
+
+
 def test_ctrl_c_in_a_handler_ends_the_test_and_gives_its_task_back(clock: Clock, engine: shardq.Engine) -> None:
     seen = Seen(clock, engine)
     worker = engine.worker()

@@ -94,46 +94,55 @@ def test_the_options_are_those_of_a_push(running: Engine) -> None:
 CALLS_OF_NOBODY = [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}]
 
 
+@pytest.mark.parametrize("attempts", [1, 25])
 def test_an_unknown_name_waits_for_a_worker_that_knows_it(
-    engines: Engines, running: Engine, caplog: pytest.LogCaptureFixture
+    engines: Engines, running: Engine, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
-    """Whatever the backoff: with 25 attempts of some milliseconds it would be dead before anybody can look."""
-    worker = running.worker(backoff=SOON)
-    worker.task(name="send")(print)
-    worker.task(name="dig")(print)
+    """It costs no attempt: whatever the number of attempts and the backoff, nothing is dropped."""
+    worker = running.worker(backoff=SOON, max_attempts=attempts)
+    for n in range(30):
+        worker.task(name=f"function{n:02}")(print)
     with caplog.at_level(logging.WARNING, logger="shardq.worker"), engines.working(worker):
         began = time.time()
         ids = running.push_many([Task(payload) for payload in CALLS_OF_NOBODY * 2])
         dues: list[float] = []
 
-        def all_failed() -> bool:
+        def all_waiting() -> bool:
             tasks = [running.get(id) for id in ids]
-            dues[:] = [task.due.timestamp() for task in tasks if task and task.due and task.failures]
-            return len(dues) == len(ids)
+            dues[:] = [task.due.timestamp() for task in tasks if task and task.due]
+            return len(dues) == len(ids) and min(dues) > began + UNKNOWN_S - 1
 
-        wait_until(all_failed, "all have failed, and are scheduled again")
-        assert min(dues) > began + UNKNOWN_S - 1
+        wait_until(all_waiting, "all are scheduled again")
+        assert {(task.attempt, task.failures) for id in ids if (task := running.get(id))} == {(1, 0)}
+
+        def reported() -> dict[str, int]:
+            return {call.task: call.count for member in running.fleet() for call in member.unknown}
+
+        wait_until(lambda: reported() == {"unknown": 2, "": 8}, "its report names them", timeout=30)
     said = [record.getMessage() for record in caplog.records if record.name == "shardq.worker"]
     assert len(said) == 2  # and not once for a task
-    assert any("no function named 'unknown' is known to this worker, which has: dig, send;" in line for line in said)
-    assert any(
-        "the payload names no function that is known to this worker, which has: dig, send;" in line for line in said
-    )
+    known = "known to this worker, which has: function00, function01,"
+    assert any(f"no function named 'unknown' is {known}" in line for line in said)
+    assert any(f"the payload names no function that is {known}" in line for line in said)
+    assert all("function19 and 10 more" in line for line in said)
 
 
-@pytest.mark.parametrize("payload", CALLS_OF_NOBODY, ids=str)
-def test_an_unknown_name_is_buried_in_the_end(engines: Engines, running: Engine, payload: Any) -> None:
-    worker = running.worker(max_attempts=1)
-    for n in range(30):
-        worker.task(name=f"function{n:02}")(print)
-    with engines.working(worker):
-        id = running.push(payload)
-        wait_until(lambda: state_of(running, id) == "dead", "it is buried")
-    task = running.get(id)
-    assert task is not None
-    assert task.failures == 1
-    assert "known to this worker, which has: function00, function01," in str(task.reason)
-    assert "function19 and 10 more" in str(task.reason)
+def test_an_unknown_name_is_for_another_worker(
+    engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with its last attempt."""
+    monkeypatch.setattr("shardq.worker.named.UNKNOWN_S", 0.05)
+    calls: list[str] = []
+    older, newer = running.worker(max_attempts=1), running.worker(max_attempts=1)
+    older.task(name="old")(print)
+    newer.task(name="new", max_attempts=1)(calls.append)
+    with engines.working(older):
+        id = running.push({"task": "new", "args": ["a"], "kwargs": {}}, max_attempts=1)
+        wait_until(lambda: any(member.unknown for member in running.fleet()), "one has met it", timeout=30)
+        assert state_of(running, id) != "dead"
+        with engines.working(newer):
+            wait_until(lambda: calls == ["a"], "the other has taken it", timeout=30)
+            wait_until(lambda: state_of(running, id) == "gone", "it is done")
 
 
 def test_wrong_arguments_are_a_failure(engines: Engines, running: Engine) -> None:

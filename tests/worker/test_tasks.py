@@ -153,12 +153,12 @@ def test_a_worker_serves_the_tasks_declared_before_it_and_after_it(engines: Engi
 
 def test_a_task_of_a_worker_is_its_own(engines: Engines, running: Engine) -> None:
     calls: list[str] = []
-    one, other = running.worker(max_attempts=1), running.worker(max_attempts=1)
+    one, other = running.worker(), running.worker()
     one.task(name="one")(named("one", calls))
     task = other.task(name="other")(named("other", calls))
     with engines.working(one):
         id = engines.done(task.push())
-        wait_until(lambda: state_of(running, id) == "dead", "it is known to the other only")
+        wait_until(lambda: state_of(running, id) == "scheduled", "it is known to the other only")
     assert calls == []
 
 

@@ -44,7 +44,7 @@ from shardq.integrations.django.queues import topics_of
 from shardq.model.task import Delivery
 from shardq.worker import Worker
 from shardq.worker.kinds import ChoosingHandler
-from shardq.worker.named import unknown
+from shardq.worker.named import UnknownTask
 
 log = logging.getLogger("shardq")
 
@@ -60,7 +60,6 @@ class TaskHandler(ChoosingHandler):
         self._backend = backend
         self._store = backend.store
         self._max_attempts = backend.engine.options.max_attempts
-        self._said: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<TaskHandler of {self._backend.alias!r}>"
@@ -138,16 +137,13 @@ class TaskHandler(ChoosingHandler):
         return result
 
     def _known(self, delivery: Delivery) -> tuple[Call, Any]:
-        """The call and its task. Raises Retry for an unknown one: a newer worker may know it, so nothing is dropped."""
+        """The call and its task. Raises UnknownTask for one that a newer worker may know."""
         try:
             call = Call.read(delivery.payload, delivery.topic)
             return call, call.task(self._backend.alias)
         except InvalidTask as exc:
             reason = f"{exc}; deploy it to the workers of this queue, or purge the task"
-            if reason not in self._said and len(self._said) < 1000:
-                self._said.add(reason)
-                log.error("task %s has to wait: %s (said once)", delivery.id, reason, extra={"task_id": delivery.id})
-            raise unknown(delivery, reason) from None
+            raise UnknownTask(self.title(delivery), reason) from None
 
     def _returned(self, delivery: Delivery, result: Any, value: Any) -> None:
         try:
