@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardq.calls.request import Command, Word
-from shardq.errors import BadInput, PushError, ShardqError
+from shardq.errors import PushError, ShardqError
 from shardq.model.task import Receipt, Task
 from shardq.operation import Operation
 from shardq.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
@@ -59,8 +59,8 @@ class Stream:
     """Asked before each window: if true, no more input is read, and the rest is for another run."""
     exhausted: bool = False
     """True once all input was read."""
-    bad: BadInput | None = None
-    """The error that ended the stream early. The tasks of its window were not sent."""
+    ended_by: BaseException | None = None
+    """The error of a wrong task, or whatever the input raised. The tasks of its window were not sent."""
     errors: list[PushError] = field(default_factory=list)
     """Errors of partly stored windows. After the first, no more input is read; what is in flight is finished."""
     _windows: deque[Window] = field(default_factory=deque)
@@ -89,8 +89,8 @@ class Stream:
         size = max(1, min(most, int(WINDOW_BYTES / self._record_bytes)))
         try:
             entries = self.packer.many(itertools.islice(self.tasks, size))
-        except BadInput as exc:
-            self.bad = exc
+        except BaseException as exc:  # noqa: BLE001  raised when all that was sent is answered, see check
+            self.ended_by = exc
             return None
         if not entries.ids:
             self.exhausted = True
@@ -117,11 +117,12 @@ class Stream:
             return None
 
     def check(self) -> None:
-        """Raises, at the end, the errors of all windows at once."""
-        if self.errors:
-            raise PushError.merged(self.errors)
-        if self.bad is not None:
-            raise self.bad
+        """Raises, at the end, the errors of all windows at once, and what ended the input."""
+        error = PushError.merged(self.errors) if self.errors else None
+        if error is not None and (self.ended_by is None or isinstance(self.ended_by, Exception)):
+            raise error from self.ended_by
+        if self.ended_by is not None:
+            raise self.ended_by from error or self.ended_by.__cause__
 
     def _completed(self, window: Window) -> Operation[list[Receipt]]:
         for batch in window.uncertain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from shardq import Conflict, Engine, InvalidDelay, PushError, ServerFault, Task,
 from shardq.producer.packing import MOST_OF_SHARD, windows
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
-from tests.support.states import FAR_S, claim, state_of
+from tests.support.states import FAR_S, claim, counted, state_of
 from tests.support.waiting import wait_until
 
 WINDOW = MOST_OF_SHARD * SHARDS
@@ -215,6 +216,48 @@ def test_a_bad_task_in_the_middle_of_push_iter(engine: Engine) -> None:
     # All before the window of the bad one is stored and told, of that window nothing is sent.
     assert len(told) == before
     assert engine.stats().scheduled == before
+
+
+class CursorGone(Exception):
+    """What a database's cursor raises when its connection is lost."""
+
+
+def failing(error: BaseException) -> Iterator[Task]:
+    yield from (far(n) for n in range(4 * WINDOW))
+    raise error
+
+
+@pytest.mark.parametrize("spooling", [False, True])
+def test_an_input_that_fails_in_push_iter(
+    engines: Engines, url: str, name: str, tmp_path: Path, spooling: bool
+) -> None:
+    engine = engines.opened(url, name=name, shards=SHARDS, **({"spool": tmp_path / "spool"} if spooling else {}))
+    told = 0
+    with pytest.raises(CursorGone):
+        for ids in engine.push_iter(failing(CursorGone())):
+            told += len(ids)
+    assert 0 < told == counted(engine).scheduled
+
+
+def test_ctrl_c_in_the_input_of_push_iter(url: str, name: str) -> None:
+    told = 0
+    with Engine(url, name=name, shards=SHARDS) as engine:
+        with pytest.raises(KeyboardInterrupt):
+            for ids in engine.push_iter(failing(KeyboardInterrupt())):
+                told += len(ids)
+        assert 0 < told == counted(engine).scheduled
+
+
+def test_an_input_that_fails_beside_tasks_that_are_refused(engine: Engine) -> None:
+    engine.push("x", delay=FAR_S, id="mine")
+
+    def tasks(error: BaseException) -> Iterator[Task]:
+        yield far("y", id="mine", on_conflict="reject")
+        yield from failing(error)
+
+    with pytest.raises(PushError) as refused:
+        list(engine.push_iter(tasks(CursorGone())))
+    assert list(refused.value.failed) == ["mine"]
 
 
 def test_push_iter_of_ids_that_are_taken(engine: Engine) -> None:
