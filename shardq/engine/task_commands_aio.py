@@ -145,9 +145,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
         Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
         its window of some thousand tasks is stored and yielded; of that window nothing is sent. So does any exception
-        that ``tasks`` itself raises, KeyboardInterrupt too: what was yielded is stored, and nothing else. After a window
-        that is not stored as a whole no more input is read: what is in flight is finished and yielded, then PushError
-        tells the rest.
+        that ``tasks`` itself raises, KeyboardInterrupt too: what was yielded is stored, and nothing else. After a
+        window that is not stored as a whole no more input is read: what is in flight is finished and yielded, then
+        PushError tells the rest.
 
         >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")
