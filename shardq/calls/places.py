@@ -1,5 +1,5 @@
-"""Plain reads of where ids and records of a shard are, and the one write that gives a lost record a place again. For
-``shardq doctor``.
+"""Plain reads of where ids and records of a shard are, and restore: a lost record gets a place again. For ``shardq
+doctor``.
 """
 
 from __future__ import annotations
@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardq.calls.request import Command
+from shardq.calls.answers import body
+from shardq.calls.request import Call, Command
 from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topic_of
+from shardq.scripts import script
 
 
 def some_records(keys: ShardKeys, count: int) -> Command[list[str]]:
@@ -45,9 +48,15 @@ def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
     return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: [int(count or 0) for count in counts])
 
 
-def schedule_anew(keys: ShardKeys, id: str, due_ms: int) -> Command[int]:
-    """Schedules an id that has a record and no place; one that is scheduled stays as it is."""
-    return Command(keys.slot, ("ZADD", keys.due, "NX", due_ms, id), int)
+def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[bool]:
+    """Schedules an id for now that has a record and no place. True if it had none."""
+    return Call(
+        slot=keys.slot,
+        words=[epoch, now_us, keys.bell, id],
+        decode=lambda answer: body(answer)[0] == 1,
+        script=script("restore"),
+        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.dead, keys.ghost, keys.ready(topic_of(id))),
+    )
 
 
 def _texts(ids: list[Any]) -> list[str]:

@@ -76,7 +76,7 @@ ROLES = {
     | _BY_ID
     | _SCHEDULING
     | _role(
-        "push peek page page_ready forecast fleet purge requeue unmark",
+        "push peek page page_ready forecast fleet purge requeue restore unmark",
         "zcard zrangebyscore time hmget memory|usage cluster|nodes"
         " hrandfield zrandmember hstrlen zmscore lpos llen zadd",
     ),

@@ -95,13 +95,16 @@ def find_advice(
                 f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
             )
             found.append(Advice(settings.server, "eviction", text))
-            if settings.evicted:
-                # The number is left out: one key may hold the tasks of a shard.
-                text = (
-                    f"{node} has evicted keys since it started, and tasks of this engine may be among them "
-                    f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
-                )
-                found.append(Advice(settings.server, "eviction", text, problem=True))
+        if settings.evicted:
+            # The number is left out: one key may hold the tasks of a shard. Under a volatile- policy another program's
+            # keys are evicted for as long as it runs.
+            text = (
+                f"{node} has evicted keys since it started, and tasks of this engine may be among them "
+                f"(maxmemory-policy is {settings.policy} now): `shardq doctor --all` tells what is missing; this "
+                "is said until the server is restarted, or told CONFIG RESETSTAT"
+            )
+            problem = not settings.policy.startswith("volatile-")
+            found.append(Advice(settings.server, "eviction", text, problem=problem))
         if settings.maxmemory and settings.memory > NEARLY_FULL * settings.maxmemory:
             then = (
                 "evicts tasks"

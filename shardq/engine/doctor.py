@@ -9,10 +9,11 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from shardq.calls import places, resharding
-from shardq.calls.observe import Replication, clock
+from shardq.calls.observe import Replication
 from shardq.engine.advice import Advice
 from shardq.engine.health import Examined, named
 from shardq.engine.servers import replicas_behind
@@ -21,7 +22,7 @@ from shardq.fleet.member import fleet
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
 from shardq.operation import Many, Operation, Pause, values
-from shardq.recovery import open_shards
+from shardq.recovery import call_shard, open_shards
 from shardq.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.topology_cache import TopologyCache
 from shardq.version import __version__
@@ -193,8 +194,8 @@ def find_orphans(cache: TopologyCache, *, everything: bool) -> Operation[list[Fi
                 f"shard {keys.shard}: {len(still):,} tasks have a record and are in no list or set, like "
                 f"{_examples(still)}: nobody will ever get them"
             )
-            fix = "schedule them for now; a task that just changed its state may then be handled twice"
-            found.append(Finding("records", text, fix, _scheduler(keys, still)))
+            fix = "schedule them for now, so that they are dispatched at once"
+            found.append(Finding("records", text, fix, _restorer(cache, keys, still)))
     for keys, ids in empty.items():
         if still := (yield from _without_record(keys, ids)):
             text = (
@@ -258,12 +259,13 @@ def _not_in(keys: ShardKeys, key: str, ids: Sequence[str]) -> Operation[list[str
     return left
 
 
-def _scheduler(keys: ShardKeys, ids: Sequence[str]) -> Mend:
+def _restorer(cache: TopologyCache, keys: ShardKeys, ids: Sequence[str]) -> Mend:
     def mend() -> Operation[Mended]:
-        still = yield from _without_place(keys, ids)
-        now = yield clock(keys.slot)
-        added = values((yield Many((id, places.schedule_anew(keys, id, int(now * 1000))) for id in still)))
-        return Mended(sum(added.values()))
+        restored = 0
+        for id in ids:
+            # the script looks once more: an id that has a place by now stays as it is
+            restored += yield from call_shard(cache, keys, partial(places.restore, id=id))
+        return Mended(restored)
 
     return mend
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from cluster.ports import HOST, free_port
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.dispatcher.pacing import LONGEST_SLEEP_S
 from shardq.engine.doctor import OK
 from shardq.layout.keys import ShardKeys, shard_keys
 from tests.cli.conftest import SHARDS
@@ -50,6 +53,29 @@ def keys_of(engine: Engine, id: str) -> ShardKeys:
     return shard_keys(engine.name, engine.topology.shard_of(id))
 
 
+def move(servers: Servers, id: str, home: ShardKeys, other: ShardKeys) -> None:
+    """Puts a scheduled task in a shard that is not its own."""
+    record = servers.ask(home.slot, "HGET", home.task, id)
+    due = servers.ask(home.slot, "ZSCORE", home.due, id)
+    servers.ask(home.slot, "HDEL", home.task, id)
+    servers.ask(home.slot, "ZREM", home.due, id)
+    servers.ask(other.slot, "HSET", other.task, id, record)
+    servers.ask(other.slot, "ZADD", other.due, due, id)
+
+
+@contextmanager
+def asleep(engine: Engine, shard: int) -> Iterator[None]:
+    """Has the poller of a shard sleep for its longest at the begin of the block. A task must be ready there at the end,
+    long before the poller would look by itself.
+    """
+    engine.start()
+    first = next(id for id in map(str, itertools.count()) if engine.topology.shard_of(id) == shard)
+    engine.push("x", id=first)
+    wait_until(lambda: state_of(engine, first) == "ready", "its poller has made a step")
+    yield
+    wait_until(lambda: engine.stats().shards[shard].ready == 2, "it is rung", timeout=LONGEST_SLEEP_S / 2)
+
+
 def test_all_is_well(shell: Shell, own: tuple[Engine, tuple[str, ...]]) -> None:
     engine, options = own
     for state in STATES:
@@ -74,10 +100,9 @@ def test_a_task_that_nobody_will_ever_get(shardq: Shell, engine: Engine, servers
         f"shard {keys.shard}: 1 tasks have a record and are in no list or set, like '{lost}'"
     )
     assert told["fix"].startswith("schedule them for now")
-    done = shardq.run("doctor", "--fix", "--all")
-    assert "fixed 1: schedule them for now" in done.out
+    with asleep(engine, keys.shard):
+        assert "fixed 1: schedule them for now" in shardq.run("doctor", "--fix", "--all").out
     assert "records" not in found(shardq)
-    engine.start()
     (delivery,) = claim(engine.consumer("mail"), 1)
     assert delivery.id == lost
     assert {state_of(engine, id) for id in ids if id != lost} == {"scheduled"}
@@ -112,12 +137,7 @@ def test_a_task_in_a_shard_that_is_not_its_own(shardq: Shell, engine: Engine, se
     id = engine.push("x", delay=FAR_S)
     home = keys_of(engine, id)
     other = shard_keys(engine.name, (home.shard + 1) % SHARDS)
-    record = servers.ask(home.slot, "HGET", home.task, id)
-    due = servers.ask(home.slot, "ZSCORE", home.due, id)
-    servers.ask(home.slot, "HDEL", home.task, id)
-    servers.ask(home.slot, "ZREM", home.due, id)
-    servers.ask(other.slot, "HSET", other.task, id, record)
-    servers.ask(other.slot, "ZADD", other.due, due, id)
+    move(servers, id, home, other)
     assert engine.get(id) is None
     (told,) = found(shardq)["places"]
     assert told["text"].startswith(f"shard {other.shard}: 1 of 1 ids belong to another shard, like '{id}'")
@@ -127,6 +147,17 @@ def test_a_task_in_a_shard_that_is_not_its_own(shardq: Shell, engine: Engine, se
     assert task is not None
     assert (task.state, task.payload) == ("scheduled", "x")
     assert engine.stats().scheduled == 1
+
+
+@ON_BOTH
+def test_a_due_task_in_another_shard_is_dispatched_at_once(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    id = engine.push("x", delay=FAR_S)
+    home = keys_of(engine, id)
+    away = next(shard for shard in range(SHARDS) if shard != home.shard)
+    move(servers, id, home, shard_keys(engine.name, away))
+    with asleep(engine, home.shard):
+        servers.ask(shard_keys(engine.name, away).slot, "ZADD", shard_keys(engine.name, away).due, 1, id)
+        assert "fixed 1: move those" in shardq.run("doctor", "--fix").out
 
 
 def test_what_is_not_mended_is_wrong_still(

@@ -46,7 +46,7 @@ def test_evicted_tasks_are_a_problem(
         health = engine.health()
         (problem,) = [reason for reason in health.reasons if "evicted" in reason]
         assert problem.startswith(f"{server.address} has evicted keys since it started")
-        assert problem.endswith(f"(maxmemory-policy {policy}): set maxmemory-policy to noeviction")
+        assert f"(maxmemory-policy is {policy} now): `shardq doctor --all` tells what is missing" in problem
         assert [f"maxmemory-policy {policy}" in text for text in health.warnings] == [True]
         caplog.clear()
         for _ in range(2):
@@ -56,8 +56,15 @@ def test_evicted_tasks_are_a_problem(
         assert {text for text in said if "90%" not in text} <= {problem}
         server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
         health = engine.health()
-        assert not [reason for reason in health.reasons if "evict" in reason]
+        evicted = f"{server.address} has evicted keys"
+        assert [reason for reason in health.reasons if reason.startswith(evicted)]
         assert health.warnings == []
+        server.ask("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "volatile-lru")
+        health = engine.health()
+        assert (health.ok, [text.startswith(evicted) for text in health.warnings]) == (True, [True])
+        server.ask("CONFIG", "RESETSTAT")
+        health = engine.health()
+        assert (health.ok, health.warnings) == (True, [])
         engine.close()
 
 

@@ -1,4 +1,4 @@
-"""cancel, reschedule, requeue and get, of a task in every state."""
+"""cancel, reschedule, requeue, restore and get, of a task in every state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id
+from shardq.calls import by_id, places
 from shardq.calls.answers import Moving
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
@@ -30,6 +30,9 @@ STATES: dict[str, State] = {
     "gone": {"seen": {"a": T + 5}},
     "moving": {"moved": {"a": "n1|2|…"}},
     "an id without a record": {"due": {"a": T + 50}},
+    "lost": {"task": {"a": A}, "lease": {"a": "0:1::"}},
+    "lost, with a ghost": {"task": {"a": A}, "ready/": ["a", "b"], "ghost": {"a": "1"}},
+    "ready behind a ghost": {"task": {"a": A}, "ready/": ["a", "a"], "ghost": {"a": "1"}},
 }
 
 
@@ -43,6 +46,10 @@ def reschedule(keys: ShardKeys) -> Call[Outcome]:
 
 def requeue(keys: ShardKeys) -> Call[Outcome]:
     return by_id.requeue(keys, EPOCH, "a", -40, now_us=NOW)
+
+
+def restore(keys: ShardKeys) -> Call[bool]:
+    return places.restore(keys, EPOCH, "a", now_us=NOW)
 
 
 def get(keys: ShardKeys) -> Call[by_id.Found | None]:
@@ -86,6 +93,11 @@ TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[Any], State]] = [
         {"due": {"a": T + 40}, "dead": {"b": T - 8}, "why": {"b": "bang"}, "lease": None, "meta": RUNG},
     ),
     (requeue, "gone", ["ok", "gone"], {}),
+    *((restore, state, ["ok", 0], {}) for state in ("scheduled", "ready", "leased", "dead", "gone", "moving")),
+    (restore, "an id without a record", ["ok", 0], {}),
+    (restore, "lost", ["ok", 1], {"due": {"a": T}, "meta": meta(wake_at=T)}),
+    (restore, "lost, with a ghost", ["ok", 1], {"due": {"a": T}, "meta": meta(wake_at=T)}),
+    (restore, "ready behind a ghost", ["ok", 0], {}),
     (get, "scheduled", ["ok", ["scheduled", f"{T + 50}", "1:0::", "", A]], {}),
     (get, "ready", ["ok", ["ready", "", "0:1::", "", A]], {}),
     (get, "leased", ["ok", ["leased", f"{T + 9}", "1:2:5:tok", "", A]], {}),

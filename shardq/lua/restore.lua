@@ -1,0 +1,25 @@
+-- restore: schedules an id for now that has a record and is in no list or set: without that it would never be dispatched.
+-- USES: guard, begin, rouse, state
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 dead ZSET
+-- KEYS 6 ghost HASH
+-- KEYS 7 ready LIST, that of the id's topic
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 id
+-- RETURNS {'ok', 1 when it was restored, 0 when it has a place or no record} | {'stale', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(length of the ready list): some milliseconds where that is 200,000 long
+local id = ARGV[4]
+if state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5]) ~= 'ready' then return {'ok', 0} end
+-- entries that are ghosts are passed over, and so no place
+local ghosts = tonumber(redis.call('HGET', KEYS[6], id) or 0)
+if #redis.call('LPOS', KEYS[7], id, 'COUNT', ghosts + 1) > ghosts then return {'ok', 0} end
+begin()
+redis.call('ZADD', KEYS[3], now_ms, id)
+rouse(now_ms)
+return {'ok', 1}
