@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from shardq.calls import limits
 from shardq.calls.answers import Missing, Stale
@@ -27,14 +28,22 @@ Lease = tuple[str, str]
 """The id and the token of a delivery."""
 
 
+class Denial(NamedTuple):
+    """No permit was left. It says nothing about another limit of the topic."""
+
+    limit: Limit
+    again_at: float
+    """The (monotonic) time at which to ask again."""
+
+
 @dataclass(slots=True)
 class RateLimiter:
     """The permits of one consumer."""
 
     cache: TopologyCache
     lease_ms: int
-    denied: dict[str, float] = field(default_factory=dict)
-    """Topic that had no permit left → the (monotonic) time at which to ask again."""
+    _denials: dict[str, Denial] = field(default_factory=dict)
+    """Topic → its last denial."""
     _held: dict[Lease, tuple[str, str]] = field(default_factory=dict)
     """Delivery → the topic and the name of its permit."""
 
@@ -57,7 +66,7 @@ class RateLimiter:
         topology = self.cache.topology
         for topic, want in wants.items():
             limit = topology.limits.get(topic)
-            if limit is None or not want or self.denied.get(topic, 0.0) > now:
+            if limit is None or not want or self._again_at(topic) > now:
                 continue
             prefix = f"{token}/{topic}/"
             call = limits.permit(
@@ -71,10 +80,24 @@ class RateLimiter:
                 continue
             grants[topic] = permit.granted
             if permit.granted:
-                self.denied.pop(topic, None)
+                self._denials.pop(topic, None)
             else:
-                self.denied[topic] = now + permit.again_ms / 1000
+                self._denials[topic] = Denial(limit, now + permit.again_ms / 1000)
         return grants
+
+    def denied(self) -> dict[str, float]:
+        """Returns the topics that had no permit left under their present limits → the (monotonic) time at which to ask
+        again.
+        """
+        return {topic: at for topic in self._denials if (at := self._again_at(topic))}
+
+    def forget_denials(self) -> None:
+        """Has the next claim ask for all permits again."""
+        self._denials.clear()
+
+    def _again_at(self, topic: str) -> float:
+        denial = self._denials.get(topic)
+        return denial.again_at if denial is not None and denial.limit == self.cache.topology.limits.get(topic) else 0.0
 
     def used(self, deliveries: Iterable[Delivery], notes: ClaimNotes) -> Operation[None]:
         """Assigns a permit to each delivery after the claim, and gives the others back."""

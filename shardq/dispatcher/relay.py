@@ -112,8 +112,8 @@ class Relay:
         """Ready lists that may hold tasks."""
         self._held: dict[str, _Held] = {}
         """List → the batch that it refused."""
-        self._again: dict[str | int | Place | tuple[str, str], float] = {}
-        """List, shard or place that failed, or ("rate", topic) that has no permits now → when to try again."""
+        self._again: dict[str | int | Place | tuple[str, str, float], float] = {}
+        """List, shard or place that failed, or ("rate", topic, rate) that has no permits now → when to try again."""
         self._unasked: dict[str, list[int]] = {}
         """Topic → the shards in which it fails because the control slot could not be asked for permits."""
         self.thread: threading.Thread | None = None
@@ -189,7 +189,7 @@ class Relay:
             if other == topic and shard not in self._again and (shard, topic) not in self._again
         ]
         if limit is not None and limit.rate is not None:
-            if not shards or ("rate", topic) in self._again or self._is_held(topic, route, shards):
+            if not shards or ("rate", topic, limit.rate) in self._again or self._is_held(topic, route, shards):
                 return False
             return self._serve_limited(topic, route, limit.rate, shards)
         more = False
@@ -255,15 +255,15 @@ class Relay:
             for shard in self._unasked.pop(topic, ()):
                 self._faults.works(topic, route, shard)
             if permit.granted < want:
-                self._again["rate", topic] = time.monotonic() + max(PACE_S, permit.again_ms / 1000)
+                self._again["rate", topic, rate] = time.monotonic() + max(PACE_S, permit.again_ms / 1000)
             return permit.granted
         except (Stale, Missing):
             # the limits may have changed: the next round goes by the new ones
-            self._again["rate", topic] = time.monotonic() + PACE_S
+            self._again["rate", topic, rate] = time.monotonic() + PACE_S
             with contextlib.suppress(ShardqError):
                 run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)
         except ShardqError as exc:
-            self._again["rate", topic] = time.monotonic() + RETRY_S
+            self._again["rate", topic, rate] = time.monotonic() + RETRY_S
             self._unasked[topic] = shards
             for shard in shards:
                 self._faults.failed(topic, route, shard, exc, said=self._is_said(exc))

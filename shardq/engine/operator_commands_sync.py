@@ -156,7 +156,8 @@ class OperatorCommands(EngineBase, ABC):
 
     def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
-        fleet; without either its limits end. A forwarded topic takes a rate only: its tasks leave, and are not counted.
+        fleet; without either its limits end. It holds at once, also for consumers that wait under the limit before. A
+        forwarded topic takes a rate only: its tasks leave, and are not counted.
 
         >>> engine.limit("invoice", rate=100, concurrency=20)
         """

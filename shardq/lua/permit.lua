@@ -33,11 +33,16 @@ if ARGV[4] ~= '' then
   local rate = tonumber(ARGV[4])
   local most = math.max(1, rate / 10)
   local tokens = tonumber(bucket[1] or most)
-  local since_us = math.max(0, now_us - tonumber(bucket[2] or now_us))
+  local since_us = now_us - tonumber(bucket[2] or now_us)
+  local went_back = since_us < 0
+  if went_back then since_us = 0 end
   tokens = math.min(most, tokens + since_us / 1000000 * rate)
   granted = math.min(granted, math.floor(tokens))
   if granted == 0 then again_ms = math.ceil((1 - tokens) / rate * 1000) end
-  redis.call('HSET', KEYS[2], 'tokens', string.format('%.6f', tokens - granted), 'at_us', string.format('%.0f', now_us))
+  -- only what is granted is noted: of small rates, the share of a moment between two calls would be rounded to nothing
+  if granted > 0 or went_back then
+    redis.call('HSET', KEYS[2], 'tokens', string.format('%.6f', tokens - granted), 'at_us', string.format('%.0f', now_us))
+  end
 end
 if ARGV[5] ~= '' and granted > 0 then
   local names, deadline = {}, steady_ms + tonumber(ARGV[6])

@@ -53,11 +53,11 @@ class BoundWorker:
         shards = sorted(span if self.hopeful is None else span & self.hopeful)
         if not shards:
             return []
-        claims.limiter.denied.clear()  # it counts by the clock of this process
+        claims.limiter.forget_denials()  # it counts by the clock of this process
         deliveries = yield from claim(claims, ClaimNotes(), self._plan.concurrency, shards)
         if len(deliveries) < self._plan.concurrency:
             self.hopeful = {shard for shard in shards if claims.planner.left([shard])}
-            if not deliveries and not claims.limiter.denied:
+            if not deliveries and not claims.limiter.denied():
                 self.hopeful = set()  # what is left is paused
         return [Job(delivery, self._plan.handlers[delivery.topic].of(delivery)) for delivery in deliveries]
 
@@ -67,7 +67,7 @@ class BoundWorker:
         if claims is None or not self.hopeful:
             return None
         limits = claims.cache.topology.limits
-        rates = [limits[topic].rate for topic in claims.limiter.denied if topic in limits]
+        rates = [limits[topic].rate for topic in claims.limiter.denied() if topic in limits]
         return min((-(-1_000_000 // (rate * 1000)) * 1000 for rate in rates if rate), default=None)  # type: ignore[return-value]
 
     def before(self, job: Job) -> None:

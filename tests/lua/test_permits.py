@@ -117,6 +117,13 @@ def test_a_rate_below_one_a_second(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(permit(control, 5, rate=0.5, now_us=at(2000))) == Permit(1, 0)
 
 
+def test_a_small_rate_gives_its_permit_however_often_it_is_asked_for(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": NOW}})
+    for ms in range(1, 400):
+        assert centre.run(permit(control, 1, rate=1 / 3600, now_us=at(ms))).granted == 0
+    assert centre.run(permit(control, 1, rate=1 / 3600, now_us=at(3_600_000))).granted == 1
+
+
 def test_a_clock_that_goes_back_gives_nothing(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": at(5000)}})
     assert centre.run(permit(control, 5, rate=100)).granted == 0

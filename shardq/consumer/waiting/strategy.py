@@ -86,5 +86,5 @@ class WaitStrategy:
 
     def _contended_s(self, now: float) -> float:
         """The time until a limited topic gives permits again, where a limit is what stands in the way."""
-        again = [at - now for at in self.claims.limiter.denied.values() if at > now]
+        again = [at - now for at in self.claims.limiter.denied().values() if at > now]
         return min(again) if again else CONTENDED_S
