@@ -21,7 +21,7 @@ from shardq.engine.task_commands_sync import TaskCommands
 from shardq.errors import ServerFault
 from shardq.model.checks import check_seconds
 from shardq.model.task import Receipt
-from shardq.producer import pushing
+from shardq.producer import buffer, pushing
 from shardq.producer.buffer import Buffer
 from shardq.producer.durable import Durability, check_durability, push_durably
 from shardq.producer.packing import BATCH, Entries
@@ -93,8 +93,18 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
     def close(self) -> None:
         """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
 
+        Buffers that were not closed are: what they hold is sent within the engine's ``timeout``, or the log says how
+        many pushes were lost. There is a ResourceWarning for each.
+
         >>> engine.close()
         """
+        try:
+            unclosed = buffer.end(self)  # without the lock, which their threads may need to connect
+        finally:
+            self._close()
+        buffer.tell(unclosed)
+
+    def _close(self) -> None:
         with self._lock:
             self.stop()
             self._closed = True
@@ -180,7 +190,8 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         task is stored.
 
         Tasks that are pushed while one batch is sent go with the next. ``linger``: the seconds that a batch waits for
-        more. Close the buffer, or use it in a ``with`` block, to send the rest.
+        more. Close the buffer, or use it in a ``with`` block, to send the rest: what is still in it when the engine is
+        closed or the program ends is sent then, if that can be done, with a ResourceWarning.
 
         >>> with engine.buffered() as buffer:
         ...     pending = buffer.push({"order": 42}, delay=60)
@@ -195,7 +206,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
             driver = self._open_driver()
             return operation.run(driver, pushing.push(self._map(), self._packer, entries, most=BATCH))
 
-        return Buffer(self._packed, send, linger=linger)
+        return Buffer(self._packed, send, linger=linger, owner=self, timeout=self.options.timeout)
 
     def _present_subscriber(self) -> Subscriber | None:
         return self._subscriber

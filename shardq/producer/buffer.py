@@ -3,12 +3,18 @@
 A caller gets a ``Pending`` at once, which tells when its task is safely stored. The buffer is sent when the last
 sending is over, after at most ``linger`` seconds, or as soon as it holds a full window. Callers wait while it is full,
 so memory is bounded.
+
+A buffer that was not closed is closed with its engine, or as the program ends: what it still holds is sent then, or the
+number of lost pushes is said.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
@@ -18,6 +24,8 @@ from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
 from shardq.model.task import PushOptions, Receipt
 from shardq.producer.packing import Entries
 
+log = logging.getLogger("shardq.producer")
+
 WINDOW = 4000
 """Tasks sent at a time; twice as many may wait."""
 
@@ -26,11 +34,17 @@ MAX_FAILED = 25
 process that never flushes. Every ``Pending`` tells its own task's outcome in any case.
 """
 
+ENDING_S = 1.0
+"""Time for the thread of a buffer to end whose engine is closed."""
+
 Send = Callable[[Entries], list[Receipt]]
 """Stores packed tasks, or raises PushError."""
 
 Pack = Callable[..., Entries]
 """Checks and encodes one task, given as push takes it."""
+
+_unclosed: set[Buffer] = set()
+"""The buffers of this process that were used and not closed."""
 
 
 class _Sending:
@@ -44,6 +58,14 @@ class _Sending:
         self.receipts: Sequence[Receipt] = ()
         """In the order of the entries."""
         self.error: ShardqError | None = None
+
+    @property
+    def lost(self) -> int:
+        """The number of its tasks that are not known to be stored."""
+        if not self.done.is_set():
+            return len(self.entries.ids)
+        error = self.push_error()
+        return len(error.failed) + len(error.unknown)
 
     def push_error(self) -> PushError:
         """The outcome of its tasks, when it failed."""
@@ -124,10 +146,14 @@ class Buffer:
     ...     pending = buffer.push({"order": 42}, delay=60)
     """
 
-    def __init__(self, pack: Pack, send: Send, *, linger: float) -> None:
+    def __init__(self, pack: Pack, send: Send, *, linger: float, owner: object, timeout: float) -> None:
         self._pack = pack
         self._send = send
         self._linger = linger
+        self._owner = owner
+        """The engine, which closes it."""
+        self._timeout = timeout
+        """The seconds for what is sent when its owner or the program ends."""
         self._closed = False
         self._reset()
         forks.watch(self, Buffer._forked)
@@ -154,6 +180,7 @@ class Buffer:
         """Empties the buffer in the child of a fork: what was pushed before is the parent's to send."""
         for sending in (self._open, self._sent):
             sending.left_to_the_parent()
+        _unclosed.discard(self)
         self._reset()
 
     def __repr__(self) -> str:
@@ -179,6 +206,10 @@ class Buffer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="shardq-buffer", daemon=True)
                 self._thread.start()
+                _unclosed.add(self)
+                # Anew, to be called before what its engine has registered since: the embedded server's end.
+                atexit.unregister(end_all)
+                atexit.register(end_all)
             sending = self._open
             entries = sending.entries
             position = len(entries.ids)
@@ -211,15 +242,29 @@ class Buffer:
 
         >>> buffer.close()
         """
+        told = self._told
+        self._end(None)
+        self._raise_failures(told)
+
+    def _end(self, within: float | None) -> None:
+        """Takes no more pushes, and sends the rest. Waits for that, for so many seconds."""
+        _unclosed.discard(self)
         with self._lock:
-            told = self._told
             self._closed = True
             self._filled.notify_all()
             self._emptied.notify_all()
             thread = self._thread
         if thread is not None:
-            thread.join()
-        self._raise_failures(told)
+            thread.join(within)
+
+    def _lost(self) -> tuple[int, str]:
+        """The number of pushes that are not known to be stored, other than those that a flush has told, and why."""
+        with self._lock:
+            failed = [sending for number, sending in self._failed if number > self._told]
+            unsent = [sending for sending in (self._sent, self._open) if not sending.done.is_set()]
+            lost = self._dropped + sum(sending.lost for sending in {*failed, *unsent})
+        why = str(failed[0].error) if failed else f"the servers have not answered within {self._timeout:g} s"
+        return lost, why
 
     def _raise_failures(self, told: int) -> None:
         """Raises the errors of the sendings after number ``told``. Two flushes at once may both report one sending."""
@@ -281,3 +326,36 @@ class Buffer:
             if len(self._failed) > MAX_FAILED:
                 _, dropped = self._failed.popleft()
                 self._dropped += len(dropped.entries.ids)
+
+
+def end(owner: object) -> list[Buffer]:
+    """Closes the buffers of an engine that were not closed, while it can send; ``tell`` says what became of them."""
+    return _ended([buffer for buffer in list(_unclosed) if buffer._owner is owner])
+
+
+def tell(buffers: Sequence[Buffer]) -> None:
+    """Says how many pushes are lost with buffers that were not closed, when their engine is."""
+    for buffer in buffers:
+        buffer._end(ENDING_S)  # its engine has no connections any more
+    _tell(buffers)
+
+
+def end_all() -> None:
+    """Closes all that are left, as the program ends."""
+    _tell(_ended(list(_unclosed)))
+
+
+def _ended(buffers: list[Buffer]) -> list[Buffer]:
+    began = time.monotonic()
+    for buffer in buffers:
+        buffer._end(max(0.0, began + buffer._timeout - time.monotonic()))
+    return buffers
+
+
+def _tell(buffers: Sequence[Buffer]) -> None:
+    for buffer in buffers:
+        lost, why = buffer._lost()
+        if lost:
+            log.error("a buffer was not closed, and %d of its pushes are not known to be stored: %s", lost, why)
+    for _ in buffers:  # at last, as a program may have them raised
+        warnings.warn("a buffer was not closed: close it, or use it in a with block", ResourceWarning, stacklevel=4)

@@ -74,27 +74,26 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         under nohup, or has a handler of the program's own. ``signals=False`` leaves all signals to the program, which
         calls ``stop()``: a server such as uvicorn hears them itself, and would not end while the worker takes them.
 
+        A worker that runs already is refused; after its end it may run again.
+
         >>> await worker.run()
         """
         self._plan()
-        loop = asyncio.get_running_loop()
-        ended = self._ended = asyncio.Event()
-        processor = await self._processor(self._plan())
-        with _signals(loop, self.stop) if signals else contextlib.nullcontext():
-            try:
-                # First: its threads may be at a handler, which asks for `healthy`, before the last of them has begun.
-                self._at_work = processor
-                processor.start()
-                if not self._stop.is_set():
-                    await ended.wait()
-            finally:
-                self._at_work = None
+        with self._run_once():
+            loop = asyncio.get_running_loop()
+            ended = self._ended = asyncio.Event()
+            processor = await self._processor(self._plan())
+            with _signals(loop, self.stop) if signals else contextlib.nullcontext():
                 try:
-                    await self._stopped(processor)
+                    # First: its threads may be at a handler, which asks for `healthy`, before the last of them has
+                    # begun.
+                    self._at_work = processor
+                    processor.start()
+                    if not self._stop.is_set():
+                        await ended.wait()
                 finally:
-                    # Not at the beginning: a stop() that comes before run() counts.
-                    self._stop.clear()
-                    self._hurry.clear()
+                    self._at_work = None
+                    await self._stopped(processor)
 
     async def _stopped(self, processor: Processor) -> None:
         """Stops, and can't be cancelled: held tasks must be given back. A cancellation ends the grace."""

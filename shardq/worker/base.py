@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.consumer.policy import Backoff, is_seconds
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, ShardqError
 from shardq.model.checks import check_name, check_topic, duration_ms
 from shardq.model.task import Delivery
 from shardq.worker.decorator import TaskDecorator
@@ -102,6 +104,8 @@ class WorkerBase(TaskDecorator[T]):
         self._stop = SignalSafeEvent()
         self._hurry = SignalSafeEvent()
         self._at_work: Processor | None = None
+        self._running = threading.Lock()
+        """Held while it runs."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._served()}, {self.concurrency} at once>"
@@ -183,6 +187,22 @@ class WorkerBase(TaskDecorator[T]):
 
     def _push_task(self) -> Callable[..., T]:
         return self._push
+
+    @contextmanager
+    def _run_once(self) -> Iterator[None]:
+        """The time in which it runs: two runs would share its ``stop()``, and what it tells of itself."""
+        if not self._running.acquire(blocking=False):
+            raise ShardqError(
+                "this worker runs already, and runs once at a time; give it more concurrency=, or make another with "
+                "engine.worker()"
+            )
+        try:
+            yield
+        finally:
+            # Not at the beginning: a stop() that comes before run() counts.
+            self._stop.clear()
+            self._hurry.clear()
+            self._running.release()
 
     def _served(self) -> list[str]:
         """The topics that it serves, in their order of priority."""

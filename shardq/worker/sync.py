@@ -79,20 +79,17 @@ class Worker(WorkerBase[Receipt]):
         SIGTERM itself ends in this order, too, and is replaced; all do when this process is killed. Where children
         die again and again at their start, the next are started after longer and longer pauses.
 
+        A worker that runs already is refused; after its end it may run again.
+
         >>> worker.run()
         """
         self._plan()
-        try:
-            heard = ending_signals()
-            with _signals(heard if signals else (), self._signalled):
-                if self._supervisor.size > 1:
-                    self._supervisor.run(self._run_here, self._stop, self._hurry, heard=heard, grace=self.grace)
-                else:
-                    self._run_here()
-        finally:
-            # Not at the beginning: a stop() that comes before run() counts.
-            self._stop.clear()
-            self._hurry.clear()
+        heard = ending_signals()
+        with self._run_once(), _signals(heard if signals else (), self._signalled):
+            if self._supervisor.size > 1:
+                self._supervisor.run(self._run_here, self._stop, self._hurry, heard=heard, grace=self.grace)
+            else:
+                self._run_here()
 
     @property
     def processes(self) -> int:

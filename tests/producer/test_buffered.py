@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -213,6 +215,66 @@ def test_a_full_buffer_bounds_its_callers(own_server: Server, name: str) -> None
         thread.join()
         buffer.flush()
         assert engine.stats().scheduled == 30_000
+
+
+def test_an_engine_that_closes_sends_what_a_buffer_holds(url: str, name: str) -> None:
+    with Engine(url, name=name, shards=SHARDS) as engine:
+        buffer, closed = engine.buffered(linger=60), engine.buffered()
+        closed.push("x", delay=FAR_S).result()
+        closed.close()
+        pendings = [buffer.push(n, delay=FAR_S) for n in range(100)]
+        with pytest.warns(ResourceWarning, match="a buffer was not closed: close it") as told:
+            engine.close()
+        assert len(told) == 1
+        assert [pending.result(0).outcome for pending in pendings] == ["pushed"] * 100
+        engine.open()
+        assert engine.stats().scheduled == 101
+        with pytest.raises(EngineClosed, match="the buffer is closed"):
+            buffer.push("x")
+
+
+def test_an_engine_that_closes_says_what_a_buffer_loses(
+    own_server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(own_server.url, name=name, shards=SHARDS, timeout=0.5).open()
+    buffer = engine.buffered(linger=60)
+    pendings = [buffer.push(n, delay=FAR_S) for n in range(100)]
+    own_server.pause()
+    with pytest.warns(ResourceWarning):
+        engine.close()
+    own_server.resume()
+    assert "a buffer was not closed, and 100 of its pushes are not known to be stored: " in caplog.text
+    assert all(isinstance(fate(pending), ShardqError) for pending in pendings)
+
+
+LEFT = """
+import sys, shardq
+engine = shardq.Engine(sys.argv[1], name=sys.argv[2], shards=4, timeout=float(sys.argv[3]))
+buffer = engine.buffered(linger=60)
+for n in range(100):
+    buffer.push(n, delay=3600)
+print("pushed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_program_that_ends_with_pushes_in_a_buffer(own_server: Server, name: str, away: bool) -> None:
+    words = [sys.executable, "-W", "always::ResourceWarning", "-c", LEFT, own_server.url, name, "1" if away else "30"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "pushed\n"
+        if away:
+            own_server.pause()
+        _, errors = process.communicate(timeout=60)
+    own_server.resume()
+    assert process.returncode == 0
+    assert "ResourceWarning: a buffer was not closed" in errors
+    assert ("100 of its pushes are not known to be stored" in errors) == away
+    if not away:
+        with Engine(own_server.url, name=name) as engine:
+            assert engine.stats().scheduled == 100
 
 
 @pytest.mark.parametrize("linger", [-1.0, 61.0, float("nan")])

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from cluster.server import Server
-from shardq import AsyncEngine, Delivery, Engine, Task
+from shardq import AsyncEngine, Delivery, Engine, ShardqError, Task
 from tests.support.engines import Engines
 from tests.support.states import counted, state_of
 from tests.support.waiting import wait_until
@@ -368,3 +368,18 @@ def test_stopped_while_its_children_die_again_and_again(
     os.kill(worker.pid, signal.SIGTERM)
     wait_until(lambda: not worker.running, "it has ended", timeout=PROMPT_S)
     assert worker.stop() == 0
+
+
+def test_a_worker_that_runs_is_not_run_again(engines: Engines, running: Engine) -> None:
+    worker = running.worker()
+    worker.on("")(lambda delivery: None)
+    with engines.working(worker):
+        wait_until(lambda: worker.healthy, "it runs")
+        with pytest.raises(ShardqError, match="this worker runs already, and runs once at a time; give it more"):
+            engines.ran(worker)
+        assert worker.healthy
+        id = running.push("x")
+        wait_until(lambda: running.get(id) is None, "it goes on")
+    with engines.working(worker):
+        id = running.push("y")
+        wait_until(lambda: running.get(id) is None, "it may run again")
