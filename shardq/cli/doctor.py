@@ -47,9 +47,10 @@ exit codes:
 @pass_given
 def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
-    knows the topology; at ids in the wrong shard, records that nobody will ever get, and ids without a record.
+    knows the topology; at what keeps tasks waiting, as `shardq health` finds it; at ids in the wrong shard, records
+    that nobody will ever get, and ids without a record.
 
-    Ids are looked at by sampling, unless --all is given. `shardq health` is quicker, and says if tasks are late.
+    Ids are looked at by sampling, unless --all is given. `shardq health` is quicker.
     """
 
     def look() -> int:
@@ -78,6 +79,7 @@ def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator
             run(driver, control.replication(counts, nodes), STATS_TIMEOUT_S),
         )
     )
+    found += checks.findings_on_tasks(engine.health())
     unseen = [(keys.shard, seen) for keys, seen in counts if isinstance(seen, ShardqError)]
     if unseen:
         text = f"{named([shard for shard, _ in unseen])} can't be seen: {unseen[0][1]}"

@@ -74,8 +74,8 @@ exit codes:
 @shared
 @pass_given
 def health(given: Given, max_late: float | None, max_ready_age: float | None, timeout: float) -> int:
-    """Say if all is well: somebody serves every shard, no task is late, ready tasks are taken, servers, replicas and
-    clocks are as they should be.
+    """Say if all is well: somebody serves every shard and every route, no task is late, ready tasks are taken by
+    workers that know them, no worker hangs, servers, replicas and clocks are as they should be.
 
     A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long
     tasks have been ready is known from the second look on, by anybody: `shardq run` looks every ten seconds, unless it

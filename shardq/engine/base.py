@@ -398,6 +398,7 @@ class EngineBase:
         """Looks at the servers on which a shard was seen, and for dispatchers that serve each. ``pollers``: as of
         ``_advice``; those of this process if there are any.
         """
+        dispatcher = self._dispatcher
         slots = {
             node: keys.slot
             for keys, seen in counts_by_shard
@@ -407,7 +408,8 @@ class EngineBase:
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
         found += yield from servers.find_faults(slots)
         try:
-            serving = yield from find_unserved(self._map())
+            forwarded = [sink.topic for sink in dispatcher.sinks()] if dispatcher else ()
+            serving = yield from find_unserved(self._map(), forwarded)
         except ServerFault as exc:
             text = f"it can't be told who serves the shards: {exc}"
             found.append(Advice("", "coverage", text, problem=not isinstance(exc, AccessDenied)))
@@ -416,9 +418,17 @@ class EngineBase:
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float) -> Health:
         dispatcher = self._dispatcher
+        ours = [processor.name for processor in list(self._processors)]
+        if dispatcher is not None:
+            ours.append(dispatcher.process)
+        own = self._own_reasons()
+        return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own, ours=ours)
+
+    def _own_reasons(self) -> list[Reason]:
+        """The reasons in parts of this process that no look at the servers finds."""
+        dispatcher = self._dispatcher
         problems = [problem for processor in list(self._processors) for problem in processor.problems]
         own = [Reason("worker", f"a worker of this process: {each}") for each in problems]
         if dispatcher is not None:
             own += (Reason("schedule", each) for each in dispatcher.scheduler().problems)
-        process = dispatcher.process if dispatcher is not None else ""
-        return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own, process=process)
+        return own

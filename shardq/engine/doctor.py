@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from shardq.calls import places, resharding
 from shardq.calls.observe import Replication
 from shardq.engine.advice import Advice
-from shardq.engine.health import Examined, named
+from shardq.engine.health import Examined, Health, Kind, named
 from shardq.engine.servers import replicas_behind
 from shardq.errors import ShardqError
 from shardq.fleet.member import fleet
@@ -58,6 +58,7 @@ OK = {
     "versions": "all processes run this version of shardq",
     "coverage": "all shards can be reached",
     "dispatchers": "every shard is served",
+    "tasks": "tasks are dispatched, taken and forwarded",
     "eviction": "no server evicts tasks",
     "memory": "no server is full",
     "persistence": "every server keeps its data",
@@ -92,6 +93,17 @@ def findings_on_servers(examined: Examined, replication: dict[str, Replication])
     if examined.unserved is not None:
         for reason in examined.unserved.reasons:
             yield Finding("dispatchers", reason.text)
+
+
+_TOLD_ELSEWHERE: Collection[Kind] = {"unseen_shards", "no_dispatcher", "unserved_shards"}
+"""The kinds of reasons that other checks find."""
+
+
+def findings_on_tasks(health: Health) -> Iterator[Finding]:
+    """What else the verdict has against the engine."""
+    for kind, reason in zip(health.kinds, health.reasons, strict=True):
+        if kind not in OK and kind not in _TOLD_ELSEWHERE:
+            yield Finding("tasks", reason)
 
 
 def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:

@@ -4,7 +4,7 @@ an engine as a whole is built here, those on servers in ``advice`` and ``servers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -14,11 +14,13 @@ from shardq.dispatcher.poller import STUCK_S
 from shardq.engine.advice import Advice, Check
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
+from shardq.engine.topic_stats import TopicStats
 from shardq.errors import InvalidOption
 from shardq.fleet.member import Member, fleet
-from shardq.fleet.serving import NO_DISPATCHER, dispatchers, unserved
+from shardq.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, serves, unforwarded, unserved, workers
 from shardq.fleet.sinks import together
 from shardq.layout.destinations import named as to_named
+from shardq.layout.topology import Route
 from shardq.operation import Operation, Pause
 from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
@@ -48,8 +50,13 @@ Kind = (
         "route",
         "outbox",
         "worker",
+        "unserved_route",
         "overdue",
-        "ready_age",
+        "no_worker",
+        "backlog",
+        "limit",
+        "unknown_task",
+        "stuck_worker",
         "schedule",
         "spool",
     ]
@@ -119,55 +126,87 @@ class Unserved:
     """The shards that no dispatcher says it serves."""
 
     shards: list[int]
+    routes: dict[str, Route]
+    """Topic → the route to a URL or a function that no dispatcher says it serves."""
     fleet: list[Member]
     """The processes that live."""
 
     @property
     def reasons(self) -> list[Reason]:
-        alive = len(dispatchers(self.fleet))
+        found, alive = [], len(dispatchers(self.fleet))
         if not alive:
-            return [Reason("no_dispatcher", NO_DISPATCHER)]
-        if self.shards:
+            found.append(Reason("no_dispatcher", NO_DISPATCHER))
+        elif self.shards:
             text = (
                 f"{named(self.shards)}: none of the {alive:,} dispatchers that live serves it; see their "
                 "logs, and end one that hangs"
             )
-            return [Reason("unserved_shards", text)]
-        return []
+            found.append(Reason("unserved_shards", text))
+        for topic, route in self.routes.items():
+            text = f"topic {topic!r} is forwarded to {route.named}, but no running "
+            text += (
+                f"process serves it: start the program that has the function, or end the route (`shardq forward "
+                f"{topic or repr(topic)} --off`)"
+                if route.is_function
+                else "dispatcher serves it: see the logs of those that run, or start one (`shardq run`)"
+            )
+            found.append(Reason("unserved_route", text))
+        return found
 
 
-def find_unserved(cache: TopologyCache) -> Operation[Unserved]:
-    """Finds the shards that nobody serves. Shards change hands when a dispatcher comes or goes: only what two looks
-    found counts, with some time between them.
+def find_unserved(cache: TopologyCache, forwarded: Collection[str]) -> Operation[Unserved]:
+    """Finds the shards and routes that nobody serves. They change hands when a dispatcher comes or goes: only what two
+    looks found counts, with some time between them. ``forwarded``: the topics that this process forwards to sinks.
     """
-    found = yield from _unserved_now(cache)
-    if found.shards and dispatchers(found.fleet):
+    found = yield from _unserved_now(cache, forwarded)
+    if (found.shards or found.routes) and dispatchers(found.fleet):
         yield Pause(AGAIN_S)
-        again = yield from _unserved_now(cache)
+        again = yield from _unserved_now(cache, forwarded)
         shards = sorted(set(found.shards) & set(again.shards))
-        found = Unserved(shards, again.fleet)
+        routes = {topic: route for topic, route in again.routes.items() if found.routes.get(topic) == route}
+        found = Unserved(shards, routes, again.fleet)
     return found
 
 
-def _unserved_now(cache: TopologyCache) -> Operation[Unserved]:
+def _unserved_now(cache: TopologyCache, forwarded: Collection[str]) -> Operation[Unserved]:
     members = yield from fleet(cache.control)
-    return Unserved(unserved(members, (keys.shard for keys in cache.span())), members)
+    topology = cache.topology
+    routes = {
+        topic: route
+        for topic, route in topology.routes.items()
+        if topic not in topology.paused and topic not in forwarded
+    }
+    return Unserved(
+        unserved(members, (keys.shard for keys in cache.span())),
+        {topic: routes[topic] for topic in unforwarded(members, routes)},
+        members,
+    )
 
 
 def judge(
-    stats: Stats, examined: Examined, *, max_late: float, max_ready_age: float, own: Iterable[Reason], process: str
+    stats: Stats,
+    examined: Examined,
+    *,
+    max_late: float,
+    max_ready_age: float,
+    own: Iterable[Reason],
+    ours: Collection[str],
 ) -> Health:
-    """``own``: what is wrong with parts of this process. ``process``: its name as a dispatcher, empty if it is none."""
+    """``own``: what is wrong with parts of this process. ``ours``: the names under which these report."""
     fleet = examined.unserved.fleet if examined.unserved is not None else []
+    others = [member for member in fleet if member.name not in ours]
     advised = [*examined.advised, *replicas_behind(stats.replication)]
     reasons = [
         *_blind(stats.shards),
         *(examined.unserved.reasons if examined.unserved is not None else ()),
         *_failing(stats),
-        *_sinks_down(stats, (member for member in fleet if member.name != process)),
+        *_sinks_down(stats, others),
         *own,
         *_overdue(stats.shards, max_late),
-        *_untaken(stats, max_ready_age),
+        *_stuck(fleet),
+        *_not_healthy(others),
+        *_unknown(fleet),
+        *_untaken(stats, fleet if examined.unserved is not None else None, max_ready_age),
         *_schedules(stats),
         *(Reason(each.check, each.text) for each in advised if each.problem),
         *(of_spool(stats.spool) if stats.spool is not None else ()),
@@ -244,23 +283,84 @@ def _overdue(shards: Sequence[ShardStats], max_late: float) -> Iterator[Reason]:
         yield Reason("overdue", text)
 
 
-def _untaken(stats: Stats, max_ready_age: float) -> Iterator[Reason]:
-    old = [
-        (seen.oldest_ready, topic, seen)
-        for topic, seen in stats.topics.items()
-        if not seen.held and seen.oldest_ready is not None and seen.oldest_ready > max_ready_age
-    ]
-    old.sort(key=lambda each: -each[0])
-    for age, topic, seen in old[:NAMED]:
-        limited = ", and its limit lets no more through" if seen.limit is not None else ""
+def _untaken(stats: Stats, fleet: Sequence[Member] | None, max_ready_age: float) -> Iterator[Reason]:
+    """Topics whose ready tasks wait for too long, by what they wait for. ``fleet``: None if it could not be read."""
+    told = {route.topic for route in stats.failing_routes}
+    old: dict[Kind, list[tuple[float, str, str]]] = {}
+    for topic, seen in stats.topics.items():
+        age = seen.oldest_ready
+        if age is not None and age > max_ready_age and not seen.paused and topic not in told:
+            kind, why = _why_untaken(topic, seen, fleet)
+            old.setdefault(kind, []).append((age, topic, why))
+    for kind, topics in old.items():
+        topics.sort(key=lambda each: -each[0])
+        for age, topic, why in topics[:NAMED]:
+            ready = stats.topics[topic].ready
+            text = f"topic {topic!r}: the oldest of {ready:,} ready tasks has waited for {age:,.0f} s; {why}"
+            yield Reason(kind, text)
+        if len(topics) > NAMED:
+            text = f"ready tasks of {len(topics) - NAMED} more topics have waited as long: see `shardq topics`"
+            yield Reason(kind, text)
+
+
+def _why_untaken(topic: str, seen: TopicStats, fleet: Sequence[Member] | None) -> tuple[Kind, str]:
+    limit, taken = seen.limit, seen.taken_per_s
+    if seen.route is not None:
+        if limit is not None and limit.rate is not None:
+            return "limit", f"its limit of {limit.rate:g} a second lets no more through to {seen.route.named}"
+        return "route", f"it is forwarded to {seen.route.named}, which does not keep up, or nobody serves it"
+    serving = [worker for worker in workers(fleet or ()) if serves(worker, topic)]
+    if fleet is not None and is_told(workers(fleet)) and not serving and not seen.leased and not taken:
+        return "no_worker", "no worker that runs serves the topic: start one that has a handler or a task for it"
+    if limit is not None and limit.concurrency is not None and seen.leased >= limit.concurrency:
+        return "limit", f"its limit of {limit.concurrency:,} at once lets no more through"
+    if limit is not None and limit.rate is not None and (taken is None or taken > limit.rate / 2):
+        return "limit", f"its limit of {limit.rate:g} a second lets no more through"
+    if serving:
+        return "backlog", f"the {len(serving):,} workers that serve the topic can't keep up"
+    return "backlog", "either no worker serves the topic, or those that do can't keep up"
+
+
+def _not_healthy(others: Iterable[Member]) -> Iterator[Reason]:
+    """The problems of workers of other processes, as they report them."""
+    for worker in workers(others):
+        for problem in worker.problems:
+            yield Reason("worker", f"the worker {worker.host}:{worker.pid}: {problem}")
+
+
+def _stuck(fleet: Iterable[Member]) -> Iterator[Reason]:
+    """Workers whose every handler hangs."""
+    for worker in workers(fleet):
+        if worker.concurrency and worker.stuck >= worker.concurrency:
+            longest = max(worker.longest, key=lambda task: task.seconds, default=None)
+            which = f", task {longest.id} for {longest.seconds:,.0f} s" if longest is not None else ""
+            text = (
+                f"the worker {worker.host}:{worker.pid} takes nothing more: each of its {worker.concurrency:,} "
+                "handlers has been running for longer than its timeout, or for ten minutes without one"
+                f"{which}; see what it waits for, and give it a timeout"
+            )
+            yield Reason("stuck_worker", text)
+
+
+def _unknown(fleet: Sequence[Member]) -> Iterator[Reason]:
+    """Calls of named tasks that no worker knows."""
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for worker in workers(fleet):
+        for call in worker.unknown:
+            if not any(serves(other, call.topic) and knows(other, call.task) for other in workers(fleet)):
+                count, seconds = found.get((call.topic, call.task), (0, 0.0))
+                found[call.topic, call.task] = count + call.count, max(seconds, call.seconds)
+    calls = sorted(found.items(), key=lambda each: -each[1][0])
+    for (topic, task), (count, seconds) in calls[:NAMED]:
+        what = f"calls of {task!r}" if task else "payloads that name no function"
         text = (
-            f"topic {topic!r}: the oldest of {seen.ready:,} ready tasks has waited for {age:,.0f} s; either no worker "
-            f"serves the topic, or those that do can't keep up{limited}"
+            f"topic {topic!r}: no worker that runs knows {what}; workers have given them back {count:,} times in "
+            f"{seconds:,.0f} s, and they wait: start a worker that has the function, or cancel them"
         )
-        yield Reason("ready_age", text)
-    if len(old) > NAMED:
-        text = f"ready tasks of {len(old) - NAMED} more topics have waited as long: see `shardq topics`"
-        yield Reason("ready_age", text)
+        yield Reason("unknown_task", text)
+    if len(calls) > NAMED:
+        text = f"no worker knows the calls of {len(calls) - NAMED} more names: see `shardq fleet`"
+        yield Reason("unknown_task", text)
 
 
 def _schedules(stats: Stats) -> Iterator[Reason]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
     from shardq.engine.base import EngineBase
     from shardq.engine.control import CountsByShard
-    from shardq.engine.health import Examined
+    from shardq.engine.health import Examined, Reason
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
     from shardq.engine.tracing import Tracing
@@ -125,6 +125,11 @@ def planned_claims(engine: EngineBase, plan: Plan) -> Claims:
 def examined(engine: EngineBase, driver: Driver, counts_by_shard: CountsByShard) -> Operation[Examined]:
     """Looks at the servers of an open engine, as for a process that may have to serve every shard."""
     return engine._examine(driver, counts_by_shard, subscriber=None, pollers=driver)
+
+
+def own_reasons(engine: EngineBase) -> list[Reason]:
+    """The reasons in parts of this process that no look at the servers finds."""
+    return engine._own_reasons()
 
 
 def has_opened(engine: EngineBase) -> bool:

@@ -60,6 +60,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks whose handler gave them back for later (``Snooze``)."""
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
+    tasks: tuple[str, ...] = ()
+    """The named tasks that a worker knows; of more than 32 the first, and ``*``."""
     unknown: tuple[UnknownCall, ...] = ()
     """The calls that a worker was given lately, and does not know: the 8 that it gave back most often."""
     longest: tuple[RunningTask, ...] = ()
@@ -72,6 +74,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The sinks to which a dispatcher forwards, by topic; of more than 16 topics those that fail, and then
     those that have sent most.
     """
+    forwards: int = 0
+    """The number of topics that a dispatcher forwards to sinks, named or not."""
     dispatch_lateness: Mapping[str, Lateness] = {}
     """Topic → how late a dispatcher moved its tasks to the ready list. ``*``: topics that are not named."""
     pickup_lateness: Mapping[str, Lateness] = {}
@@ -115,11 +119,13 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
         retried=report.retried,
         snoozed=report.snoozed,
         last_error=report.error,
+        tasks=report.tasks,
         unknown=report.unknown,
         longest=report.longest,
         stuck=report.stuck,
         problems=report.problems,
         sinks=report.sinks,
+        forwards=report.forwards,
         dispatch_lateness=_histograms(report.dispatch),
         pickup_lateness=_histograms(report.pickup),
     )

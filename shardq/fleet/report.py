@@ -26,6 +26,7 @@ MOST_SINKS = 16
 MOST_SINK_TEXT = 120
 """Characters of a sink's URL, and of its error."""
 
+MOST_TASKS = 32
 MOST_UNKNOWN = 8
 MOST_RUNNING = 4
 MOST_PROBLEMS = 4
@@ -90,6 +91,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retried: int = 0
     snoozed: int = 0
     error: str = ""
+    tasks: tuple[str, ...] = ()
+    """The named tasks that a worker knows."""
     unknown: tuple[UnknownCall, ...] = ()
     """The calls that a worker was given lately, and does not know."""
     longest: tuple[RunningTask, ...] = ()
@@ -104,6 +107,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same of the pick-up lateness."""
     sinks: tuple[SinkStats, ...] = ()
     """The sinks to which a dispatcher forwards, by topic."""
+    forwards: int = 0
+    """The number of them: not all may be named."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -119,12 +124,14 @@ def encode(report: Report) -> bytes:
             host=_text(report.host, 64),
             topics=named(report.topics, most),
             error=_text(report.error, MOST_ERROR),
+            tasks=_named_tasks(report.tasks, min(most, MOST_TASKS)),
             unknown=_fewer_unknown(report.unknown, min(most, MOST_UNKNOWN)),
             longest=_fewer_running(report.longest, min(most, MOST_RUNNING)),
             problems=tuple(_text(each, MOST_NAME) for each in report.problems[: min(most, MOST_PROBLEMS)]),
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
             sinks=_fewer_sinks(report.sinks, min(most, MOST_SINKS)),
+            forwards=len(report.sinks),
         )
         text = _encoder.encode(fitting)
         if len(text) <= MOST_BYTES:
@@ -170,6 +177,12 @@ def _fewer_sinks(sinks: tuple[SinkStats, ...], most: int) -> tuple[SinkStats, ..
         msgspec.structs.replace(sink, to=_text(sink.to, MOST_SINK_TEXT), error=_text(sink.error, MOST_SINK_TEXT))
         for sink in sorted(chosen, key=lambda sink: sink.topic)
     )
+
+
+def _named_tasks(tasks: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """Those with names that fit, and ``OTHERS`` if there are more."""
+    fitting = tuple(task for task in tasks if _text(task, MOST_NAME) == task)[:most]
+    return fitting if fitting == tasks else (*fitting, OTHERS)
 
 
 def _fewer_unknown(calls: tuple[UnknownCall, ...], most: int) -> tuple[UnknownCall, ...]:

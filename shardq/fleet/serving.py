@@ -1,15 +1,50 @@
-"""Which dispatcher serves which shard, by what the members of the fleet say. Pure. Called by health, metrics, top."""
+"""Who serves which shard, topic and route, by what the members of the fleet report. Pure. Called by health, metrics
+and top.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from shardq.fleet.lateness import OTHERS
 from shardq.fleet.member import Member
+from shardq.layout.topology import Route
 
 NO_DISPATCHER = (
     "no dispatcher runs, so nobody moves tasks when they are due: call engine.start() in a process that stays up, or "
     "start `shardq run`"
 )
+
+
+def is_told(members: Iterable[Member]) -> bool:
+    """True if the report of each could be read: one of another version may serve anything."""
+    return all(member.host for member in members)
+
+
+def workers(members: Iterable[Member]) -> list[Member]:
+    """The workers that live."""
+    return [member for member in members if member.kind == "worker"]
+
+
+def serves(worker: Member, topic: str) -> bool:
+    """True if the worker says that it serves the topic, or may."""
+    return topic in worker.topics or OTHERS in worker.topics
+
+
+def knows(worker: Member, task: str) -> bool:
+    """True if the worker says that it knows the named task, or may."""
+    return task in worker.tasks or OTHERS in worker.tasks
+
+
+def unforwarded(members: Sequence[Member], routes: Mapping[str, Route]) -> list[str]:
+    """The topics of these routes to sinks that no dispatcher says it forwards. None of them if one forwards more than
+    it names, or its report can't be read.
+    """
+    serving = dispatchers(members)
+    if not is_told(serving) or any(len(member.sinks) < member.forwards for member in serving):
+        return []
+    forwarded = {sink.topic for member in serving for sink in member.sinks}
+    return sorted(topic for topic, route in routes.items() if not route.is_here and topic not in forwarded)
 
 
 def dispatchers(members: Iterable[Member]) -> list[Member]:
@@ -33,7 +68,7 @@ def unserved(members: Sequence[Member], shards: Iterable[int]) -> list[int]:
     >>> unserved([Member(kind="dispatcher", name="a", host="h1", shards=(0, 2))], range(4))
     [1, 3]
     """
-    if not all(member.host for member in dispatchers(members)):
+    if not is_told(dispatchers(members)):
         return []
     served = servers(members)
     return [shard for shard in shards if shard not in served]

@@ -27,6 +27,16 @@ UP = Metric(
     (),
     "1 if every shard was read in time for this scrape, 0 if not; then what tells the engine may be missing.",
 )
+HEALTHY = Metric(
+    "shardq_healthy", "gauge", "engine", (), "The verdict of health(): 1 if all is well, 0 if a reason is against it."
+)
+UNHEALTHY = Metric(
+    "shardq_unhealthy",
+    "gauge",
+    "engine",
+    ("reason",),
+    "1 while health() has a reason of this kind, 0 while it has none.",
+)
 UNSEEN = Metric(
     "shardq_unseen_shards", "gauge", "engine", (), "Shards that could not be read; no count holds their tasks."
 )
@@ -115,7 +125,7 @@ SINK_CIRCUIT_OPEN = Metric(
 )
 
 METRICS = (
-    *(UP, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
+    *(UP, HEALTHY, UNHEALTHY, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
     *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
     *(SINK_SENT, SINK_FAILED, SINK_RETRIED, SINK_BURIED, SINK_CIRCUIT_OPEN),
 )

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.engine.base import EngineBase
+from shardq.engine.health import KINDS
 from shardq.engine.parts import counted_outcomes, dispatcher_of, pushed_by
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
@@ -62,7 +63,8 @@ class Collector(PrometheusCollector):
         samples = _Samples(families, self._engine.name)
         self._add_own(samples)
         seen = self._looker.look()
-        samples.add(catalogue.UP, float(seen is not None and not any(shard.error for shard in seen.stats.shards)))
+        is_whole = seen is not None and not any(shard.error for shard in seen.health.stats.shards)
+        samples.add(catalogue.UP, float(is_whole))
         if seen is not None:
             _add_seen(samples, seen)
         yield from families.values()
@@ -116,9 +118,13 @@ def _family(metric: Metric) -> Family:
 
 
 def _add_seen(samples: _Samples, seen: Seen) -> None:
-    stats = seen.stats
+    stats = seen.health.stats
+    samples.add(catalogue.HEALTHY, float(seen.health.ok))
+    for kind in KINDS:
+        samples.add(catalogue.UNHEALTHY, float(kind in seen.health.kinds), kind)
     samples.add(catalogue.UNSEEN, sum(shard.error is not None for shard in stats.shards))
-    samples.add(catalogue.UNSERVED, seen.unserved)
+    if seen.unserved is not None:
+        samples.add(catalogue.UNSERVED, seen.unserved)
     samples.add(catalogue.UNSWEPT, seen.unswept)
     samples.add(catalogue.MISPLACED, seen.misplaced)
     samples.add(catalogue.HEAD_AGE, max(0.0, stats.head_age or 0.0))

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardq.engine.health import Health, with_reasons
+from shardq.engine.parts import own_reasons
 from shardq.engine.stats import Stats
 from shardq.engine.sync import Engine
 from shardq.fleet.serving import unserved
@@ -30,8 +32,9 @@ FRESH_S = 1.0
 class Seen(NamedTuple):
     """The findings of one look."""
 
-    stats: Stats
-    unserved: int
+    health: Health
+    unserved: int | None
+    """None if it can't be told."""
     unswept: int
     misplaced: int
 
@@ -90,16 +93,18 @@ class Looker:
             protocol=options.protocol,
             fsync=options.fsync,
         ) as beside:
-            return _seen(beside)
+            seen = _seen(beside)
+        return seen._replace(health=with_reasons(seen.health, own_reasons(engine)))
 
 
 def _seen(engine: Engine) -> Seen:
-    stats = engine.stats()
-    nobodys = unserved(engine.fleet(), engine.topology.span())
+    health = engine.health()
+    is_told = health.fleet or "no_dispatcher" in health.kinds
+    nobodys = len(unserved(health.fleet, engine.topology.span())) if is_told else None
     progress = engine.growth().progress()
     unswept = 0 if progress.done else progress.of - progress.swept
-    misplaced = round(_leaving(stats, engine.topology) * unswept / progress.of) if unswept else 0
-    return Seen(stats, len(nobodys), unswept, misplaced)
+    misplaced = round(_leaving(health.stats, engine.topology) * unswept / progress.of) if unswept else 0
+    return Seen(health, nobodys, unswept, misplaced)
 
 
 def _leaving(stats: Stats, topology: Topology) -> float:

@@ -24,6 +24,7 @@ from shardq.operation import run
 from shardq.threads import ended
 from shardq.worker.base import Plan
 from shardq.worker.coroutine_runner import CoroutineRunner
+from shardq.worker.handlers import TaskFunction
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement, settlements_by_shard
 from shardq.worker.logs import Once, tell
@@ -87,6 +88,7 @@ class Processor:
         self._tally = Tally(
             list(plan.handlers),
             plan.concurrency,
+            tasks=[each.name for each in plan.functions if isinstance(each, TaskFunction)],
             running=self._in_flight.unfinished,
             problems=lambda: self.problems,
         )
@@ -115,6 +117,11 @@ class Processor:
 
     def __repr__(self) -> str:
         return f"<Processor of {list(self._handlers)}: {self._in_flight}>"
+
+    @property
+    def name(self) -> str:
+        """The name under which it reports."""
+        return self._claims.name
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -40,11 +40,15 @@ class Tally:
         topics: Sequence[str],
         concurrency: int,
         *,
+        tasks: Sequence[str],
         running: Callable[[], Sequence[Job]],
         problems: Callable[[], Iterable[str]],
     ) -> None:
-        """``running``: the jobs whose handlers run. ``problems``: the reasons why the worker is not healthy."""
+        """``tasks``: the named ones that the worker knows. ``running``: the jobs whose handlers run. ``problems``: the
+        reasons why the worker is not healthy.
+        """
         self._topics = named(topics)
+        self._tasks = tuple(tasks)
         self._concurrency = concurrency
         self._running = running
         self._problems = problems
@@ -98,6 +102,7 @@ class Tally:
             topics=self._topics,
             concurrency=self._concurrency,
             running=len(jobs),
+            tasks=self._tasks,
             unknown=tuple(
                 UnknownCall(task=task, topic=topic, count=met.count, seconds=round(now - met.since, 1))
                 for (topic, task), met in list(self._unknown.items())

@@ -208,7 +208,7 @@ def test_servers_processes_and_files(shell: Shell, own: tuple[Engine, tuple[str,
     assert wrong.keys() == {"persistence", "clients", "dispatchers"}
     assert "set appendonly to yes" in wrong["persistence"][0]["text"]
     assert "raise its maxclients" in wrong["clients"][0]["text"]
-    assert "start one with `shardq run`" in wrong["dispatchers"][0]["text"]
+    assert "or start `shardq run`" in wrong["dispatchers"][0]["text"]
 
 
 def test_what_can_not_be_told(shell: Shell) -> None:

@@ -24,6 +24,7 @@ from shardq.fleet.report import (
     shards_of,
     sparse,
 )
+from shardq.fleet.sinks import SinkStats
 
 BASE = Report(host="h", pid=1, version="1", since=1.5, alive_s=3.0)
 
@@ -65,6 +66,7 @@ def test_the_largest_report_fits_and_counts_every_task() -> None:
             unknown=tuple(UnknownCall(task="é" * 500, topic="t" * 64, count=n, seconds=1e6) for n in range(50)),
             longest=tuple(RunningTask(id="é" * 500, topic="t" * 64, seconds=n) for n in range(50)),
             problems=("é" * 500,) * 50,
+            tasks=tuple("é" * 100 + str(n) for n in range(500)),
             dispatch=full,
             pickup=full,
         )
@@ -94,6 +96,8 @@ def test_unknown_calls_and_long_tasks_are_bounded_and_cut() -> None:
                 unknown=tuple(UnknownCall(task="x" * 500, topic="mail", count=n, seconds=1) for n in range(20)),
                 longest=tuple(RunningTask(id="x" * 500, topic="mail", seconds=n) for n in range(20)),
                 problems=("x" * 500,) * 20,
+                tasks=("x" * 500, *(f"shop.task{n}" for n in range(20))),
+                sinks=tuple(SinkStats(topic=f"t{n}", to="nats://n") for n in range(20)),
             )
         )
     )
@@ -101,6 +105,8 @@ def test_unknown_calls_and_long_tasks_are_bounded_and_cut() -> None:
     assert [(len(call.task), call.count) for call in back.unknown] == [(120, 19 - n) for n in range(8)]
     assert [(len(task.id), task.seconds) for task in back.longest] == [(120, 19 - n) for n in range(4)]
     assert [len(problem) for problem in back.problems] == [120] * 4
+    assert back.tasks == (*(f"shop.task{n}" for n in range(20)), OTHERS), "a name that is cut is none"
+    assert (len(back.sinks), back.forwards) == (16, 20)
 
 
 def test_the_topics_with_most_tasks_are_named() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shardq.fleet import Member
-from shardq.fleet.serving import servers, unserved
+from shardq.fleet.serving import knows, servers, serves, unforwarded, unserved
+from shardq.fleet.sinks import SinkStats
+from shardq.layout.topology import Route
 
 ONE = Member(kind="dispatcher", name="one", host="a", shards=(0, 1))
 TWO = Member(kind="dispatcher", name="two", host="b", shards=(3,))
@@ -22,3 +24,23 @@ def test_shards_that_nobody_serves() -> None:
 
 def test_a_dispatcher_that_can_not_be_read_may_serve_the_others() -> None:
     assert unserved([ONE, UNREADABLE], range(5)) == []
+
+
+def test_routes_that_nobody_serves() -> None:
+    routes = {"mail": Route("nats://n"), "hooks": Route("http://h/"), "letters": Route("a-list")}
+    sink = SinkStats(topic="mail", to="nats://n")
+    serving = Member(kind="dispatcher", name="three", host="c", sinks=(sink,), forwards=1)
+    assert unforwarded([ONE, TWO, WORKER], routes) == ["hooks", "mail"]
+    assert unforwarded([ONE, serving], routes) == ["hooks"]
+    more = Member(kind="dispatcher", name="three", host="c", sinks=(sink,), forwards=2)
+    assert unforwarded([ONE, more], routes) == [], "it forwards one that it does not name"
+    assert unforwarded([ONE, UNREADABLE], routes) == []
+
+
+def test_topics_and_tasks_of_a_worker() -> None:
+    some = Member(kind="worker", name="w", host="a", topics=("mail",), tasks=("shop.send",))
+    assert (serves(some, "mail"), serves(some, "hooks")) == (True, False)
+    assert (knows(some, "shop.send"), knows(some, "shop.sent")) == (True, False)
+    many = Member(kind="worker", name="w", host="a", topics=("mail", "*"), tasks=("shop.send", "*"))
+    assert serves(many, "hooks")
+    assert knows(many, "shop.sent")

@@ -16,6 +16,7 @@ from bench.consuming import working
 from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Snooze, Task, Worker
+from shardq.engine.health import KINDS, Reason
 from shardq.metrics.catalogue import METRICS
 from shardq.metrics.look import FRESH_S
 from tests.metrics.scraping import Samples, registry_of, scraped, total
@@ -148,13 +149,13 @@ def test_every_metric_is_exported_under_its_name(engine: Engine) -> None:
 
 def test_many_scrapes_look_once_a_second(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, looks = registry_of(engine), []
-    stats = engine.stats
+    health = engine.health
 
-    def counted() -> shardq.Stats:
+    def counted() -> shardq.Health:
         looks.append(time.monotonic())
-        return stats()
+        return health()
 
-    monkeypatch.setattr(engine, "stats", counted)
+    monkeypatch.setattr(engine, "health", counted)
     for _ in range(20):
         assert total(scraped(registry), "shardq_up") == 1
     assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(looks))
@@ -202,6 +203,35 @@ def test_a_closed_engine_is_down(url: str, name: str) -> None:
 def test_what_is_no_engine_is_refused() -> None:
     with pytest.raises(InvalidOption, match="give an Engine or an AsyncEngine"):
         shardq.metrics.collector("redis://127.0.0.1")  # type: ignore[arg-type]
+
+
+def test_the_verdict_and_each_kind_of_its_reasons(engine: Engine) -> None:
+    registry = registry_of(engine)
+    engine.push("x", at=time.time() - 100)
+    ill = scraped(registry)
+    assert total(ill, "shardq_healthy") == 0
+    reasons = {kind for kind in KINDS if total(ill, "shardq_unhealthy", reason=kind)}
+    assert reasons == {"no_dispatcher", "overdue"}
+    assert sum(name == "shardq_unhealthy" for name, _ in ill) == len(KINDS)
+    engine.start()
+    wait_until(lambda: total(unfresh(registry), "shardq_healthy") == 1, "all is well")
+    assert total(scraped(registry), "shardq_unhealthy") == 0
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program() -> None:
+        async with AsyncEngine(url, name=name, shards=SHARDS) as engine:
+            registry = registry_of(engine)
+            await engine.start()
+            own = [Reason("worker", "a worker of this process: its thread has ended")]
+            monkeypatch.setattr(engine, "_own_reasons", lambda: own)
+            seen = await asyncio.to_thread(scraped, registry)
+            assert (total(seen, "shardq_healthy"), total(seen, "shardq_unhealthy", reason="worker")) == (0, 1)
+
+    asyncio.run(program())
 
 
 def test_sinks(engine: Engine) -> None:

@@ -1,0 +1,320 @@
+"""Every view of an engine gives the same verdict, and the counts that a plain connection finds.
+
+A row of ``SITUATIONS`` makes one situation on a real server; a column of ``COLUMNS`` is a view. The views are those of
+engines and commands that look from outside, as an operator does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+
+from cluster.ports import free_port
+from shardq import AsyncEngine, Delivery, Engine, Health, Task, Worker
+from shardq.cli.top.look import Eye
+from shardq.cli.top.screen import Screen
+from shardq.cli.top.state import State
+from shardq.dashboard import app
+from shardq.engine.course import Course
+from shardq.engine.health import KINDS
+from shardq.fleet import reporter
+from shardq.fleet.serving import NO_DISPATCHER
+from shardq.layout.keys import shard_keys
+from shardq.worker import tally
+from tests.cli.shell import Shell
+from tests.dashboard.browsing import browsing
+from tests.metrics.scraping import registry_of, scraped, total
+from tests.support.servers import Servers
+from tests.support.states import claim, ready_of
+from tests.support.waiting import wait_until
+
+SHARDS = 4
+
+OLD_S = 100.0
+"""Longer than a ready task may wait by default."""
+
+SEEN_S = 60.0
+"""The time for a situation to be seen: reports and heartbeats have their intervals."""
+
+
+@dataclass
+class World:
+    """A new engine, and what makes situations of it."""
+
+    engine: Engine
+    url: str
+    name: str
+    servers: Servers
+    shell: Shell
+    monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack
+    """What is closed at the end of the test."""
+
+    def ready(self, topic: str, count: int = 1) -> None:
+        """Dispatches some tasks of a topic."""
+        self.engine.start()
+        self.engine.push_many(Task(n, topic=topic) for n in range(count))
+        wait_until(lambda: ready_of(self.engine, topic) == count, "they are ready")
+
+    def age(self, topic: str) -> None:
+        """Makes the ready tasks of a topic look as if they had been seen long ago."""
+        self.engine.stats()
+        for shard in range(SHARDS):
+            keys = shard_keys(self.name, shard)
+            marks = self.servers.ask(keys.slot, "HGET", keys.looks, topic)
+            if marks is not None:
+                count = marks.split(b" ")[0].split(b":")[0]
+                at = int(self.servers.now_ms(keys.slot) - OLD_S * 1000)
+                self.servers.ask(keys.slot, "HSET", keys.looks, topic, b"%b:%d" % (count, at))
+
+    def work(self, topic: str, handler: Callable[[Delivery], Any], **options: Any) -> None:
+        """Runs a worker in this process, which reports often."""
+        worker = self.engine.worker(**options)
+        worker.on(topic)(handler)
+        self.run(worker)
+
+    def run(self, worker: Worker) -> None:
+        """Runs it until the end of the test."""
+        self.monkeypatch.setattr(reporter, "BEAT_S", 0.2)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+
+        def stop() -> None:
+            worker.stop()
+            thread.join()
+
+        self.stack.callback(stop)
+
+    def hang(self, topic: str) -> None:
+        """Runs a worker whose only handler hangs until the end of the test."""
+        over = threading.Event()
+        self.work(topic, lambda _: over.wait(), concurrency=1)
+        self.stack.callback(over.set)
+
+    def another(self) -> Engine:
+        return self.stack.enter_context(Engine(self.url, name=self.name))
+
+
+# ---- situations
+
+
+def all_is_well(world: World) -> None:
+    world.engine.start()
+    world.engine.push_many(Task(n, topic="mail", delay=3600) for n in range(10))
+
+
+def nobody_dispatches(world: World) -> None:
+    world.engine.push("hello", topic="mail", at=time.time() - 100)
+
+
+def nobody_works(world: World) -> None:
+    world.ready("mail", 3)
+    world.age("mail")
+
+
+def workers_are_slow(world: World) -> None:
+    world.engine.start()
+    world.hang("mail")
+    world.engine.push_many(Task(n, topic="mail") for n in range(200))
+    wait_until(lambda: ready_of(world.engine, "mail") > 0 and world.engine.stats().leased > 0, "it took some")
+    world.age("mail")
+
+
+def a_limit_lets_no_more_through(world: World) -> None:
+    world.engine.limit("mail", concurrency=1)
+    world.ready("mail", 3)
+    claim(world.another().consumer("mail", lease=600), 1)
+    world.age("mail")
+
+
+def all_handlers_hang(world: World) -> None:
+    world.monkeypatch.setattr(tally, "LONG_S", 0.1)
+    world.monkeypatch.setattr(tally, "STUCK_S", 0.1)
+    world.engine.start()
+    world.hang("mail")
+    world.engine.push("x", topic="mail", id="slow-one")
+
+
+def a_call_that_no_worker_knows(world: World) -> None:
+    world.engine.start()
+    world.engine.push({"task": "shop.refund", "args": [], "kwargs": {}}, topic="mail")
+    other = world.another()
+    other.task(topic="mail", name="shop.send")(print)
+    world.run(other.worker())
+
+
+def a_function_that_no_process_has(world: World) -> None:
+    world.another().forward("mail", to=print)
+    world.ready("mail", 2)
+
+
+def a_sink_that_no_dispatcher_serves(world: World) -> None:
+    world.engine.forward("mail", to=f"http://127.0.0.1:{free_port()}/")
+
+
+def a_sink_that_is_down(world: World) -> None:
+    world.engine.forward("mail", to=f"http://127.0.0.1:{free_port()}/")
+    world.engine.start()
+    world.engine.push("x", topic="mail")
+
+
+class Situation(NamedTuple):
+    make: Callable[[World], None]
+    kinds: set[str]
+    words: tuple[str, ...] = ()
+    """What the reasons say, each in one of them."""
+
+
+SITUATIONS = (
+    Situation(all_is_well, set()),
+    Situation(nobody_dispatches, {"no_dispatcher", "overdue"}, (NO_DISPATCHER, "tasks are overdue, by up to ")),
+    Situation(nobody_works, {"no_worker"}, ("topic 'mail': the oldest of 3 ready", "no worker that runs serves the")),
+    Situation(workers_are_slow, {"backlog"}, ("the 1 workers that serve the topic can't keep up",)),
+    Situation(a_limit_lets_no_more_through, {"limit"}, ("its limit of 1 at once lets no more through",)),
+    Situation(all_handlers_hang, {"stuck_worker"}, ("each of its 1 handlers", "task mail/slow-one for ")),
+    Situation(
+        a_call_that_no_worker_knows,
+        {"unknown_task"},
+        ("topic 'mail': no worker that runs knows calls of 'shop.refund'; workers have given them back 1 times in ",),
+    ),
+    Situation(
+        a_function_that_no_process_has,
+        {"unserved_route"},
+        ("topic 'mail' is forwarded to the function builtins.print, but no running process serves it",),
+    ),
+    Situation(
+        a_sink_that_no_dispatcher_serves,
+        {"no_dispatcher", "unserved_route"},
+        ("topic 'mail' is forwarded to http://127.0.0.1:", "but no running dispatcher serves it"),
+    ),
+    Situation(a_sink_that_is_down, {"route"}, ("topic 'mail' can't be forwarded to http://127.0.0.1:",)),
+)
+
+
+# ---- views
+
+
+def asked(world: World) -> str:
+    health = world.another().health()
+    return judged(health)
+
+
+def asked_by_asyncio(world: World) -> str:
+    async def ask() -> Health:
+        async with AsyncEngine(world.url, name=world.name) as engine:
+            return await engine.health()
+
+    return judged(asyncio.run(ask()))
+
+
+def judged(health: Health) -> str:
+    assert bool(health) is health.ok is (not health.reasons)
+    assert len(health.kinds) == len(health.reasons)
+    return "\n".join(health.reasons)
+
+
+def health_command(world: World) -> str:
+    done = world.shell.run("health")
+    assert done.code == (0 if done.out == "ok\n" else 1), done
+    return "" if done.out == "ok\n" else done.out
+
+
+def stats_command(world: World) -> str:
+    done = world.shell.run("stats", "--totals")
+    assert done.code == (0 if done.out.startswith("ok\n") else 1), done
+    return done.out.split("\n\n")[0].removeprefix("ok")
+
+
+def doctor(world: World) -> str:
+    done = world.shell.run("doctor")
+    wrong = [line for line in done.lines if "WRONG: " in line]
+    assert done.code == (1 if wrong else 0), done
+    return "\n".join(wrong)
+
+
+def metrics(world: World) -> str:
+    """The reasons are those of the look that is exported; the names are compared by ``test_metrics_tell_each_kind``."""
+    samples = scraped(registry_of(world.another()))
+    ill = [kind for kind in KINDS if total(samples, "shardq_unhealthy", reason=kind)]
+    assert total(samples, "shardq_up") == 1
+    assert total(samples, "shardq_healthy") == (not ill)
+    return " ".join(ill)
+
+
+def dashboard(world: World) -> str:
+    with browsing(app(world.another())) as client:
+        text = html.unescape(client.get("/").text)
+    return "" if "not ok" not in text.lower() and 'class="bad"' not in text else text
+
+
+def top(world: World) -> str:
+    course, out = Course(), io.StringIO()
+    course.note(Eye(world.another()).look())
+    console = Console(file=out, width=500, height=60)
+    console.print(Screen("title").draw(course, State(), width=500, height=60))
+    verdict = out.getvalue().splitlines()[1]
+    return "" if verdict.strip() == "ok" else out.getvalue()
+
+
+SENTENCES: tuple[Callable[[World], str], ...] = (
+    asked,
+    asked_by_asyncio,
+    health_command,
+    stats_command,
+    doctor,
+    dashboard,
+    top,
+)
+"""The views that say the reasons in words."""
+
+
+@pytest.fixture
+def world(
+    single: Any, name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    shell = Shell(tmp_path_factory.mktemp("home"), {"SHARDQ_URL": single.url, "SHARDQ_NAME": name})
+    try:
+        with (
+            Servers(single.url) as servers,
+            Engine(single.url, name=name, shards=SHARDS) as engine,
+            ExitStack() as stack,
+        ):
+            yield World(engine, single.url, name, servers, shell, monkeypatch, stack)
+    finally:
+        shell.end()
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.make.__name__)
+def test_every_view_gives_the_verdict(world: World, situation: Situation) -> None:
+    situation.make(world)
+    observer = world.another()
+    wait_until(lambda: set(observer.health().kinds) == situation.kinds, f"{situation.kinds} are seen", timeout=SEEN_S)
+    for view in SENTENCES:
+        said = view(world)
+        assert bool(said) is bool(situation.kinds), (view.__name__, said)
+        for words in situation.words:
+            assert words in said, (view.__name__, words, said)
+    assert set(metrics(world).split()) == situation.kinds
+    # what a plain connection counts
+    stats = observer.stats()
+    keys = [shard_keys(world.name, shard) for shard in range(SHARDS)]
+    plain = {
+        state: sum(world.servers.ask(each.slot, "ZCARD", getattr(each, key)) for each in keys)
+        for state, key in (("scheduled", "due"), ("leased", "leased"), ("dead", "dead"))
+    }
+    plain["ready"] = sum(world.servers.ask(each.slot, "LLEN", each.ready("mail")) for each in keys)
+    assert {state: getattr(stats, state) for state in plain} == plain
+
+
+def test_a_kind_is_named_once() -> None:
+    assert len(KINDS) == len(set(KINDS))
