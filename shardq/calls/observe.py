@@ -35,6 +35,8 @@ class ShardCounts:
     """Topic → how long the head of its ready list has been seen there, by this look or earlier ones of anybody; only
     topics that have a ready task.
     """
+    died: Mapping[str, int]
+    """Topic → tasks that died since the shard came into use, for the topics of which any did."""
     drawn: Mapping[Drawn, Mapping[str, int]]
     """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
 
@@ -51,7 +53,7 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
     """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
 
     def decode(answer: list[Any]) -> ShardCounts:
-        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn = body(answer)
+        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died = body(answer)
         late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
         return ShardCounts(
             now_us=int(now),
@@ -66,6 +68,7 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
             dispatched=_by_topic(counts),
             ready=dict(zip(topics, lengths, strict=True)),
             waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
+            died=_by_topic(died),
             drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
         )
 

@@ -118,6 +118,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     dispatched: int
     forwarded: int
+    died: int
+    """Tasks that died since their shards came into use: counted when they die, whatever became of them since."""
     topics: Mapping[str, TopicStats]
     """Name → topic, for every topic that has, or had, a task, or for which something is set."""
     rates: Rates | None
@@ -163,6 +165,7 @@ UNSEEN = ShardCounts(
     dispatched={},
     ready={},
     waited_ms={},
+    died={},
     drawn={"scheduled": {}, "leased": {}, "dead": {}},
 )
 
@@ -232,6 +235,7 @@ def stats_of(
         dead=sum(s.dead for s in rows),
         dispatched=sum(s.dispatched for s in rows),
         forwarded=sum(s.forwarded for s in rows),
+        died=sum(count for counts in seen for count in counts.died.values()),
         topics=topics_of(seen, cache.topology, interval),
         rates=interval.total if interval else None,
         head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),

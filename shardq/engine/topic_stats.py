@@ -34,6 +34,8 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     """
     dispatched: int
     """Moved to ready lists since the shards were opened."""
+    died: int
+    """Tasks that died since the shards came into use: counted when they die, whatever became of them since."""
     oldest_ready: float | None
     """Seconds that the oldest ready task has waited at least, as far as anybody has looked: the servers note what each
     ``stats()`` and ``health()`` finds. So it is 0 at the first look, and with regular looks nearly what it is. None: no
@@ -57,13 +59,14 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
 
 def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None) -> dict[str, TopicStats]:
     """Adds up the topics of all shards that were seen, and what is set for them; sorted by name."""
-    ready, dispatched = Counter[str](), Counter[str]()
+    ready, dispatched, died = Counter[str](), Counter[str](), Counter[str]()
     waited: dict[str, int] = {}
     by_state: dict[Drawn, defaultdict[str, float]] = {state: defaultdict(float) for state in DRAWN}
     estimated: dict[Drawn, bool] = dict.fromkeys(DRAWN, False)
     for shard in counts:
         ready.update(shard.ready)
         dispatched.update(shard.dispatched)
+        died.update(shard.died)
         for topic, ms in shard.waited_ms.items():
             waited[topic] = max(ms, waited.get(topic, 0))
         for state in DRAWN:
@@ -77,6 +80,7 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
             dead=round(by_state["dead"][topic]),
             estimated=tuple(state for state in DRAWN if estimated[state]),
             dispatched=dispatched[topic],
+            died=died[topic],
             oldest_ready=waited[topic] / 1000 if topic in waited else None,
             dispatched_per_s=interval.dispatched.get(topic, 0.0) if interval else None,
             taken_per_s=interval.taken.get(topic, 0.0) if interval else None,

@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: guard, steady, begin, rouse, lease, record, draw, roomy, ghosts
+-- USES: guard, steady, begin, rouse, lease, record, draw, roomy, ghosts, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -97,8 +97,7 @@ if #odd > 0 or next(passed) then
   for list = 8, 7 + lists do redis.call('LTRIM', KEYS[list], 0, -1) end -- changes nothing; a user who may not do it fails here
 end
 for i, id in ipairs(odd) do
-  redis.call('ZADD', KEYS[6], now_ms, id)
-  redis.call('HSET', KEYS[7], id, reasons[i])
+  die(id, reasons[i])
 end
 forget_passed(KEYS[5])
 for list = 8, 7 + lists do

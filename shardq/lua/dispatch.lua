@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again.
--- USES: guard, steady, begin, lease, topic, draw
+-- USES: guard, steady, begin, lease, topic, die, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -111,8 +111,7 @@ if next_lapse <= steady_ms and not failure then
     lapses = lapses + 1
     if failures + lapses >= tonumber(own ~= '' and own or ARGV[4]) then
       begin()
-      redis.call('ZADD', KEYS[6], now_ms, id)
-      redis.call('HSET', KEYS[7], id, 'lost with its worker')
+      die(id, 'lost with its worker')
       redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
       redis.call('ZREM', KEYS[4], id)
       buried = buried + 1

@@ -1,5 +1,5 @@
 -- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
--- USES: guard, begin, record, ghosts
+-- USES: guard, begin, record, ghosts, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST
@@ -77,8 +77,7 @@ begin()
 redis.call('LTRIM', KEYS[3], 0, -1)
 -- what is dropped is noted in dead and ghost before it leaves the list: if that is refused, the next call meets it again
 for i, id in ipairs(odd) do
-  redis.call('ZADD', KEYS[6], now_ms, id)
-  redis.call('HSET', KEYS[7], id, reasons[i])
+  die(id, reasons[i])
 end
 forget_passed(KEYS[4])
 if #payloads > 0 then

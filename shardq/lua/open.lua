@@ -3,13 +3,18 @@
 -- KEYS 1 meta HASH
 -- ARGV 1 epoch
 -- ARGV 2 the topology of that epoch, as text
--- ARGV 3 '1' for a shard that comes into use: it forgets that it was polled and swept before; else '0'
+-- ARGV 3 '1' for a shard that comes into use: it forgets that it was polled and swept before, and who died; else '0'
 -- RETURNS {'ok', 1 when there was no meta, else 0} | {'stale', epoch}
 -- ATOMIC
--- COST O(1)
+-- COST O(topics)
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {'stale', epoch} end
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2])
-if ARGV[3] == '1' then redis.call('HDEL', KEYS[1], 'wake_at', 'swept') end
+if ARGV[3] == '1' then
+  redis.call('HDEL', KEYS[1], 'wake_at', 'swept')
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if string.sub(field, 1, 5) == 'died/' then redis.call('HDEL', KEYS[1], field) end
+  end
+end
 return {'ok', epoch and 0 or 1}

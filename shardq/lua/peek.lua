@@ -14,7 +14,7 @@
 -- ARGV 4.. topics
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
 --         {length of each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
---         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}} | {'stale', epoch} | {'missing'}
+--         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused for want of memory is left out
 -- COST O(topics + n)
 local most = tonumber(ARGV[3])
@@ -76,11 +76,19 @@ for i = 7, #KEYS do
     emptied[#emptied + 1] = topic
   end
 end
+local died = {}
+for from = 1, #topics, 2000 do
+  local fields = {}
+  for i = from, math.min(from + 1998, #topics), 2 do fields[#fields + 1] = 'died/' .. topics[i] end
+  for i, count in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
+    if count then died[#died + 1], died[#died + 2] = topics[from + i * 2 - 2], count end
+  end
+end
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local answer = {
   'ok', string.format('%.0f', now_us), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
-  {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])},
+  {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])}, died,
 }
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server
 -- without memory takes the rest

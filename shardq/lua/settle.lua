@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed).
--- USES: guard, begin, rouse, lease
+-- USES: guard, begin, rouse, lease, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -64,8 +64,7 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
     local spent = verb == 'retry' and failures + lapses >= tonumber(limit ~= '' and limit or ARGV[i + 5])
     begin()
     if verb == 'bury' or spent then
-      redis.call('ZADD', KEYS[6], now_ms, id)
-      redis.call('HSET', KEYS[7], id, reason)
+      die(id, reason)
       if verb ~= 'bury' then
         answers[#answers + 1] = position
         answers[#answers + 1] = 'dead'

@@ -43,6 +43,13 @@ UNSEEN = Metric(
 TASKS = Metric(
     "shardq_tasks", "gauge", "engine", ("state", "topic"), "Tasks that are scheduled, ready, leased or dead."
 )
+DIED = Metric(
+    "shardq_died_total",
+    "counter",
+    "engine",
+    ("topic",),
+    "Tasks that died, counted by the servers; missing while a shard can't be read.",
+)
 HEAD_AGE = Metric(
     "shardq_head_age_seconds", "gauge", "engine", (), "How long the first scheduled task has been due; 0 if none is."
 )
@@ -125,7 +132,8 @@ SINK_CIRCUIT_OPEN = Metric(
 )
 
 METRICS = (
-    *(UP, HEALTHY, UNHEALTHY, UNSEEN, TASKS, HEAD_AGE, OLDEST_READY, UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
+    *(UP, HEALTHY, UNHEALTHY, UNSEEN, TASKS, DIED, HEAD_AGE, OLDEST_READY),
+    *(UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
     *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
     *(SINK_SENT, SINK_FAILED, SINK_RETRIED, SINK_BURIED, SINK_CIRCUIT_OPEN),
 )

@@ -132,6 +132,10 @@ def _add_seen(samples: _Samples, seen: Seen) -> None:
         counts = {topic: getattr(each, state) for topic, each in stats.topics.items()}
         for topic, count in _largest(counts).items():
             samples.add(catalogue.TASKS, count, state, topic)
+    if not any(shard.error for shard in stats.shards):
+        # without the deaths of one shard it would go back, and then rise by deaths of long ago
+        for topic, count in _largest({topic: each.died for topic, each in stats.topics.items()}).items():
+            samples.add(catalogue.DIED, count, topic)
     oldest = {topic: each.oldest_ready for topic, each in stats.topics.items() if each.oldest_ready is not None}
     for topic in sorted(oldest, key=lambda topic: -oldest[topic])[:MOST_TOPICS]:
         samples.add(catalogue.OLDEST_READY, oldest[topic], topic)
@@ -142,7 +146,7 @@ def _add_seen(samples: _Samples, seen: Seen) -> None:
 
 def _largest(counts: Mapping[str, int]) -> dict[str, int]:
     """The topics with the most tasks; the others together."""
-    topics = sorted(counts, key=lambda topic: -counts[topic])
+    topics = sorted(counts, key=lambda topic: (-counts[topic], topic))
     kept = {topic: counts[topic] for topic in topics[:MOST_TOPICS]}
     rest = topics[MOST_TOPICS:]
     return kept | {OTHERS: sum(counts[topic] for topic in rest)} if rest else kept

@@ -32,7 +32,7 @@ from tests.lua.test_contracts import CONTROL, KEYS
 LATER = at(10_000_000)
 
 READS = {
-    "EXISTS", "HEXISTS", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "INFO", "LLEN", "LPOS", "LRANGE", "TIME",
+    "EXISTS", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN", "INFO", "LLEN", "LPOS", "LRANGE", "TIME",
     "XLEN", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
 }  # fmt: skip
 

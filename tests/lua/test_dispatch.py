@@ -168,7 +168,7 @@ STEPS = {
             "dead": {"a": T},
             "why": {"a": "lost with its worker"},
             "ready/": ["b"],
-            "meta": meta(wake_at="", late=-1, reaped=7, buried=5),
+            "meta": meta(wake_at="", late=-1, reaped=7, buried=5) | {"died/": "1"},
         },
     ),
     "a limit of its own counts instead": Step(
@@ -180,7 +180,7 @@ STEPS = {
             "dead": {"a": T},
             "why": {"a": "lost with its worker"},
             "ready/": ["b"],
-            "meta": meta(wake_at="", late=-1, reaped=1, buried=1),
+            "meta": meta(wake_at="", late=-1, reaped=1, buried=1) | {"died/": "1"},
         },
     ),
     "tasks and leases at once": Step(

@@ -82,7 +82,7 @@ TABLE: dict[str, tuple[State, Forwarded, State]] = {
             "dead": {"z": T},
             "why": {"z": "expired"},
             THEIRS: ["a"] * 997,
-            "meta": sent(997),
+            "meta": sent(997) | {"died/": "1"},
         },
     ),
     "a record of an unknown version, and one that has expired": (
@@ -94,7 +94,7 @@ TABLE: dict[str, tuple[State, Forwarded, State]] = {
             "dead": {"x": T, "y": T},
             "why": {"x": "format", "y": "expired"},
             THEIRS: ["a"],
-            "meta": sent(1),
+            "meta": sent(1) | {"died/": "2"},
         },
     ),
 }

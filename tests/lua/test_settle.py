@@ -47,6 +47,8 @@ def held(entry: str = "0:0::tok", deadline: int = T + 9) -> State:
 
 REST: State = {"task": {"b": B}, "leased": {"b": T + 9}, "lease": {"b": "0:0::other"}}
 
+DIED: State = {"dead": {"a": T}, "why": {"a": "boom"}, "meta": meta() | {"died/": "1"}}
+
 SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any], State]] = {
     "nothing": (held(), [], ["ok"], {}),
     "an ack": (held(), [SettleAck("a", "tok")], ["ok"], REST),
@@ -111,7 +113,7 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any]
         held("1:1::tok"),
         [retry("a")],
         ["ok", 1, "dead"],
-        {"leased": {"b": T + 9}, "lease": {"a": "2:1::", "b": "0:0::other"}, "dead": {"a": T}, "why": {"a": "boom"}},
+        DIED | {"leased": {"b": T + 9}, "lease": {"a": "2:1::", "b": "0:0::other"}},
     ),
     "a retry by its own limit": (
         held("4:4:10:tok"),
@@ -128,18 +130,13 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any]
         held("0:0:1:tok"),
         [retry("a")],
         ["ok", 1, "dead"],
-        {"leased": {"b": T + 9}, "lease": {"a": "1:0:1:", "b": "0:0::other"}, "dead": {"a": T}, "why": {"a": "boom"}},
+        DIED | {"leased": {"b": T + 9}, "lease": {"a": "1:0:1:", "b": "0:0::other"}},
     ),
     "a burial": (
         held(),
         [SettleBury("a", "tok", "why not")],
         ["ok"],
-        {
-            "leased": {"b": T + 9},
-            "lease": {"a": "1:0::", "b": "0:0::other"},
-            "dead": {"a": T},
-            "why": {"a": "why not"},
-        },
+        DIED | {"leased": {"b": T + 9}, "lease": {"a": "1:0::", "b": "0:0::other"}, "why": {"a": "why not"}},
     ),
     "given back unbegun: no attempt is counted, not even the last": (
         held("1:1:2:tok"),
@@ -196,6 +193,7 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any]
             "lease": {"b": "0:2::tok", "c": "1:2::", "d": "1:2::"},
             "dead": {"c": T, "d": T},
             "why": {"c": "boom", "d": "x"},
+            "meta": meta() | {"died/": "2"},
         },
     ),
 }

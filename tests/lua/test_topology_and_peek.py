@@ -46,7 +46,8 @@ def test_the_news_of_opened_shards(centre: Shard, control: ControlKeys) -> None:
 
 
 def test_open_anew_forgets_what_pollers_and_sweepers_left(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": {"epoch": "2", "wake_at": f"{T}", "swept": "1", "reaped": "5"}})
+    left = {"wake_at": f"{T}", "swept": "1", "died/": "2", "died/mail": "3", "reaped": "5"}
+    shard.seed({"meta": {"epoch": "2"} | left})
     for _ in range(2):
         assert shard.ask(calls.open_shard(keys, 3, "new", anew=True)) == ["ok", 0]
         assert shard.state() == {"meta": {"epoch": "3", "topology": "new", "reaped": "5"}}
@@ -95,26 +96,29 @@ FULL: State = {
     "ready/": ["g"],
     "ready/mail": ["mail/h", "mail/i"],
     "topics": {"": "11", "mail": "7"},
-    "meta": meta(wake_at=T + 70, late=3, reaped=2, buried=1, forwarded=9),
+    "meta": meta(wake_at=T + 70, late=3, reaped=2, buried=1, forwarded=9) | {"died/mail": "12"},
 }
 
 PEEKS = {
     "an empty shard": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
-        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], []]],
+        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], []], []],
     ),
     "a full one": Case(
         lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10, now_us=NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]),
-            *([0, 0, -1], [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1]]),
+            *([0, 0, -1], [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1]], ["mail", "12"]),
         ],
         FULL,
         {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
     ),
     "none drawn": Case(
         lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
-        ["ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [], [], [[], [], []]],
+        [
+            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"]),
+            *([], [], [[], [], []], ["mail", "12"]),
+        ],
         FULL,
     ),
 }
@@ -141,6 +145,7 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         dispatched={"": 11, "mail": 7},
         ready={"mail": 2, "": 1},
         waited_ms={"mail": 0, "": 0},
+        died={"mail": 12},
         drawn={"scheduled": {"": 1, "news": 1}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
     )
     shard.seed({"meta": meta()})

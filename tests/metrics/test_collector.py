@@ -139,6 +139,28 @@ def test_the_engine_as_a_whole(engine: Engine) -> None:
     assert total(unfresh(registry), "shardq_misplaced_tasks") == 0
 
 
+def test_deaths_are_counted_and_not_drawn(engine: Engine) -> None:
+    """So the rule on them rises when tasks die, and only then: whoever looks, at whatever else is drawn."""
+    engine.start()
+    engine.push_many(Task(n, topic=f"t{n % 10}") for n in range(4000))
+    consumer = engine.consumer(*(f"t{n}" for n in range(10)))
+    left = 4000
+    while left:
+        deliveries = consumer.claim(500, wait=PATIENT_S)
+        consumer.bury(deliveries, "no")
+        left -= len(deliveries)
+    registries = [registry_of(engine) for _ in range(3)]
+    for registry in registries:
+        seen = scraped(registry)
+        assert [total(seen, "shardq_died_total", topic=f"t{n}") for n in range(10)] == [400] * 10
+    assert [topic.died for topic in engine.stats().topics.values()] == [400] * 10
+    engine.purge("t3")
+    assert total(unfresh(registries[0]), "shardq_died_total", topic="t3") == 400
+    engine.push("x", topic="t3")
+    consumer.bury(consumer.claim(wait=PATIENT_S), "no")
+    assert total(unfresh(registries[0]), "shardq_died_total") == engine.stats().died == 4001
+
+
 def test_every_metric_is_exported_under_its_name(engine: Engine) -> None:
     families = {family.name: family for family in registry_of(engine).collect()}
     assert list(families) == [metric.name.removesuffix("_total") for metric in METRICS]

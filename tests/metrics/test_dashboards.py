@@ -74,6 +74,12 @@ def test_what_tells_the_engine_is_not_added_up_over_processes(expression: str) -
         assert re.search(rf"max(?: by \([^)]*\) )?\s*\({name}", expression)
 
 
+@pytest.mark.parametrize("expression", list(of_the_alerts()))
+def test_no_rule_compares_what_is_drawn_with_what_was_drawn(expression: str) -> None:
+    """Two draws differ while nothing happens."""
+    assert not ("shardq_tasks" in expression and re.search(r"offset|delta|deriv|rate|increase", expression))
+
+
 @pytest.mark.parametrize(("command", "file"), [("dashboard", "grafana.json"), ("alerts", "alerts.yml")])
 def test_the_command_prints_them(command: str, file: str) -> None:
     done = subprocess.run([SCRIPT, "metrics", command], capture_output=True, text=True, check=True, timeout=100)
