@@ -32,7 +32,7 @@
     ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
     ├── SpoolFault                       the file of spool= can't be used: broken, of another engine, its disk full
     │   └── SpoolFull                    it holds as much as spool_bytes= allows
-    ├── PayloadNotDecodable              a stored payload that its codec cannot read
+    ├── PayloadNotDecodable              a stored payload that its codec or its handler's types cannot read
     ├── EmbeddedFault                    the embedded server could not be found, started or reached
     └── EngineClosed                     used after close(), in another event loop, or after a fork
 
@@ -339,7 +339,7 @@ class LeaseLost(ShardqError):
 
 
 class PayloadNotDecodable(ShardqError):
-    """A stored payload cannot be read by its codec.
+    """A stored payload cannot be read by its codec, or is not of the types that its handler is annotated with.
 
     >>> try:
     ...     engine.get(id)

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from shardq.calls import consume
-from shardq.calls.consume import Claim, SettleBury
+from shardq.calls.consume import Claim, SettleRetry
 from shardq.calls.request import Call, Command
+from shardq.consumer import policy
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.claim_planner import ShardClaim
 from shardq.consumer.claims import Claims
@@ -183,7 +184,7 @@ def _ask(
         requests.append(((keys, token, ask), noting(call, partial(notes.leased, ask.shard, token))))
     given: list[tuple[ShardKeys, str, Claim]] = []
     stale = False
-    broken: list[tuple[ShardKeys, SettleBury]] = []
+    broken: list[tuple[ShardKeys, SettleRetry]] = []
     refusals: list[tuple[ShardKeys, Refusal]] = []
     errors: list[ShardqError] = []
     named: list[ReadyList] = []
@@ -221,9 +222,9 @@ def _ask(
         errors += (yield from claims.recovery.recover_all(refusals)).values()
     else:
         claims.recovery.over()
-    for keys, bury in broken:
+    for keys, retry in broken:
         try:
-            yield from settle(claims, {keys.shard: ([], [bury])})
+            yield from settle(claims, {keys.shard: ([], [retry])})
         except ShardqError as exc:
             errors.append(exc)
     for error in errors:
@@ -248,17 +249,19 @@ def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Oper
 
 
 def _deliveries(
-    claims: Claims, keys: ShardKeys, token: str, claimed: Claim, broken: list[tuple[ShardKeys, SettleBury]]
+    claims: Claims, keys: ShardKeys, token: str, claimed: Claim, broken: list[tuple[ShardKeys, SettleRetry]]
 ) -> list[Delivery]:
     """Makes the deliveries of one shard. Those that can't be decoded go to ``broken``."""
     deliveries: list[Delivery] = []
-    types, plain, shard, pasts = claims.types, claims.plain, keys.shard, claimed.pasts
+    plain, shard, pasts = claims.plain, keys.shard, claimed.pasts
     headers: Mapping[str, str]
     tags: tuple[str, ...]
     failures = lapses = 0
     for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
         topic = topic_of(id)
-        to_payload = plain.get(record[0]) if topic not in types else None
+        if pasts:
+            failures, lapses = pasts.get(position, (0, 0))
+        to_payload = plain.get(record[0])
         if to_payload is not None:
             try:
                 payload, headers, tags = to_payload(record[1:]), {}, ()
@@ -266,14 +269,14 @@ def _deliveries(
                 to_payload = None
         if to_payload is None:
             try:
-                payload, headers, tags = claims.decode(record, claims.codec, types.get(topic))
+                payload, headers, tags = claims.decode(record, claims.codec)
             except PayloadNotDecodable as exc:
                 fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
-                log.error("task %s can't be decoded and is buried: %s", id, exc, extra=fields)
-                broken.append((keys, SettleBury(id, token, f"can't be decoded: {exc}")))
+                log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
+                delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
+                allowed = claims.topic_attempts.get(topic, claims.max_attempts)
+                broken.append((keys, SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)))
                 continue
-        if pasts:
-            failures, lapses = pasts.get(position, (0, 0))
         # By position, and not by a generator: this is done for each task.
         deliveries.append(
             Delivery(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags)

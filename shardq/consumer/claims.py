@@ -18,7 +18,7 @@ from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.consumer")
 
-Decode = Callable[[bytes, Codec, Any], tuple[Any, Mapping[str, str], tuple[str, ...]]]
+Decode = Callable[[bytes, Codec], tuple[Any, Mapping[str, str], tuple[str, ...]]]
 """Makes payload, headers and tags of a record."""
 
 
@@ -37,7 +37,6 @@ class Claims:
         ready_counts: ReadyCounts,
         forwarded: dict[str, object] | None = None,
         weights: Mapping[str, int] | None = None,
-        types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
         route: Route | None = None,
         decode: Decode = decode_payload,
@@ -50,8 +49,6 @@ class Claims:
         self.max_attempts = max_attempts
         self.topic_attempts = topic_attempts or {}
         """Topic → the attempts, failed or lapsed, that its tasks are allowed. Other topics: the engine's number."""
-        self.types = types or {}
-        """Topic → the type that its payloads are decoded into."""
         self.route = route
         """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
         self.decode = decode

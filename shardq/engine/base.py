@@ -292,7 +292,6 @@ class EngineBase:
         weights: Mapping[str, int] | None,
         lease: float,
         name: str | None,
-        types: Mapping[str, Any] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
     ) -> Callable[[], Claims]:
         """Checks the arguments of a consumer. Returns what makes its claims, for when the engine is open."""
@@ -324,7 +323,6 @@ class EngineBase:
                 ready_counts=self._ready_counts,
                 forwarded=self._forwarded,
                 weights=weights,
-                types=types,
                 topic_attempts=topic_attempts,
             )
             claims.log_if_all_forwarded()
@@ -335,7 +333,7 @@ class EngineBase:
     def _planned_claims(self, plan: Plan) -> Claims:
         """The claims of a worker. The engine is open."""
         names = () if plan.weights else tuple(plan.handlers)
-        return self._claims(names, plan.weights, plan.lease, plan.name, plan.types, plan.attempts)()
+        return self._claims(names, plan.weights, plan.lease, plan.name, plan.attempts)()
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

@@ -21,7 +21,6 @@ layout: a new version here, the reader of the old one kept, ``forward.lua``, and
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -29,6 +28,7 @@ import msgspec
 
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
 from shardq.model.checks import MAX_PAYLOAD, check_payload_size
+from shardq.model.typed import to_builtins
 
 VERSION = 1
 
@@ -80,8 +80,10 @@ BYTES = (bytes, bytearray, memoryview)
 
 
 RAW = Builtin("raw", 0, _to_bytes, bytes)
-JSON = Builtin("json", 1, msgspec.json.Encoder().encode, msgspec.json.Decoder().decode, refused=BYTES)
-MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
+JSON = Builtin(
+    "json", 1, msgspec.json.Encoder(enc_hook=to_builtins).encode, msgspec.json.Decoder().decode, refused=BYTES
+)
+MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder(enc_hook=to_builtins).encode, msgspec.msgpack.Decoder().decode)
 
 _BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
 _BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
@@ -243,14 +245,12 @@ class Decoded(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
-def decode_record(record: bytes, *, own: Codec | None = None, type: Any = None) -> Decoded:
-    """Read a record. ``own`` is the codec for those that the caller's own codec wrote; ``type`` what the payload must
-    be: a msgspec Struct, dataclass, TypedDict or the like.
-    """
+def decode_record(record: bytes, *, own: Codec | None = None) -> Decoded:
+    """Read a record. ``own`` is the codec for those that the caller's own codec wrote."""
     number, head, encoded = _parts(record)
     codec = _codec_numbered(number, own)
     try:
-        payload = codec.decode(encoded) if type is None else _typed(codec, encoded, type)
+        payload = codec.decode(encoded)
     except Exception as exc:  # a codec may raise anything
         raise _undecodable(codec, encoded, exc) from exc
     if head is None:
@@ -270,18 +270,16 @@ def undecoded(record: bytes) -> Decoded:
     return Decoded(encoded, head.h, head.m, codec, head.t)
 
 
-def decode_payload(
-    record: bytes, own: Codec | None = None, type: Any = None
-) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
+def decode_payload(record: bytes, own: Codec | None = None) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
     """The payload, the headers and the tags, as ``decode_record`` reads them; in a third of its time for records whose
     head is a nonce alone.
     """
-    if type is None and len(record) >= _NONCE_END and (decode := _WITH_NONCE.get(record[:7])) is not None:
+    if len(record) >= _NONCE_END and (decode := _WITH_NONCE.get(record[:7])) is not None:
         try:
             return decode(record[_NONCE_END:]), {}, ()
         except Exception as exc:
             raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[_NONCE_END:], exc) from exc
-    decoded = decode_record(record, own=own, type=type)
+    decoded = decode_record(record, own=own)
     return decoded.payload, decoded.headers, decoded.tags
 
 
@@ -290,18 +288,6 @@ def _undecodable(codec: Codec | Builtin, encoded: bytes, exc: Exception) -> Payl
         f"the codec {codec.name!r} can't decode a payload of {len(encoded)} bytes: {exc}; "
         "was it written by another codec of the same kind?"
     )
-
-
-def _typed(codec: Codec | Builtin, encoded: bytes, type: Any) -> Any:
-    if codec is JSON or codec is MSGPACK:
-        return _decoder(codec is JSON, type)(encoded)
-    return msgspec.convert(codec.decode(encoded), type)
-
-
-@functools.lru_cache(maxsize=256)
-def _decoder(json: bool, type: Any) -> Callable[[bytes], Any]:
-    made: Callable[[bytes], Any] = (msgspec.json.Decoder(type) if json else msgspec.msgpack.Decoder(type)).decode
-    return made
 
 
 def encoded_parts(record: bytes) -> tuple[bytes, Mapping[str, str]]:
@@ -318,9 +304,7 @@ class EncodedPayload(msgspec.Struct, frozen=True):
     """``json``, ``msgpack``, ``raw``, or ``own`` for the caller's own."""
 
 
-def as_stored(
-    record: bytes, own: Codec | None = None, type: Any = None
-) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:
+def as_stored(record: bytes, own: Codec | None = None) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:
     """Like ``decode_payload``, with the payload as it is stored: for what hands it on."""
     number, head, encoded = _parts(record)
     known = _BY_NUMBER.get(number)

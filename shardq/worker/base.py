@@ -51,11 +51,6 @@ class Plan:
         )
 
     @property
-    def types(self) -> dict[str, Any]:
-        """Topic → the type that its payloads are decoded into."""
-        return {topic: handler.type for topic, handler in self.handlers.items() if handler.type is not None}
-
-    @property
     def attempts(self) -> dict[str, int]:
         """Topic → the attempts of tasks that bring no limit of their own."""
         return {topic: handler.max_attempts for topic, handler in self.handlers.items()}
@@ -122,9 +117,10 @@ class WorkerBase(TaskDecorator[T]):
         """Decorates the function, or coroutine function, that handles a topic; "" is the default topic.
 
         The order of registration is the order of priority; the engine's tasks come after the worker's own handlers.
-        ``type``: a msgspec Struct, dataclass or TypedDict that payloads are decoded into; one that does not fit is
-        buried. ``timeout``: seconds a handler may take; it then counts as failed. A coroutine is cancelled, a
-        function's thread can't be ended: what runs on is a stray.
+        ``type``: a msgspec Struct, dataclass, TypedDict, pydantic model or the like that payloads are decoded into; one
+        that does not fit is a failed attempt, which names the field.
+        ``timeout``: seconds a handler may take; it then counts as failed. A coroutine is cancelled, a function's thread
+        can't be ended: what runs on is a stray.
         ``max_attempts`` holds for tasks that bring no limit of their own, ``backoff`` says when a failed one comes
         again.
 
@@ -225,6 +221,9 @@ class WorkerBase(TaskDecorator[T]):
                 f"{list(self._registry.handlers)}, and no others but those of the engine's tasks, "
                 f"{list(self._tasks.handlers)}"
             )
+        for each in registry.registered:
+            if isinstance(each, TaskFunction):
+                each.arguments.check()
         around = self._tasks.around
         plan = Plan(
             handlers={topic: handlers[topic] if around is None else around(handlers[topic]) for topic in served},

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from shardq.consumer.policy import Backoff
 from shardq.model.checks import check_topic
 from shardq.schedules.every import Every, check_schedule_name
+from shardq.worker.arguments import Arguments
 from shardq.worker.handlers import Attempts, TaskFunction
 from shardq.worker.kinds import check_function
-from shardq.worker.named import NamedTask, check_called_without_arguments, task_name
+from shardq.worker.named import NamedTask, check_aliases, check_called_without_arguments, task_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +43,7 @@ class TaskDecorator(ABC, Generic[T]):
         *,
         topic: str = "",
         name: str | None = None,
+        aliases: Sequence[str] = (),
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
@@ -55,6 +57,7 @@ class TaskDecorator(ABC, Generic[T]):
         *,
         topic: str = "",
         name: str | None = None,
+        aliases: Sequence[str] = (),
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
@@ -68,8 +71,10 @@ class TaskDecorator(ABC, Generic[T]):
         >>> send.options(delay=60).push("ann@example.org", "hello")
 
         Every worker of an engine calls the engine's tasks, if ``topics=`` says nothing else; tasks of a worker are
-        called by that worker alone. Name and arguments ride in the payload, so they must be what the codec can encode.
-        The name is MODULE.FUNCTION, if none is given. A topic may have any number of tasks; "" is the default one.
+        called by that worker alone. Name and arguments ride in the payload, so they must be what the codec can encode;
+        the function gets them as its annotations say, or the attempt fails with the name of the parameter.
+        The name is MODULE.FUNCTION, if none is given. ``aliases``: names that the function had before; calls that were
+        pushed by them are its own. A topic may have any number of tasks; "" is the default one.
 
         ``timeout``, ``max_attempts`` and ``backoff`` are the function's own, as with ``@worker.on``; where none is
         given the worker's hold. ``max_attempts`` is stored with each task when it is pushed: another number holds for
@@ -88,10 +93,21 @@ class TaskDecorator(ABC, Generic[T]):
                 function = function.function
             check_function(function, "a task")
             own = task_name(function, name)
+            check_aliases(aliases, own)
             if recurrence is not None:
                 check_schedule_name(own)
                 check_called_without_arguments(function, own)
-            self._add_task(TaskFunction(topic=topic, name=own, function=function, attempts=attempts, every=recurrence))
+            self._add_task(
+                TaskFunction(
+                    topic=topic,
+                    name=own,
+                    aliases=tuple(aliases),
+                    function=function,
+                    arguments=Arguments(function, own),
+                    attempts=attempts,
+                    every=recurrence,
+                )
+            )
             return NamedTask(self._push_task(), function, own, topic, max_attempts)
 
         return register if function is None else register(function)

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
 from shardq.consumer import policy
 from shardq.consumer.policy import Backoff
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic
 from shardq.model.task import Delivery
 from shardq.schedules.every import Every
+from shardq.worker.arguments import Arguments, calling, payload_of, typed
 from shardq.worker.kinds import ChoosingHandler, is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell
-from shardq.worker.named import MOST_NAME, UnknownCalls, calling, name_in, shown
+from shardq.worker.named import MOST_NAME, UnknownCalls, name_in, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +49,6 @@ class Handler:
     """The name of the function for this delivery, in logs and errors."""
     named: Mapping[str, Handler] = field(default_factory=dict)
     """Name → the handler of these calls. The handler itself then has those of all other names."""
-    type: Any = None
-    """The type that payloads are decoded into; None: any."""
     timeout: float | None = None
     max_attempts: int
     """The limit of tasks that bring none of their own."""
@@ -80,6 +77,7 @@ class TopicFunction:
     topic: str
     function: Callable[[Delivery], Any]
     type: Any
+    """The type of its payloads; None: any."""
     attempts: Attempts
 
 
@@ -89,7 +87,10 @@ class TaskFunction:
 
     topic: str
     name: str
+    aliases: tuple[str, ...]
+    """Its earlier names."""
     function: Callable[..., Any]
+    arguments: Arguments
     attempts: Attempts
     every: Every | None = None
     """Its recurrence, if it recurs."""
@@ -144,6 +145,11 @@ class Registry:
                 raise BadInput(f"the topic {topic!r} has a handler already; give the function a topic of its own")
         elif registered.name in named:
             raise BadInput(f"a function named {registered.name!r} is registered already; give name= another")
+        elif taken := [alias for alias in registered.aliases if alias in named]:
+            raise BadInput(
+                f"the alias {taken[0]!r} of {registered.name} is a name of another function of topic {topic!r}; leave "
+                "it to one of them"
+            )
 
     def joined(self, others: Iterable[Registered]) -> Registry:
         """These handlers and then others: both registries stay as they are."""
@@ -159,13 +165,13 @@ class Registry:
                 is_coroutine=run.is_coroutine,
                 has_coroutines=run.has_coroutines,
                 name=run.title,
-                type=registered.type,
             )
         else:
-            self.handlers[topic] = self._of_function(topic, run, attempts, run, name_of(run), type=registered.type)
+            own = run if registered.type is None else typed(run, registered.type)
+            self.handlers[topic] = self._of_function(topic, own, attempts, run, name_of(run))
 
     def _add_task(self, registered: TaskFunction) -> None:
-        topic, name, function = registered.topic, registered.name, registered.function
+        topic, name = registered.topic, registered.name
         if topic not in self._named:
             named = self._named[topic] = {}
             self.handlers[topic] = self._handler(
@@ -179,17 +185,12 @@ class Registry:
             )
         # Its max_attempts is in each task that is pushed by name: a lease that runs out counts by it, too.
         attempts = replace(registered.attempts, max_attempts=None)
-        self._named[topic][name] = self._of_function(topic, calling(function), attempts, function, name)
+        run = calling(registered.function, registered.arguments, name)
+        handler = self._of_function(topic, run, attempts, registered.function, name)
+        self._named[topic] |= dict.fromkeys((name, *registered.aliases), handler)
 
     def _of_function(
-        self,
-        topic: str,
-        run: Callable[[Delivery], Any],
-        attempts: Attempts,
-        function: Callable[..., Any],
-        name: str,
-        *,
-        type: Any = None,
+        self, topic: str, run: Callable[[Delivery], Any], attempts: Attempts, function: Callable[..., Any], name: str
     ) -> Handler:
         coroutine = is_coroutine_function(function)
         return self._handler(
@@ -199,7 +200,6 @@ class Registry:
             is_coroutine=lambda _: coroutine,
             has_coroutines=lambda: coroutine,
             name=lambda _: name,
-            type=type,
         )
 
     def _handler(self, topic: str, run: Callable[[Delivery], Any], attempts: Attempts, **parts: Any) -> Handler:
@@ -224,9 +224,4 @@ def check_on(topic: str, type: Any) -> None:
         raise InvalidOption(f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one')
     check_topic(topic)
     if type is not None:
-        try:
-            msgspec.json.Decoder(type)
-        except TypeError as exc:
-            raise InvalidOption(
-                f"type={type!r} is not possible: {exc}; give a msgspec Struct, dataclass, TypedDict or the like"
-            ) from exc
+        payload_of(type)

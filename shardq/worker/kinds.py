@@ -57,14 +57,14 @@ class ChoosingHandler(ABC):
 
 def is_coroutine_function(function: object) -> bool:
     """True also for an object whose ``__call__`` is one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called(function))
 
 
 def check_function(function: object, what: str) -> None:
     if not callable(function):
         raise InvalidOption(f"{what} can't be {function!r}; give a function or a coroutine function")
-    called = _called(function)
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+    plain = called(function)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         raise InvalidOption(f"{what} can't be {function!r}: with a yield in it a call runs nothing; take that out")
 
 
@@ -98,7 +98,7 @@ def name_of(function: object) -> str:
     return f"{module}.{own}" if module and own else repr(function)
 
 
-def _called(function: Any) -> Any:
+def called(function: Any) -> Any:
     """The function that a call runs."""
     while isinstance(function, functools.partial):
         function = function.func

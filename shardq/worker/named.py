@@ -175,16 +175,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     return found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
-def calling(function: Callable[..., Any]) -> Callable[[Delivery], Any]:
-    """The function as a handler of its calls."""
-
-    def call(delivery: Delivery) -> Any:
-        payload = delivery.payload
-        return function(*payload.get("args", ()), **payload.get("kwargs", {}))
-
-    return call
-
-
 class UnknownTask(Snooze):
     """The worker does not know the function that is called: the producer is newer, or this worker is. The call waits
     for another worker, which counts no attempt, so that nothing is dropped.
@@ -236,6 +226,16 @@ def task_name(function: Callable[..., Any], name: str | None) -> str:
     if module in ("__main__", "__mp_main__"):
         module = _imported_as(function, module)
     return f"{module}.{own}"
+
+
+def check_aliases(aliases: Sequence[str], name: str) -> None:
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        raise InvalidOption(f"aliases={aliases!r} is not possible; give a list or a tuple of names")
+    for place, alias in enumerate(aliases):
+        if not isinstance(alias, str) or not alias:
+            raise InvalidOption(f"aliases={aliases!r} is not possible: {alias!r} is no name; give str")
+        if alias == name or alias in aliases[:place]:
+            raise InvalidOption(f"aliases={aliases!r} is not possible: {name} has the name {alias!r} already")
 
 
 def _imported_as(function: Callable[..., Any], module: str) -> str:

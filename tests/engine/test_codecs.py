@@ -74,23 +74,51 @@ def test_a_payload_that_nobody_can_read_is_given_as_it_is_stored(engines: Engine
     assert (task.payload, task.headers) == (Squeezed().encode("x"), {"a": "b"})
 
 
-def test_what_a_consumer_can_not_read_is_buried(
+def test_what_a_consumer_can_not_read_is_a_failed_attempt(
     engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """So that one which can read it has a try, and a deploy that was wrong can be taken back."""
     writer = engines.opened(url, name=name, shards=1, codec=Squeezed())
     bad, good = writer.push("x", topic="email"), writer.push("y", topic="other")
-    reader = engines.opened(url, name=name)
+    reader = engines.opened(url, name=name, max_attempts=2)
     reader.start()
     wait_until(lambda: reader.stats().ready == 2, "both are ready")
     assert reader.consumer("email").claim(10) == []
-    assert f"task {bad} can't be decoded and is buried" in caplog.text
+    assert f"task {bad} can't be decoded, which is a failed attempt: " in caplog.text
+    task = writer.get(bad)
+    assert task is not None
+    assert task.state != "dead"
+    assert task.failures == 1
+
+    consumer = reader.consumer("email")
+
+    def dead() -> bool:
+        assert consumer.claim(10, wait=0.1) == []
+        return state_of(writer, bad) == "dead"
+
+    wait_until(dead, "its last attempt is over")
     reader.stop()
-    assert state_of(writer, bad) == "dead"
     task = writer.get(bad)
     assert task is not None
     assert task.reason is not None
     assert task.reason.startswith("can't be decoded: ")
     assert state_of(writer, good) == "ready"
+
+
+def test_what_one_consumer_can_not_read_another_can(engines: Engines, url: str, name: str) -> None:
+    writer = engines.opened(url, name=name, shards=1, codec=Squeezed())
+    writer.start()
+    id = writer.push("x")
+    other, own = engines.opened(url, name=name).consumer(), writer.consumer()
+
+    def refused() -> bool:
+        assert other.claim(1, wait=0.1) == []
+        task = writer.get(id)
+        return task is not None and task.failures == 1
+
+    wait_until(refused, "one can't read it")
+    [delivery] = own.claim(1, wait=30)
+    assert (delivery.payload, delivery.attempt) == ("x", 2)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_payload_that_can_not_be_decoded_is_listed(engines: Engines, url: str,
             return "decoded"
 
     with engines.make(url, name=name, shards=1, codec=Secret()) as writer:
-        id = writer.push("x", headers={"k": "v"})
+        id = writer.push("x", headers={"k": "v"}, max_attempts=1)
     engine = engines.opened(url, name=name, shards=1)
     engine.start()
     consumer, given = engine.consumer(), list[object]()

@@ -202,18 +202,19 @@ def test_a_typed_payload(
 
 @pytest.mark.parametrize("type", [Email, Order, Note], ids=str)
 @pytest.mark.parametrize("payload", [{"copies": 1}, {"to": 5}, "text", None], ids=str)
-def test_what_does_not_fit_is_buried_with_the_reason(
+def test_what_does_not_fit_is_a_failure_with_its_reason(
     engines: Engines, running: Engine, type: Any, payload: Any
 ) -> None:
     handled: list[Delivery] = []
     handle: Callable[[Delivery], None] = handled.append
     worker = running.worker()
-    worker.on("mail", type=type)(handle)
+    worker.on("mail", type=type, max_attempts=2, backoff=SOON)(handle)
     with engines.working(worker):
         id = running.push(payload, topic="mail")
-        wait_until(lambda: state_of(running, id) == "dead", "it is buried")
+        wait_until(lambda: state_of(running, id) == "dead", "it is dead")
     task = running.get(id)
     assert task is not None
-    assert "can't be decoded" in str(task.reason)
-    assert "Expected" in str(task.reason) or "missing required field" in str(task.reason)
+    assert task.failures == 2
+    assert "does not take this payload: " in str(task.reason)
+    assert "expected" in str(task.reason) or "to: is missing" in str(task.reason)
     assert handled == []

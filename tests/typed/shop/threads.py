@@ -30,7 +30,7 @@ async def send(to: str = "", text: str = "") -> int:
     return len(text)
 
 
-@worker.task
+@worker.task(aliases=("dig_deep",), timeout=5)
 def dig(depth: int, *, fast: bool) -> str:
     return "deep"
 
