@@ -19,8 +19,8 @@ from shardq.model.typed import Fields
 from shardq.worker.kinds import called, name_of
 
 POSSIBLE = (
-    "give a type that msgspec decodes (a builtin, datetime, UUID, Decimal, Enum, dataclass, Struct, TypedDict, a list "
-    "of those, one of those or None) or a pydantic model"
+    "give a type that msgspec decodes (builtins, datetimes, UUID, Decimal, Enum, dataclass, Struct, TypedDict; lists, "
+    "dicts and X | None of them) or a pydantic model"
 )
 
 Parameter = inspect.Parameter
