@@ -129,6 +129,7 @@ class Dispatcher:
             self._scheduler.start()
             if self._sinks is not None:
                 self._sinks.start()
+                self.report_soon()
         except BaseException:
             self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
             self._unlearn()
@@ -187,6 +188,10 @@ class Dispatcher:
             dispatch=by_topic(lateness),
             sinks=sinks,
         )
+
+    def report_soon(self) -> None:
+        """Has the next heartbeat sent now: what this process serves has changed."""
+        self._membership.news.set()
 
     def failing_routes(self) -> tuple[RouteFault, ...]:
         """The routes that this process can't serve now."""

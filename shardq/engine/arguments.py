@@ -86,17 +86,23 @@ def checked_id(id: str) -> str:
 MAX_LENGTH = 10**15
 
 
-def route_of(topic: str, to: str | BatchFunction | None, side: str, maxlen: int | None = None) -> Route | None:
+def route_of(
+    topic: str, to: str | BatchFunction | None, side: str, maxlen: int | None = None, *, keep: bool = False
+) -> Route | None:
     """Checks where a topic is to be forwarded. None: it no longer is."""
     check_topic(topic)
     if isinstance(maxlen, bool) or (maxlen is not None and not (isinstance(maxlen, int) and 1 <= maxlen <= MAX_LENGTH)):
         raise InvalidOption(f"maxlen={maxlen!r} is not possible; give an int from 1, or None to keep all entries")
     if side not in ("right", "left"):
         raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
+    if not isinstance(keep, bool):
+        raise InvalidOption(f"keep={keep!r} is not possible; give True for a route that outlives its processes")
     if to is None:
         return None
     if callable(to):
-        return _route_to_function(to, side, maxlen)
+        return _route_to_function(to, side, maxlen, keep=keep)
+    if keep:
+        raise InvalidOption("keep=True is for functions; a route to anything else stays until it is ended")
     if not isinstance(to, str) or not destinations.key_of(to):
         raise InvalidOption(
             f"to={to!r} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to stop "
@@ -116,10 +122,10 @@ def route_of(topic: str, to: str | BatchFunction | None, side: str, maxlen: int 
     return route
 
 
-def _route_to_function(function: BatchFunction, side: str, maxlen: int | None) -> Route:
+def _route_to_function(function: BatchFunction, side: str, maxlen: int | None, *, keep: bool) -> Route:
     if side == "left":
         raise InvalidOption("side='left' is for lists; leave it out")
     if maxlen is not None:
         raise InvalidOption(NO_MAXLEN)
     place = getattr(function, "__qualname__", type(function).__qualname__)
-    return Route(to=f"{destinations.PYTHON}{getattr(function, '__module__', '')}.{place}")
+    return Route(to=f"{destinations.PYTHON}{getattr(function, '__module__', '')}.{place}", keep=keep)

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,7 +24,7 @@ from shardq.drivers.sync import Driver
 from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
-from shardq.engine.control import CountsByShard
+from shardq.engine.control import CountsByShard, edit_topology
 from shardq.engine.health import Examined, Health, Reason, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_ATTEMPTS,
@@ -244,6 +245,7 @@ class EngineBase:
             codec=self.options.codec,
             max_attempts=self.options.max_attempts,
             functions=self._functions,
+            edit=partial(edit_topology, self._map()),
         )
         return self._sinks
 

@@ -63,7 +63,8 @@ def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[To
                     "leave, and are then not counted; end that limit first, or leave a rate alone"
                 )
             routes[topic] = route
-        return msgspec.structs.replace(topology, routes=routes)
+        ended = {name: to for name, to in topology.ended.items() if name != topic}
+        return msgspec.structs.replace(topology, routes=routes, ended=ended)
 
     return (yield from edit_topology(cache, edit))
 

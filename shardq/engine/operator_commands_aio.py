@@ -50,6 +50,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         to: str | BatchFunction | None,
         side: Literal["right", "left"] = "right",
         maxlen: int | None = None,
+        keep: bool = False,
     ) -> None:
         """Forwards the topic's payloads from now on, byte for byte, with those that are ready already. ``to=None`` ends
         it. Consumers of shardq get nothing of the topic meanwhile.
@@ -63,11 +64,14 @@ class AsyncOperatorCommands(EngineBase, ABC):
         A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
         tell duplicates by. Whoever runs pollers forwards; a function only this process, once it has called ``start``.
 
+        The route to a function ends with the last process that serves it: then its tasks are for consumers again.
+        ``keep=True`` leaves it, and its tasks wait as ready for a process that has the function.
+
         >>> await engine.forward("emails", to="mail-queue")
         >>> await engine.forward("events", to="stream:events", maxlen=100_000)
         >>> await engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
         """
-        route = route_of(topic, to, side, maxlen)
+        route = route_of(topic, to, side, maxlen, keep=keep)
         function = self._batch_function(to) if callable(to) else None
         driver = await self._open_driver()
         await arun(driver, control.route(self._map(), topic, route))
@@ -77,6 +81,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
             self._functions[topic] = route, function
         if self._sinks is not None:
             self._sinks.follow()
+        if self._dispatcher is not None:
+            self._dispatcher.report_soon()
 
     async def resize(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;

@@ -34,6 +34,8 @@ class Route(msgspec.Struct, frozen=True):
     """The end of a list that they are put on: RPUSH or LPUSH."""
     maxlen: int | None = None
     """About how many entries a stream keeps: older ones are trimmed. None: all."""
+    keep: bool = False
+    """True for a route to a function that stays when the last process that serves it ends."""
 
     def __repr__(self) -> str:
         return f"Route(to={self.shown!r}, side={self.side!r}, maxlen={self.maxlen!r})"
@@ -98,6 +100,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks a second that the fleet may move; None: as fast as it can."""
     routes: Mapping[str, Route] = {}
     """Topic → where it goes."""
+    ended: Mapping[str, str] = {}
+    """Topic → the function of a route that ended with its last process: a process that has it takes the route up."""
     paused: tuple[str, ...] = ()
     """Topics of which nothing is given out."""
     limits: Mapping[str, Limit] = {}
@@ -150,6 +154,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             b"since": b"%d" % self.since,
             b"move_rate": msgspec.json.encode(self.move_rate),
             b"routes": msgspec.json.encode(self.routes),
+            b"ended": msgspec.json.encode(self.ended),
             b"paused": msgspec.json.encode(self.paused),
             b"limits": msgspec.json.encode(self.limits),
         }
@@ -187,6 +192,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                 since=int(fields.get(b"since", b"1")),
                 move_rate=msgspec.json.decode(fields.get(b"move_rate", b"null"), type=float | None),
                 routes=msgspec.json.decode(fields.get(b"routes", b"{}"), type=dict[str, Route]),
+                ended=msgspec.json.decode(fields.get(b"ended", b"{}"), type=dict[str, str]),
                 paused=msgspec.json.decode(fields.get(b"paused", b"[]"), type=tuple[str, ...]),
                 limits=msgspec.json.decode(fields.get(b"limits", b"{}"), type=dict[str, Limit]),
             )

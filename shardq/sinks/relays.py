@@ -20,11 +20,15 @@ from shardq.fleet.sinks import SinkStats
 from shardq.layout.topology import Route, Topology
 from shardq.model.record import Codec, as_stored, decode_payload
 from shardq.sinks.function import BatchFunction
+from shardq.sinks.function_routes import Edit, FunctionRoutes
 from shardq.sinks.relay import LEASE_S, TopicRelay
 from shardq.subscriber import Subscriber
+from shardq.threads import ended
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.sinks")
+
+UPKEEP_S = LEASE_S / 3
 
 SENDING_S = 5.0
 """The time for batches that are on their way when the process ends. Without it each end would send tasks twice."""
@@ -44,6 +48,7 @@ class SinkRelays:
         codec: Codec,
         max_attempts: int,
         functions: Mapping[str, tuple[Route, BatchFunction]],
+        edit: Edit,
     ) -> None:
         self._driver = driver
         self._cache = cache
@@ -51,13 +56,17 @@ class SinkRelays:
         self._codec = codec
         self._max_attempts = max_attempts
         self._functions = functions
+        self._function_routes = FunctionRoutes(driver, cache, functions, edit)
         self._lock = threading.Lock()
         self._relays: dict[str, TopicRelay] = {}
         """Topic → its relay."""
         self._former: list[TopicRelay] = []
         """Relays whose route has ended, and which may still settle their last batch."""
         self._wakeups: Wakeups | None = None
-        self._extending: threading.Thread | None = None
+        self._upkeep: threading.Thread | None = None
+        """Extends leases, and ends or takes up routes to functions; from the first time on that there is any."""
+        self._due = threading.Event()
+        """Set when the upkeep is not to wait for its time."""
         self._stopping = threading.Event()
         self._unlearn: Callable[[], None] = lambda: None
 
@@ -81,9 +90,10 @@ class SinkRelays:
                 self._relays[topic] = relay = self._new_relay(topic, routes[topic])
                 relay.thread.start()
                 log.info("topic %r is forwarded to %s by this process", topic, relay.route.named)
-            if self._relays and self._extending is None:
-                self._extending = threading.Thread(target=self._extend, name="shardq-sink-leases", daemon=True)
-                self._extending.start()
+            if self._upkeep is None and (self._relays or self._function_routes.wanted()):
+                self._upkeep = threading.Thread(target=self._keep, name="shardq-sinks-upkeep", daemon=True)
+                self._upkeep.start()
+            self._due.set()
 
     def _topology_changed(self, _: Topology) -> None:
         self.follow()
@@ -99,7 +109,7 @@ class SinkRelays:
     def _function(self, topic: str, route: Route) -> BatchFunction | None:
         """The function that is registered for this route. The topic may have gone elsewhere since."""
         registered = self._functions.get(topic)
-        return registered[1] if registered is not None and registered[0] == route else None
+        return registered[1] if registered is not None and registered[0].to == route.to else None
 
     def _new_relay(self, topic: str, route: Route) -> TopicRelay:
         claims = Claims(
@@ -123,10 +133,21 @@ class SinkRelays:
                     self._wakeups.close()
             return self._wakeups
 
-    def _extend(self) -> None:
-        while not self._stopping.wait(LEASE_S / 3):
-            for relay in self._all():
-                relay.extend()
+    def _keep(self) -> None:
+        extend_at = time.monotonic() + UPKEEP_S
+        while not self._stopping.is_set():
+            self._due.clear()
+            self._function_routes.keep_up(self._serving())
+            self._due.wait(max(0.0, extend_at - time.monotonic()))
+            if time.monotonic() >= extend_at:
+                extend_at = time.monotonic() + UPKEEP_S
+                for relay in self._all():
+                    relay.extend()
+
+    def _serving(self) -> set[str]:
+        """The topics that this process serves."""
+        with self._lock:
+            return set(self._relays)
 
     def _all(self) -> list[TopicRelay]:
         with self._lock:
@@ -139,11 +160,14 @@ class SinkRelays:
         self._unlearn()
         with self._lock:
             self._stopping.set()
+        self._due.set()
         for relay in self._all():
             relay.stop()
 
     def join(self) -> None:
-        """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left."""
+        """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left. Then
+        ends the routes to functions that only this process has served; it is no member any more.
+        """
         relays = self._all()
         deadline = time.monotonic() + SENDING_S
         for relay in relays:
@@ -156,6 +180,9 @@ class SinkRelays:
             wakeups, self._wakeups = self._wakeups, None
         if wakeups is not None:
             wakeups.close()
+        if self._upkeep is not None:
+            ended([self._upkeep])
+        self._function_routes.end(self._serving())
 
     # ---- for operators
 

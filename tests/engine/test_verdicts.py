@@ -154,7 +154,7 @@ def a_call_that_no_worker_knows(world: World) -> None:
 
 
 def a_function_that_no_process_has(world: World) -> None:
-    world.another().forward("mail", to=print)
+    world.another().forward("mail", to=print, keep=True)
     world.ready("mail", 2)
 
 

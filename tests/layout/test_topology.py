@@ -118,7 +118,8 @@ def test_the_fields_are_pinned() -> None:
         epoch=12,
         shards=32,
         priors=(8, 16),
-        routes={"email": Route("celery"), "sms": Route("out", "left")},
+        routes={"email": Route("celery"), "sms": Route("out", "left"), "log": Route("python://a.b", keep=True)},
+        ended={"mail": "python://shop.send"},
         paused=("sms",),
         limits={"sms": Limit(rate=2.5), "email": Limit(concurrency=3)},
         pending=64,
@@ -129,8 +130,10 @@ def test_the_fields_are_pinned() -> None:
         b"epoch": b"12",
         b"shards": b"32",
         b"priors": b"[8,16]",
-        b"routes": b'{"email":{"to":"celery","side":"right","maxlen":null},'
-        b'"sms":{"to":"out","side":"left","maxlen":null}}',
+        b"routes": b'{"email":{"to":"celery","side":"right","maxlen":null,"keep":false},'
+        b'"sms":{"to":"out","side":"left","maxlen":null,"keep":false},'
+        b'"log":{"to":"python://a.b","side":"right","maxlen":null,"keep":true}}',
+        b"ended": b'{"mail":"python://shop.send"}',
         b"paused": b'["sms"]',
         b"limits": b'{"sms":{"rate":2.5,"concurrency":null},"email":{"rate":null,"concurrency":3}}',
         b"pending": b"64",

@@ -149,7 +149,7 @@ def operating() -> None:
     engine.resume("mail")
     engine.limit("mail", rate=100, concurrency=20)
     engine.forward("emails", to="mail-queue", side="left")
-    engine.forward("letters", to=lambda batch: None)
+    engine.forward("letters", to=lambda batch: None, keep=True)
     assert_type(engine.purge("mail"), int)
     assert_type(engine.name, str)
     assert_type(engine.topology.shards, int)
