@@ -4,23 +4,28 @@ An operation is a generator. It yields a request and is resumed with its result,
 or it yields ``Many`` requests under keys of its own and gets a list of (key, result or error); or a ``Confirm``, and
 gets what replicas have; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the asyncio one; they differ
 in the awaiting only. What is done when a shard refuses a request's topology is in ``recovery``.
+
+A command of a user has one ``deadline``, made when it begins: each trip of its operations gets what is left, and none
+begins after it. Work in the background has a ``timeout`` for each trip instead.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Awaitable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shardq.calls.request import Call, Command
+from shardq.drivers.begun import BegunCall, answered
 from shardq.drivers.generators import adrive, drive
 from shardq.errors import EngineClosed, ShardqError
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
-    from shardq.drivers.begun import BegunCall
+    from shardq.drivers.pipelines import Deadline, Spare
     from shardq.drivers.sync import Driver
 
     Sent = tuple[Any, Command[Any], BegunCall[Any] | None]
@@ -37,6 +42,8 @@ class Many(Generic[K, T]):
     """
 
     requests: dict[K, Command[T]] | dict[K, Call[T]] | Iterable[tuple[K, Command[T]]]
+    spare: Spare | None = None
+    """When requests are given up although they have time."""
 
     @property
     def pairs(self) -> Iterable[tuple[K, Command[T]]]:
@@ -78,39 +85,59 @@ Operation = Generator[Step, Any, T]
 class Carrier(Protocol):
     """Carries requests for ``run``: the sync driver, or what stands in its place."""
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T: ...
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T: ...
 
     def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]: ...
 
-    def confirm(self, seals: Sequence[Call[None]]) -> Histories: ...
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> Histories: ...
 
 
-def run(driver: Carrier, operation: Operation[T], timeout: float | None = None) -> T:
-    """Carries an operation out. ``timeout`` bounds each trip; None is the driver's default."""
-    return drive(operation, partial(_carry_out, driver, timeout))
+def run(driver: Carrier, operation: Operation[T], timeout: float | None = None, *, deadline: float | None = None) -> T:
+    """Carries an operation out before the ``deadline`` (by the monotonic clock), which is the end of a command's
+    ``timeout``. Without it, the timeout bounds each trip. None is the driver's default.
+    """
+    return drive(operation, partial(_carry_out, driver, timeout, deadline))
 
 
-def _carry_out(driver: Carrier, timeout: float | None, step: Step) -> Any:
+def _carry_out(driver: Carrier, timeout: float | None, deadline: float | None, step: Step) -> Any:
     if isinstance(step, Command):
-        return driver.call(step, timeout)
+        return driver.call(step, timeout, deadline)
     if isinstance(step, Confirm):
-        return driver.confirm(step.seals)
+        return driver.confirm(step.seals, math.inf if deadline is None else deadline)
     if isinstance(step, Many):
-        return _many(driver, timeout, step)
-    return time.sleep(step.seconds)
+        return _many(driver, timeout, deadline, step)
+    return time.sleep(_pause_s(step, deadline))
 
 
-def _many(driver: Carrier, timeout: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:
+def _many(driver: Carrier, timeout: float | None, deadline: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:
     alone = many.alone
     if alone is None:
-        return list(driver.call_all(many.pairs, timeout=timeout))
+        return list(driver.call_all(many.pairs, timeout=timeout, deadline=deadline, spare=many.spare))
     key, call = alone
     try:
-        return [(key, driver.call(call, timeout))]
+        return [(key, driver.call(call, timeout, _deadline_alone(many, deadline)))]
     except ShardqError as exc:
         return [(key, _told(exc))]
+
+
+def _pause_s(pause: Pause, deadline: float | None) -> float:
+    """A pause leaves the trip after it half of the time."""
+    return pause.seconds if deadline is None else max(0.0, min(pause.seconds, (deadline - time.monotonic()) / 2))
+
+
+def _deadline_alone(many: Many[Any, Any], deadline: float | None) -> float | None:
+    """The end of the only request of many."""
+    spare = many.spare
+    if spare is None or spare.worth is not None:
+        return deadline
+    return spare.until if deadline is None else min(deadline, spare.until)
 
 
 class Begun(Generic[T]):
@@ -122,20 +149,33 @@ class Begun(Generic[T]):
         self._step = step
         self._sent = sent
 
-    def finish(self) -> T:
+    def finish(self, deadline: float) -> T:
         """Called once, in any thread."""
-        return drive(self._operation, self._carry_out, self._step)
+        return drive(self._operation, partial(self._carry_out, deadline), self._step)
 
-    def _carry_out(self, step: Step) -> Any:
-        return (
-            [self._answer(*each) for each in self._sent] if step is self._step else _carry_out(self._driver, None, step)
-        )
+    def _carry_out(self, deadline: float, step: Step) -> Any:
+        return self._answers(deadline) if step is self._step else _carry_out(self._driver, None, deadline, step)
 
-    def _answer(self, key: Any, call: Command[Any], begun: BegunCall[Any] | None) -> tuple[Any, Any]:
+    def _answers(self, deadline: float) -> list[tuple[Any, Any]]:
+        """The answers of what was sent first, then of the rest."""
+        spare, until = self._step.spare, deadline
+        answers: list[tuple[Any, Any]] = []
+        sent = {begun: key for key, _, begun in self._sent if begun is not None}
+        while sent:
+            for each in answered(list(sent), until):
+                answers.append((sent.pop(each), self._answer(partial(self._driver.finish, each, until))))
+                if spare is not None and spare.is_worth(answers[-1][1]):
+                    until = min(until, spare.until)
+        for key, call, begun in self._sent:
+            if begun is None:
+                answers.append((key, self._answer(partial(self._driver.call, call, None, until))))
+        return answers
+
+    def _answer(self, get: Callable[[], Any]) -> Any:
         try:
-            return key, self._driver.call(call) if begun is None else self._driver.finish(begun)
+            return get()
         except ShardqError as exc:
-            return key, _told(exc)
+            return _told(exc)
 
 
 def begin(driver: Driver, operation: Operation[T]) -> Begun[T] | None:
@@ -151,31 +191,36 @@ def begin(driver: Driver, operation: Operation[T]) -> Begun[T] | None:
 
 
 # The bound of each trip is handed on to the driver: cancelling from outside would not tell sent from unsent.
-def arun(driver: AsyncDriver, operation: Operation[T], timeout: float | None = None) -> Coroutine[Any, Any, T]:
+def arun(
+    driver: AsyncDriver, operation: Operation[T], timeout: float | None = None, *, deadline: float | None = None
+) -> Coroutine[Any, Any, T]:
     """The same on asyncio."""
-    return adrive(operation, partial(_acarry_out, driver, timeout))
+    return adrive(operation, partial(_acarry_out, driver, timeout, deadline))
 
 
-def _acarry_out(driver: AsyncDriver, timeout: float | None, step: Step) -> Awaitable[Any]:
+def _acarry_out(driver: AsyncDriver, timeout: float | None, deadline: float | None, step: Step) -> Awaitable[Any]:
     if isinstance(step, Command):
-        return driver.call(step, timeout)
+        return driver.call(step, timeout, deadline)
     if isinstance(step, Confirm):
-        return driver.confirm(step.seals)
+        return driver.confirm(step.seals, math.inf if deadline is None else deadline)
     if isinstance(step, Many):
-        return _amany(driver, timeout, step)
+        return _amany(driver, timeout, deadline, step)
     # Imported here, so that programs of threads need not load it.
     import asyncio
 
-    return asyncio.sleep(step.seconds)
+    return asyncio.sleep(_pause_s(step, deadline))
 
 
-async def _amany(driver: AsyncDriver, timeout: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:
+async def _amany(
+    driver: AsyncDriver, timeout: float | None, deadline: float | None, many: Many[K, Any]
+) -> list[tuple[K, Any]]:
     alone = many.alone
     if alone is None:
-        return [answer async for answer in driver.call_all(many.pairs, timeout=timeout)]
+        answers = driver.call_all(many.pairs, timeout=timeout, deadline=deadline, spare=many.spare)
+        return [answer async for answer in answers]
     key, call = alone
     try:
-        return [(key, await driver.call(call, timeout))]
+        return [(key, await driver.call(call, timeout, _deadline_alone(many, deadline)))]
     except ShardqError as exc:
         return [(key, _told(exc))]
 

@@ -36,23 +36,26 @@ class AsyncConsumer(AsyncConsuming):
 
     def __init__(
         self,
-        open: Callable[[], Awaitable[tuple[AsyncDriver, Claims, BackgroundTasks]]],
-        wakeups: Callable[[], Awaitable[Wakeups]],
+        open: Callable[[float], Awaitable[tuple[AsyncDriver, Claims, BackgroundTasks]]],
+        wakeups: Callable[[float], Awaitable[Wakeups]],
         topics: Sequence[str],
+        timeout: float,
         ahead: Ahead[Trip] | None = None,
     ) -> None:
         super().__init__(wakeups, ahead)
         self._open = open
         self._topics = topics
+        self._timeout = timeout
         self._is_open = False
         self._holder: AheadHolder | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncConsumer {self._claims.name if self._is_open else 'not used yet'} of {list(self._topics)}>"
 
-    async def _opened(self) -> None:
+    async def _opened(self, within: float = 0.0) -> float:
+        deadline = time.monotonic() + within + self._timeout
         if not self._is_open:
-            driver, claims, background = await self._open()
+            driver, claims, background = await self._open(deadline - within)
             # Another command may have been first.
             if not self._is_open:
                 self._driver, self._claims, self._background = driver, claims, background
@@ -60,17 +63,23 @@ class AsyncConsumer(AsyncConsuming):
                 self._loop = asyncio.get_running_loop()
                 if self._ahead is not None:
                     self._holder = AheadHolder(driver, claims, background, self._ahead)
+        return deadline
 
     def _new_event(self) -> LoopEvent:
         return LoopEvent()
 
-    async def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]:
+    async def _claimed(
+        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
+    ) -> list[Delivery]:
         notes = ClaimNotes()
-        return await self._awaited(self._trip(notes, max, shards, wakeups), notes)
+        return await self._awaited(self._trip(notes, max, shards, wakeups, deadline), notes)
 
-    def _trip(self, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None) -> Trip:
+    def _trip(
+        self, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None, deadline: float
+    ) -> Trip:
         filled = None if self._ahead is None else partial(self._filled, max)
-        return asyncio.create_task(arun(self._driver, claim(self._claims, notes, max, shards, wakeups, filled)))
+        steps = claim(self._claims, notes, max, shards, wakeups, filled)
+        return asyncio.create_task(arun(self._driver, steps, deadline=deadline))
 
     async def _awaited(self, trip: Trip, notes: ClaimNotes) -> list[Delivery]:
         try:
@@ -79,16 +88,17 @@ class AsyncConsumer(AsyncConsuming):
             # Nobody will handle what comes now: the trip goes on and gives it back; this gives back what came before.
             notes.caller_left = True
             self._background.add(trip)
-            self._background.add(asyncio.create_task(arun(self._driver, give_back(self._claims, notes))))
+            self._background.add(_given_back(self._driver, give_back(self._claims, notes)))
             raise
 
     # ---- claimed ahead
 
     def _begun(self, size: int) -> BegunClaim[Trip]:
         notes, since = ClaimNotes(), time.monotonic()
-        return BegunClaim(self._trip(notes, size, self._claims.cache.topology.span(), None), notes, since)
+        span, deadline = self._claims.cache.topology.span(), since + self._timeout
+        return BegunClaim(self._trip(notes, size, span, None, deadline), notes, since)
 
-    async def _finished(self, begun: BegunClaim[Trip]) -> list[Delivery]:
+    async def _finished(self, begun: BegunClaim[Trip], deadline: float) -> list[Delivery]:
         try:
             return await self._awaited(begun.work, begun.notes)
         except ShardqError:
@@ -104,10 +114,10 @@ class AsyncConsumer(AsyncConsuming):
             self._loop.call_soon_threadsafe(self._holder.release)
 
     async def _settled(
-        self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
+        self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
     ) -> dict[str, SettleStatus]:
         """Settles. Where permits go back with it, that is finished even if the caller is cancelled."""
-        steps = arun(self._driver, settle(self._claims, by_shard), timeout)
+        steps = arun(self._driver, settle(self._claims, by_shard), deadline=deadline)
         return await (self._background.finish(steps) if surely or self._claims.limiter.any_held else steps)
 
     async def _end(self, delivery: Delivery, done: bool) -> None:
@@ -153,7 +163,11 @@ class AheadHolder:
             self._give_back(give_back_leases(self._claims, rest))
 
     def _give_back(self, steps: Operation[None]) -> None:
-        self._background.add(asyncio.create_task(arun(self._driver, steps)))
+        self._background.add(_given_back(self._driver, steps))
+
+
+def _given_back(driver: AsyncDriver, steps: Operation[None]) -> asyncio.Task[None]:
+    return asyncio.create_task(arun(driver, steps, deadline=time.monotonic() + driver.settings.timeout))
 
 
 def _heard(trip: Trip) -> None:

@@ -60,28 +60,32 @@ class AsyncConsuming(ABC):
     _driver: AsyncDriver
     _claims: Claims
 
-    def __init__(self, wakeups: Callable[[], Awaitable[Wakeups]], ahead: Ahead[Any] | None = None) -> None:
+    def __init__(self, wakeups: Callable[[float], Awaitable[Wakeups]], ahead: Ahead[Any] | None = None) -> None:
         self._wakeups = wakeups
         self._ahead = ahead
         self._closed = False
         self._event: AsyncEvent | None = None
 
     @abstractmethod
-    async def _opened(self) -> None:
-        """Sees to it that there are a driver and claims. Every command begins with it."""
+    async def _opened(self, within: float = 0.0) -> float:
+        """Sees to it that there are a driver and claims. Every command begins with it. Returns the deadline of the
+        command, which takes the engine's timeout, and ``within`` seconds more.
+        """
 
     @abstractmethod
     def _new_event(self) -> AsyncEvent: ...
 
     @abstractmethod
-    async def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]: ...
+    async def _claimed(
+        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
+    ) -> list[Delivery]: ...
 
     @abstractmethod
     def _begun(self, size: int) -> BegunClaim[Any] | None:
         """Begins a claim that nobody has asked for yet, if that can be done now."""
 
     @abstractmethod
-    async def _finished(self, begun: BegunClaim[Any]) -> list[Delivery]:
+    async def _finished(self, begun: BegunClaim[Any], deadline: float) -> list[Delivery]:
         """Returns what it gave; nothing if it has failed: the next claim meets the reason again."""
 
     @abstractmethod
@@ -96,34 +100,37 @@ class AsyncConsuming(ABC):
 
     @abstractmethod
     async def _settled(
-        self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
+        self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
     ) -> dict[str, SettleStatus]:
-        """``surely``: also if the caller is cancelled meanwhile. ``timeout`` bounds each trip."""
+        """``surely``: also if the caller is cancelled meanwhile."""
 
     @abstractmethod
     async def _end(self, delivery: Delivery, done: bool) -> None: ...
 
     async def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
-        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them.
+        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them. Returns
+        within ``wait`` and the engine's ``timeout``.
+
+        A server that does not answer while others do is waited for no longer than a small part of the lease.
 
         >>> deliveries = await consumer.claim(100, wait=1.0)
         """
         check_claim(max, wait)
-        await self._opened()
+        deadline = await self._opened(wait)
         ahead = self._ahead
         if ahead is None:
-            return await self._claim(max, wait)
+            return await self._claim(max, wait, deadline)
         ahead.pace.back(now := time.monotonic())
         ahead.wanted = max
-        deliveries = await self._held(ahead, max, now) or await self._claim(max, wait)
+        deliveries = await self._held(ahead, max, now, deadline) or await self._claim(max, wait, deadline)
         ahead.pace.handed(len(deliveries), time.monotonic())
         return deliveries
 
-    async def _held(self, ahead: Ahead[Any], max: int, now: float) -> list[Delivery]:
+    async def _held(self, ahead: Ahead[Any], max: int, now: float, deadline: float) -> list[Delivery]:
         """Up to ``max`` deliveries of what was claimed ahead."""
         deliveries = ahead.take(max, now)
         if not deliveries and (begun := ahead.take_begun(now)) is not None:
-            claimed = await self._finished(begun)
+            claimed = await self._finished(begun, deadline)
             deliveries = claimed[:max]
             if len(claimed) > max:
                 ahead.hold(claimed[max:], begun.since)
@@ -145,25 +152,29 @@ class AsyncConsuming(ABC):
         claims = self._claims
         return not claims.limiter.limited(claims.topics) and not claims.unreachable and bool(claims.open_topics())
 
-    async def _claim(self, max: int, wait: float) -> list[Delivery]:
+    async def _claim(self, max: int, wait: float, deadline: float) -> list[Delivery]:
         if not wait:
-            return await self._claimed(max, self._claims.cache.topology.span())
+            return await self._claimed(max, self._claims.cache.topology.span(), deadline)
         self._driver.check_open()
-        wakeups = await self._wakeups()
+        timeout = self._driver.settings.timeout
+        until = deadline - timeout
+        wakeups = await self._wakeups(deadline)
         event = self._event = self._new_event()
         waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
-        strategy = WaitStrategy(self._claims, wakeups, waiter, time.monotonic() + wait)
+        strategy = WaitStrategy(self._claims, wakeups, waiter, until)
         wakeups.waiters.enter(waiter)
         try:
-            while not self._closed and (step := strategy.step(time.monotonic())) is not None:
+            while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
                 if isinstance(step, Sleep):
                     await event.wait(step.seconds)
                     event.clear()
                     continue
+                # A server that is silent is reported after the timeout, however long the claim may wait.
+                trip = min(deadline, now + timeout)
                 if isinstance(step, AskLengths):
-                    await arun(self._driver, ask_lengths(self._claims, step.shards, wakeups))
+                    await arun(self._driver, ask_lengths(self._claims, step.shards, wakeups), deadline=trip)
                     continue
-                if deliveries := await self._claimed(max, step.shards, wakeups if step.registering else None):
+                if deliveries := await self._claimed(max, step.shards, trip, wakeups if step.registering else None):
                     return deliveries
             return []
         finally:
@@ -216,8 +227,8 @@ class AsyncConsuming(ABC):
         >>> await consumer.ack(deliveries)
         """
         held = acks_of(one_or_many(deliveries))
-        await self._opened()
-        check_held(await self._settled(held), replaced_is_fine=True)
+        deadline = await self._opened()
+        check_held(await self._settled(held, deadline), replaced_is_fine=True)
 
     async def retry(
         self,
@@ -232,9 +243,9 @@ class AsyncConsuming(ABC):
         >>> await consumer.retry(delivery, delay=60, reason="the mail server is busy")
         """
         held, delay_ms = one_or_many(deliveries), -due_spec(delay, None)
-        await self._opened()
+        deadline = await self._opened()
         by_shard = retries(held, lambda _: delay_ms, reason, self._claims.max_attempts)
-        check_held(await self._settled(by_shard), replaced_is_fine=False)
+        check_held(await self._settled(by_shard, deadline), replaced_is_fine=False)
 
     async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
         """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back.
@@ -242,8 +253,8 @@ class AsyncConsuming(ABC):
         >>> await consumer.bury(delivery, "no such address")
         """
         by_shard = burials(one_or_many(deliveries), reason)
-        await self._opened()
-        check_held(await self._settled(by_shard), replaced_is_fine=False)
+        deadline = await self._opened()
+        check_held(await self._settled(by_shard, deadline), replaced_is_fine=False)
 
     async def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
         """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
@@ -252,8 +263,8 @@ class AsyncConsuming(ABC):
         >>> await consumer.snooze(delivery, 60)
         """
         by_shard = snoozes(one_or_many(deliveries), delay)
-        await self._opened()
-        check_held(await self._settled(by_shard), replaced_is_fine=False)
+        deadline = await self._opened()
+        check_held(await self._settled(by_shard, deadline), replaced_is_fine=False)
 
     def settling(
         self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta | None = None
@@ -282,9 +293,11 @@ class AsyncConsuming(ABC):
         leaving = failure is not None and not isinstance(failure, Exception)
         decided = isinstance(failure, Retry | Bury | Snooze)
         try:
-            await self._opened()
+            deadline = await self._opened()
+            if leaving:
+                deadline = min(deadline, time.monotonic() + GIVE_BACK_S)
             by_shard = settlements_after(deliveries, failure, delay, self._claims.max_attempts)
-            statuses = await self._settled(by_shard, surely=True, timeout=GIVE_BACK_S if leaving else None)
+            statuses = await self._settled(by_shard, deadline, surely=True)
             check_held(statuses, replaced_is_fine=failure is None)
         except ShardqError as fault:
             if exc is None or decided:
@@ -301,5 +314,6 @@ class AsyncConsuming(ABC):
         """
         held = per_shard(one_or_many(deliveries))
         lease_ms = duration_ms(seconds, "seconds")
-        await self._opened()
-        check_held(await arun(self._driver, extend(self._claims, held, lease_ms)), replaced_is_fine=False)
+        deadline = await self._opened()
+        steps = extend(self._claims, held, lease_ms)
+        check_held(await arun(self._driver, steps, deadline=deadline), replaced_is_fine=False)

@@ -60,28 +60,32 @@ class Consuming(ABC):
     _driver: Driver
     _claims: Claims
 
-    def __init__(self, wakeups: Callable[[], Wakeups], ahead: Ahead[Any] | None = None) -> None:
+    def __init__(self, wakeups: Callable[[float], Wakeups], ahead: Ahead[Any] | None = None) -> None:
         self._wakeups = wakeups
         self._ahead = ahead
         self._closed = False
         self._event: Event | None = None
 
     @abstractmethod
-    def _opened(self) -> None:
-        """Sees to it that there are a driver and claims. Every command begins with it."""
+    def _opened(self, within: float = 0.0) -> float:
+        """Sees to it that there are a driver and claims. Every command begins with it. Returns the deadline of the
+        command, which takes the engine's timeout, and ``within`` seconds more.
+        """
 
     @abstractmethod
     def _new_event(self) -> Event: ...
 
     @abstractmethod
-    def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]: ...
+    def _claimed(
+        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
+    ) -> list[Delivery]: ...
 
     @abstractmethod
     def _begun(self, size: int) -> BegunClaim[Any] | None:
         """Begins a claim that nobody has asked for yet, if that can be done now."""
 
     @abstractmethod
-    def _finished(self, begun: BegunClaim[Any]) -> list[Delivery]:
+    def _finished(self, begun: BegunClaim[Any], deadline: float) -> list[Delivery]:
         """Returns what it gave; nothing if it has failed: the next claim meets the reason again."""
 
     @abstractmethod
@@ -96,34 +100,37 @@ class Consuming(ABC):
 
     @abstractmethod
     def _settled(
-        self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
+        self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
     ) -> dict[str, SettleStatus]:
-        """``surely``: also if the caller is cancelled meanwhile. ``timeout`` bounds each trip."""
+        """``surely``: also if the caller is cancelled meanwhile."""
 
     @abstractmethod
     def _end(self, delivery: Delivery, done: bool) -> None: ...
 
     def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
-        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them.
+        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them. Returns
+        within ``wait`` and the engine's ``timeout``.
+
+        A server that does not answer while others do is waited for no longer than a small part of the lease.
 
         >>> deliveries = consumer.claim(100, wait=1.0)
         """
         check_claim(max, wait)
-        self._opened()
+        deadline = self._opened(wait)
         ahead = self._ahead
         if ahead is None:
-            return self._claim(max, wait)
+            return self._claim(max, wait, deadline)
         ahead.pace.back(now := time.monotonic())
         ahead.wanted = max
-        deliveries = self._held(ahead, max, now) or self._claim(max, wait)
+        deliveries = self._held(ahead, max, now, deadline) or self._claim(max, wait, deadline)
         ahead.pace.handed(len(deliveries), time.monotonic())
         return deliveries
 
-    def _held(self, ahead: Ahead[Any], max: int, now: float) -> list[Delivery]:
+    def _held(self, ahead: Ahead[Any], max: int, now: float, deadline: float) -> list[Delivery]:
         """Up to ``max`` deliveries of what was claimed ahead."""
         deliveries = ahead.take(max, now)
         if not deliveries and (begun := ahead.take_begun(now)) is not None:
-            claimed = self._finished(begun)
+            claimed = self._finished(begun, deadline)
             deliveries = claimed[:max]
             if len(claimed) > max:
                 ahead.hold(claimed[max:], begun.since)
@@ -145,25 +152,29 @@ class Consuming(ABC):
         claims = self._claims
         return not claims.limiter.limited(claims.topics) and not claims.unreachable and bool(claims.open_topics())
 
-    def _claim(self, max: int, wait: float) -> list[Delivery]:
+    def _claim(self, max: int, wait: float, deadline: float) -> list[Delivery]:
         if not wait:
-            return self._claimed(max, self._claims.cache.topology.span())
+            return self._claimed(max, self._claims.cache.topology.span(), deadline)
         self._driver.check_open()
-        wakeups = self._wakeups()
+        timeout = self._driver.settings.timeout
+        until = deadline - timeout
+        wakeups = self._wakeups(deadline)
         event = self._event = self._new_event()
         waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
-        strategy = WaitStrategy(self._claims, wakeups, waiter, time.monotonic() + wait)
+        strategy = WaitStrategy(self._claims, wakeups, waiter, until)
         wakeups.waiters.enter(waiter)
         try:
-            while not self._closed and (step := strategy.step(time.monotonic())) is not None:
+            while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
                 if isinstance(step, Sleep):
                     event.wait(step.seconds)
                     event.clear()
                     continue
+                # A server that is silent is reported after the timeout, however long the claim may wait.
+                trip = min(deadline, now + timeout)
                 if isinstance(step, AskLengths):
-                    run(self._driver, ask_lengths(self._claims, step.shards, wakeups))
+                    run(self._driver, ask_lengths(self._claims, step.shards, wakeups), deadline=trip)
                     continue
-                if deliveries := self._claimed(max, step.shards, wakeups if step.registering else None):
+                if deliveries := self._claimed(max, step.shards, trip, wakeups if step.registering else None):
                     return deliveries
             return []
         finally:
@@ -216,8 +227,8 @@ class Consuming(ABC):
         >>> consumer.ack(deliveries)
         """
         held = acks_of(one_or_many(deliveries))
-        self._opened()
-        check_held(self._settled(held), replaced_is_fine=True)
+        deadline = self._opened()
+        check_held(self._settled(held, deadline), replaced_is_fine=True)
 
     def retry(
         self,
@@ -232,9 +243,9 @@ class Consuming(ABC):
         >>> consumer.retry(delivery, delay=60, reason="the mail server is busy")
         """
         held, delay_ms = one_or_many(deliveries), -due_spec(delay, None)
-        self._opened()
+        deadline = self._opened()
         by_shard = retries(held, lambda _: delay_ms, reason, self._claims.max_attempts)
-        check_held(self._settled(by_shard), replaced_is_fine=False)
+        check_held(self._settled(by_shard, deadline), replaced_is_fine=False)
 
     def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
         """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back.
@@ -242,8 +253,8 @@ class Consuming(ABC):
         >>> consumer.bury(delivery, "no such address")
         """
         by_shard = burials(one_or_many(deliveries), reason)
-        self._opened()
-        check_held(self._settled(by_shard), replaced_is_fine=False)
+        deadline = self._opened()
+        check_held(self._settled(by_shard, deadline), replaced_is_fine=False)
 
     def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
         """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
@@ -252,8 +263,8 @@ class Consuming(ABC):
         >>> consumer.snooze(delivery, 60)
         """
         by_shard = snoozes(one_or_many(deliveries), delay)
-        self._opened()
-        check_held(self._settled(by_shard), replaced_is_fine=False)
+        deadline = self._opened()
+        check_held(self._settled(by_shard, deadline), replaced_is_fine=False)
 
     def settling(
         self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta | None = None
@@ -282,9 +293,11 @@ class Consuming(ABC):
         leaving = failure is not None and not isinstance(failure, Exception)
         decided = isinstance(failure, Retry | Bury | Snooze)
         try:
-            self._opened()
+            deadline = self._opened()
+            if leaving:
+                deadline = min(deadline, time.monotonic() + GIVE_BACK_S)
             by_shard = settlements_after(deliveries, failure, delay, self._claims.max_attempts)
-            statuses = self._settled(by_shard, surely=True, timeout=GIVE_BACK_S if leaving else None)
+            statuses = self._settled(by_shard, deadline, surely=True)
             check_held(statuses, replaced_is_fine=failure is None)
         except ShardqError as fault:
             if exc is None or decided:
@@ -301,5 +314,6 @@ class Consuming(ABC):
         """
         held = per_shard(one_or_many(deliveries))
         lease_ms = duration_ms(seconds, "seconds")
-        self._opened()
-        check_held(run(self._driver, extend(self._claims, held, lease_ms)), replaced_is_fine=False)
+        deadline = self._opened()
+        steps = extend(self._claims, held, lease_ms)
+        check_held(run(self._driver, steps, deadline=deadline), replaced_is_fine=False)

@@ -33,7 +33,7 @@ class Consumer(Consuming):
     """
 
     def __init__(
-        self, driver: Driver, claims: Claims, wakeups: Callable[[], Wakeups], watch: AheadWatch | None = None
+        self, driver: Driver, claims: Claims, wakeups: Callable[[float], Wakeups], watch: AheadWatch | None = None
     ) -> None:
         """``watch``: claims ahead, and has what is held for too long given back."""
         ahead = None if watch is None else Ahead[Work](claims.lease_ms / 1000)
@@ -46,21 +46,25 @@ class Consumer(Consuming):
     def __repr__(self) -> str:
         return f"<Consumer {self._claims.name} of {self._claims.topics}>"
 
-    def _opened(self) -> None:
+    def _opened(self, within: float = 0.0) -> float:
         """It was made of an open engine."""
+        return time.monotonic() + within + self._driver.settings.timeout
 
     def _new_event(self) -> threading.Event:
         return threading.Event()
 
-    def _claimed(self, max: int, shards: Sequence[int], wakeups: Wakeups | None = None) -> list[Delivery]:
+    def _claimed(
+        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
+    ) -> list[Delivery]:
         notes = ClaimNotes()
+        steps = claim(self._claims, notes, max, shards, wakeups, self._on_filled(max))
         try:
-            return run(self._driver, claim(self._claims, notes, max, shards, wakeups, self._on_filled(max)))
+            return run(self._driver, steps, deadline=deadline)
         except ShardqError:
             raise
         except BaseException:
             # Ctrl-C: nobody will handle what was claimed meanwhile.
-            run(self._driver, give_back(self._claims, notes), GIVE_BACK_S)
+            run(self._driver, give_back(self._claims, notes), deadline=time.monotonic() + GIVE_BACK_S)
             raise
 
     def _on_filled(self, size: int) -> Filled | None:
@@ -72,8 +76,8 @@ class Consumer(Consuming):
         work = begin(self._driver, steps)
         return None if work is None else BegunClaim(work, notes, since)
 
-    def _finished(self, begun: BegunClaim[Work]) -> list[Delivery]:
-        return _finished(self._driver, self._claims, begun)
+    def _finished(self, begun: BegunClaim[Work], deadline: float) -> list[Delivery]:
+        return _finished(self._driver, self._claims, begun, deadline)
 
     def _watch_ahead(self) -> None:
         if self._watch is not None and self._holder is not None:
@@ -84,9 +88,9 @@ class Consumer(Consuming):
             self._watch.look_at(self._holder)
 
     def _settled(
-        self, by_shard: SettlementsByShard, *, surely: bool = False, timeout: float | None = None
+        self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
     ) -> dict[str, SettleStatus]:
-        return run(self._driver, settle(self._claims, by_shard), timeout)
+        return run(self._driver, settle(self._claims, by_shard), deadline=deadline)
 
     def _end(self, delivery: Delivery, done: bool) -> None:
         self._settle_one(delivery, done)
@@ -106,18 +110,19 @@ class AheadHolder:
         with ahead.lock:
             if ahead.stale(now_s):
                 begun, rest = ahead.empty()
+                deadline = time.monotonic() + GIVE_BACK_S
                 if begun is not None:
-                    _finished(self._driver, self._claims, begun)
-                run(self._driver, give_back_leases(self._claims, rest), GIVE_BACK_S)
+                    _finished(self._driver, self._claims, begun, deadline)
+                run(self._driver, give_back_leases(self._claims, rest), deadline=deadline)
             return ahead.any
 
 
-def _finished(driver: Driver, claims: Claims, begun: BegunClaim[Work]) -> list[Delivery]:
+def _finished(driver: Driver, claims: Claims, begun: BegunClaim[Work], deadline: float) -> list[Delivery]:
     try:
-        return begun.work.finish()
+        return begun.work.finish(deadline)
     except ShardqError:
         return []
     except BaseException:
         # Ctrl-C, as above.
-        run(driver, give_back(claims, begun.notes), GIVE_BACK_S)
+        run(driver, give_back(claims, begun.notes), deadline=time.monotonic() + GIVE_BACK_S)
         raise

@@ -120,11 +120,11 @@ class Dispatcher:
         """The living dispatchers, as of the last heartbeat."""
         return self._members
 
-    def start(self) -> None:
-        """Returns when this process is a member, and its pollers run."""
+    def start(self, deadline: float) -> None:
+        """Returns when this process is a member, and its pollers run. Raises why that is not so at the deadline."""
         self._subscriber.subscribe(self._cache.control.news, self._cache.control.slot, self._hear_news)
         try:
-            self._membership.join()
+            self._membership.join(deadline)
             self._mover.topology_changed(self._cache.topology)
             self._scheduler.start()
             if self._sinks is not None:

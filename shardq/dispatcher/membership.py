@@ -93,10 +93,10 @@ class Membership:
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="shardq-heartbeat", daemon=True)
 
-    def join(self) -> None:
-        """Becomes a member in the caller's thread, and starts the thread of heartbeats."""
+    def join(self, deadline: float) -> None:
+        """Becomes a member in the caller's thread before the deadline, and starts the thread of heartbeats."""
         try:
-            self._beat(timeout=None)  # the engine's timeout, which is longer than a heartbeat's
+            self._beat(deadline=deadline)
         except BaseException:
             self._connection.close()
             raise
@@ -166,7 +166,7 @@ class Membership:
                 log.warning("the heartbeat works again")
         return wait
 
-    def _beat(self, *, timeout: float | None = CALL_TIMEOUT_S) -> float:
+    def _beat(self, *, deadline: float | None = None) -> float:
         """Sends one heartbeat. Returns how long to wait until the next."""
         cache, began = self._cache, time.monotonic()
         alive_s = self._alive_s()
@@ -180,7 +180,8 @@ class Membership:
                 epoch=cache.topology.epoch,
                 report=report,
             ),
-            timeout=timeout,
+            timeout=CALL_TIMEOUT_S if deadline is None else None,
+            deadline=deadline,
         )
         self._reports.sent(report, began)
         if roll.joined and not report:

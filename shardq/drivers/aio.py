@@ -6,9 +6,11 @@ Pollers and subscribers are threads under both engines, so dedicated and pub/sub
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
@@ -16,9 +18,9 @@ from shardq.drivers.aioconnection import open_async_connection
 from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.base import DriverBase
 from shardq.drivers.begun import AsyncBegunCall
-from shardq.drivers.faults import ErrorReply, Fault, unserved
+from shardq.drivers.faults import OVERDUE, ErrorReply, Fault, unserved
 from shardq.drivers.generators import adrive
-from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
+from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD, Deadline, Spare, left_behind
 from shardq.drivers.replicas import CONVERSATION_S, Confirmation
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import ConnectionCounts
@@ -36,12 +38,13 @@ class AsyncDriver(DriverBase):
         super().__init__(settings)
         self._router: AsyncNodeRouter = AsyncNodeRouter(settings)
 
-    async def open(self) -> None:
+    async def open(self, deadline: float = math.inf) -> None:
         """Connects, learns the slot map, and checks the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
+        ``deadline``: the end of both.
         """
-        await self._router.open()
+        await self._router.open(deadline)
 
     async def close(self) -> None:
         """Closes every connection, also those in use: their calls end at once."""
@@ -54,14 +57,18 @@ class AsyncDriver(DriverBase):
     # ---- calls
 
     # A deadline for the whole call, and not a cancellation: what was sent must be told from what was not.
-    async def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time."""
+    async def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
+        """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time.
+
+        ``deadline``: the end of a ``timeout`` that began before, with the command that this call is a part of.
+        """
         self._router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
-        return await self._carried(RetryingCall(call, now=time.monotonic(), timeout=timeout_s))
+        return await self._carried(RetryingCall(call, timeout=timeout_s, deadline=deadline))
 
-    def begin_all(self, calls: Sequence[Command[T]]) -> list[AsyncBegunCall[T] | None]:
-        """Sends calls now, not at the end of this turn of the loop, for ``finish`` to wait for their answers.
+    def begin_all(self, calls: Sequence[tuple[Command[T], float]]) -> list[AsyncBegunCall[T] | None]:
+        """Sends calls now, not at the end of this turn of the loop, for ``finish`` to wait for their answers, each
+        before its deadline.
 
         None: this one was not sent; ``call`` does it, or says why it can't be done.
         """
@@ -69,7 +76,7 @@ class AsyncDriver(DriverBase):
             self._router.check_open()
         except EngineClosed:
             return [None] * len(calls)
-        begun = [self._begun(call) for call in calls]
+        begun = [self._begun(call, deadline) for call, deadline in calls]
         for connection in {each.connection for each in begun if each is not None}:
             connection.flush()
         return begun
@@ -80,8 +87,8 @@ class AsyncDriver(DriverBase):
         """
         return await self._carried(begun.retrying, begun)
 
-    def _begun(self, call: Command[T]) -> AsyncBegunCall[T] | None:
-        retrying = RetryingCall(call, now=time.monotonic(), timeout=self.settings.timeout)
+    def _begun(self, call: Command[T], deadline: float) -> AsyncBegunCall[T] | None:
+        retrying = RetryingCall(call, timeout=self.settings.timeout, deadline=deadline)
         address = self._router.target(retrying)
         connection = None if address is None else self._router.node(address).ready()
         if address is None or connection is None:
@@ -104,7 +111,7 @@ class AsyncDriver(DriverBase):
             if not isinstance(answer, (ErrorReply, Fault)):
                 return router.result(retrying, answer, address or "")
             step = router.failed_with(answer, retrying, address)
-            await router.act(step)
+            await router.act(step, retrying.deadline)
             if step.backoff_s:
                 await asyncio.sleep(step.backoff_s)
 
@@ -113,15 +120,19 @@ class AsyncDriver(DriverBase):
         calls: Iterable[tuple[K, Command[T]]],
         *,
         timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> AsyncIterator[tuple[K, T | ShardqError]]:
         """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
-        hold back the calls of another. ``timeout`` is for each call.
+        hold back the calls of another. ``timeout`` is for each call, or ends at the ``deadline`` for all. ``spare``:
+        when to give up calls although they have time.
         """
         self._router.check_open()
         source = iter(calls)
         exhausted = False
+        given_up_at: float | None = None if spare is None or spare.worth is not None else spare.until
         under_way: dict[asyncio.Task[T], tuple[K, str]] = {}
         load: Counter[str] = Counter()
         waiting: defaultdict[str, deque[tuple[K, Command[T]]]] = defaultdict(deque)
@@ -130,7 +141,8 @@ class AsyncDriver(DriverBase):
             while waiting[node] and load[node] < DEPTH:
                 key, call = waiting[node].popleft()
                 load[node] += 1
-                under_way[asyncio.create_task(self.call(call, timeout))] = key, node
+                until = deadline(key) if callable(deadline) else deadline
+                under_way[asyncio.create_task(self.call(call, timeout, until))] = key, node
 
         def hungry() -> bool:
             nodes = max(1, len(self._router.map.nodes))
@@ -150,32 +162,44 @@ class AsyncDriver(DriverBase):
                     await asyncio.sleep(0)  # it leaves before the next one is packed
                 if not under_way:
                     return
-                done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                left = None if given_up_at is None else max(0.0, given_up_at - time.monotonic())
+                done, _ = await asyncio.wait(under_way, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 outcomes = []
                 for task in done:
                     key, node = under_way.pop(task)
                     load[node] -= 1
                     start(node)
-                    outcomes.append((key, _outcome(task)))
-                for outcome in outcomes:
-                    yield outcome
+                    outcome = _outcome(task)
+                    outcomes.append((key, outcome))
+                    if spare is not None and given_up_at is None and spare.is_worth(outcome):
+                        given_up_at = spare.until
+                for each in outcomes:
+                    yield each
+                if not done:
+                    rest = ((key, self.node_of(call.slot)) for key, call in source)
+                    for key, node in (*under_way.values(), *_unsent(waiting), *rest):
+                        yield key, left_behind(node)
+                    return
         finally:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
+    async def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
         self._router.check_open()
-        return await adrive(self._replica_tracker.confirm(seals, self.node_of), self._confirmed)
+        return await adrive(self._replica_tracker.confirm(seals, self.node_of), partial(self._confirmed, deadline))
 
-    async def _confirmed(self, asked: Confirmation) -> str | Fault | None:
+    async def _confirmed(self, deadline: float, asked: Confirmation) -> str | Fault | None:
+        within = min(self.settings.connect_timeout, deadline - time.monotonic())
+        if within <= 0:
+            return OVERDUE
         # one of its own: on a shared one everybody would wait
-        connection = await open_async_connection(self.settings, asked.address, within=self.settings.connect_timeout)
+        connection = await open_async_connection(self.settings, asked.address, within=within)
         if isinstance(connection, Fault):
             return connection
         try:
-            deadline = asyncio.get_running_loop().time() + CONVERSATION_S
+            deadline = min(deadline, asyncio.get_running_loop().time() + CONVERSATION_S)
             return await connection.converse(asked.conversation, deadline=deadline)
         finally:
             await connection.close()
@@ -195,6 +219,11 @@ class AsyncDriver(DriverBase):
     def connections(self) -> dict[str, ConnectionCounts]:
         """The number of connections open to each node, and their bound."""
         return self._router.connections()
+
+
+def _unsent(waiting: Mapping[str, Iterable[tuple[K, Any]]]) -> Iterator[tuple[K, str]]:
+    """The calls that are not sent, each with its node."""
+    return ((key, node) for node, calls in waiting.items() for key, _ in calls)
 
 
 def _outcome(task: asyncio.Task[T]) -> T | ShardqError:

@@ -16,7 +16,7 @@ from hiredis import HiredisError, ProtocolError
 
 from shardq.drivers.aiosockets import connect_async, open_transport
 from shardq.drivers.connection import CHUNK, READ_TIMEOUT_S
-from shardq.drivers.faults import ErrorReply, Fault, of_exception, of_reply, timed_out
+from shardq.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, of_reply, timed_out
 from shardq.drivers.generators import adrive
 from shardq.drivers.handshake import Exchange, handshake
 from shardq.drivers.settings import Settings
@@ -61,9 +61,12 @@ class AsyncConnection(asyncio.Protocol):
             answer.set_result(self._why)
             return Answer(answer, None)
         now = self._loop.time()
+        if now >= deadline:
+            answer.set_result(OVERDUE)
+            return Answer(answer, None)
         # First what needs the deepest stack, of which a caller may have little left: a place in the order of answers
         # must not be without its bytes, nor bytes without somebody who writes them.
-        expiry = self._loop.call_at(max(deadline, now + 0.001), _expire, answer, deadline - now)
+        expiry = self._loop.call_at(deadline, _expire, answer, deadline - now)
         if self._watch is None:
             self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
         if not self._out:

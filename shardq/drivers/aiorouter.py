@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
+from functools import partial
 from typing import Any
 
 from shardq import forks
@@ -11,7 +14,7 @@ from shardq.calls.request import pack
 from shardq.drivers.aioconnection import AsyncConnection, open_async_connection, probe
 from shardq.drivers.aiopool import AsyncConnectionPool
 from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
-from shardq.drivers.faults import Fault
+from shardq.drivers.faults import OVERDUE, Fault, unconnected
 from shardq.drivers.generators import adrive
 from shardq.drivers.retry import RetryStep
 from shardq.drivers.router import ConnectionCounts
@@ -39,14 +42,14 @@ class AsyncNodeRouter(Routing):
 
     # ---- opening and closing
 
-    async def open(self) -> None:
+    async def open(self, deadline: float = math.inf) -> None:
         """Learns the slot map and checks the servers; waits for those that are not there yet."""
         self._closed, self._loop = None, asyncio.get_running_loop()
         begun, tries = time.monotonic(), 0
         try:
-            while (fault := await adrive(self._opening(), self._ask)) is not None:
+            while (fault := await adrive(self._opening(), partial(self._ask, deadline))) is not None:
                 tries += 1
-                await asyncio.sleep(self._pause_s(fault, tries, begun))
+                await asyncio.sleep(self._pause_s(fault, tries, begun, deadline))
         except BaseException:
             await self.close()
             raise
@@ -100,12 +103,18 @@ class AsyncNodeRouter(Routing):
 
     # ---- the slot map
 
-    async def act(self, step: RetryStep) -> None:
-        """Does what a retry step says about the slot map. The caller pauses."""
-        if step.refresh:
-            async with self._learner:
-                if not self._just_learned:
-                    await self._learn(step.doubted)
+    async def act(self, step: RetryStep, deadline: float = math.inf) -> None:
+        """Does what a retry step says about the slot map, as far as there is time. The caller pauses."""
+        if step.refresh and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                # Another task may learn it, and take its time.
+                async with asyncio.timeout_at(None if deadline == math.inf else deadline):
+                    await self._learner.acquire()
+                try:
+                    if not self._just_learned:
+                        await self._learn(step.doubted, deadline)
+                finally:
+                    self._learner.release()
         self._correct(step.moved)
 
     async def refresh(self, doubted: str = "") -> None:
@@ -116,26 +125,32 @@ class AsyncNodeRouter(Routing):
         if fault is not None:
             raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
-    async def _learn(self, doubted: str) -> Fault | None:
-        fault = await adrive(self._learning(doubted), self._ask)
+    async def _learn(self, doubted: str, deadline: float = math.inf) -> Fault | None:
+        fault = await adrive(self._learning(doubted), partial(self._ask, deadline))
         if fault is None:
             for node in [self._nodes.pop(address) for address in [*self._nodes] if address not in self.map.nodes]:
                 await node.close()
         return fault
 
-    async def _ask(self, ask: Question) -> Any:
+    async def _ask(self, deadline: float, ask: Question) -> Any:
         """Answers a question of ``routing``, on a connection of its own: open ones may be dead."""
         self.check_open()
+        now = time.monotonic()
+        if now >= deadline:
+            return b"" if isinstance(ask, Probe) else OVERDUE
+        left = deadline - now
         if isinstance(ask, Probe):
-            return await probe(ask.address, ask.data, within=LOOK_TIMEOUT_S)
+            return await probe(ask.address, ask.data, within=min(LOOK_TIMEOUT_S, left))
         if isinstance(ask, Locate):
-            return await asyncio.wrap_future(ask.begun())
-        connection = await open_async_connection(
-            self.settings, ask.address, within=ASK_TIMEOUT_S, sentinel=ask.sentinel
-        )
+            located = asyncio.wrap_future(ask.begun())
+            done, _ = await asyncio.wait((located,), timeout=None if left == math.inf else left)
+            return located.result() if done else unconnected(left)
+        within = min(ASK_TIMEOUT_S, self._share_s(left))
+        connection = await open_async_connection(self.settings, ask.address, within=within, sentinel=ask.sentinel)
         if isinstance(connection, Fault):
             return connection
         try:
-            return await connection.exchange(pack(*ask.words), deadline=time.monotonic() + ASK_TIMEOUT_S)
+            until = min(deadline, time.monotonic() + ASK_TIMEOUT_S)
+            return await connection.exchange(pack(*ask.words), deadline=until)
         finally:
             await connection.close()

@@ -6,8 +6,9 @@ at a time.
 
 from __future__ import annotations
 
+import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,9 +36,9 @@ class BegunCall(Generic[T]):
 
     def receive(self) -> Any:
         """Returns the answer, an ``ErrorReply`` or a ``Fault``. One that has come is read, however late it is."""
-        left = self.retrying.deadline - time.monotonic()
+        left = min(self.retrying.deadline, self.silent_at) - time.monotonic()
         try:
-            answer = self._connection.receive(min(left, READ_TIMEOUT_S))
+            answer = self._connection.receive(left)
         except BaseException:
             self.leave()
             raise
@@ -48,11 +49,39 @@ class BegunCall(Generic[T]):
             self._pool.give(self._connection)
         return answer
 
+    @property
+    def number(self) -> int:
+        """Its file descriptor; -1 if it is closed."""
+        return self._connection.sock.fileno()
+
+    @property
+    def silent_at(self) -> float:
+        """The time at which its server is taken for dead."""
+        return self.retrying.sent_at + READ_TIMEOUT_S
+
     def leave(self) -> None:
         """Takes the answer for a caller who was interrupted: it says what the caller was given."""
         self.retrying.finished(self._connection.receive(FINISH_S))
         self._pool.drop(self._connection)
         self._read()
+
+
+def answered(calls: Sequence[BegunCall[Any]], until: float) -> Sequence[BegunCall[Any]]:
+    """Waits for an answer to one of them. Returns those that have one, or all when the time is over."""
+    poll = select.poll()
+    by_number = {call.number: call for call in calls}
+    if -1 in by_number:
+        return calls
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    left = min(until, *(call.silent_at for call in calls)) - time.monotonic()
+    try:
+        found = poll.poll(max(0.0, left) * 1000)
+    except BaseException:
+        for call in calls:
+            call.leave()
+        raise
+    return [by_number[number] for number, _ in found] or calls
 
 
 @dataclass(slots=True, eq=False)

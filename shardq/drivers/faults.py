@@ -253,6 +253,12 @@ def timed_out(seconds: float) -> Fault:
     return Fault(Reaction.WAIT, Unavailable, f"no answer for {seconds:.3g} s", lost=True)
 
 
+OVERDUE = Fault(Reaction.WAIT, Unavailable, "its time was over before it could be sent")
+"""The fault of a try that was not made: the caller's time is over. What was met before is told instead, if there is
+anything.
+"""
+
+
 def unserved(slot: int) -> Fault:
     """The fault of a slot for which the slot map names no node."""
     return Fault(Reaction.WAIT, Unavailable, f"no node of the cluster serves slot {slot}")

@@ -3,30 +3,35 @@
 Each node has a pipeline: one connection, at most ``DEPTH`` calls in flight on it, and a queue of calls to send. The
 loop pulls one call at a time while any node could take one, listens to all connections at once, and yields answers as
 they come. A call that meets a fault is retried like any other (``retry``): after its backoff it goes to the pipeline
-where it belongs then, while the others go on.
+where it belongs then, while the others go on. Where there are several nodes each connects in a thread of its own: one
+that hangs in its hand-shake holds up no call for another. A call whose time is over in a queue ends without a trip.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import selectors
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from hiredis import HiredisError
 
 from shardq.calls.request import Command
 from shardq.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
-from shardq.drivers.faults import ErrorReply, Fault, of_exception, timed_out, unserved
+from shardq.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, timed_out, unserved
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import NodeRouter
 from shardq.drivers.sockets import INCOMPLETE
-from shardq.errors import ShardqError
+from shardq.errors import ShardqError, Unanswered
+from shardq.threads import begun
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -39,11 +44,33 @@ DEPTH_BYTES = 1 << 20
 # How many calls for each node may be pulled and not yet sent. Enough that a run of calls for one node hides
 # calls for another only when it is longer; each may hold a batch of 1 MiB.
 LOOK_AHEAD = 4
-# All pipelines stand still while one connects: beside others, a node that hangs in its hand-shake is left after this
-# long, and then left alone for as long again. Enough for TLS over a few hundred milliseconds of round trip.
-CONNECT_TIMEOUT_S = 1.0
+# A caller who takes longer with an answer is away: the calls meanwhile lose none of their time by that.
+AWAY_S = 0.1
+# The time between two looks at a connection that is being made while calls to other nodes are in flight.
+CONNECT_LOOK_S = 0.005
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+Deadline = float | Callable[[K], float] | None
+"""The end of the caller's time for all calls, or for the call of each key, asked for when it is sent. None: each call
+has the timeout for itself.
+"""
+
+
+class Spare(NamedTuple):
+    """When calls are given up although they have time: what others have answered is worth more than waiting."""
+
+    until: float
+    worth: Callable[[Any], bool] | None = None
+    """True for an answer after which the rest is waited for until then only. None: so it is from the beginning."""
+
+    def is_worth(self, answer: Any) -> bool:
+        return not isinstance(answer, ShardqError) and (self.worth is None or self.worth(answer))
+
+
+def left_behind(node: str) -> Unanswered:
+    """The error of a call that was given up although it had time."""
+    return Unanswered(f"{node or 'a node'} has not answered yet, while others have: it is not waited for")
 
 
 class Pipeline:
@@ -61,6 +88,8 @@ class Pipeline:
         """The bytes of all calls in flight."""
         self.heard = 0.0
         """The time of the server's last answer, or of the first call: its silence counts from there."""
+        self.connecting: Future[Connection | Fault] | None = None
+        """The connection that a thread makes."""
 
     @property
     def full(self) -> bool:
@@ -81,10 +110,22 @@ class Pipeline:
 class Pipelines(Generic[K, T]):
     """One run of ``call_all``."""
 
-    def __init__(self, calls: Iterable[tuple[K, Command[T]]], router: NodeRouter, *, timeout: float) -> None:
+    def __init__(
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        router: NodeRouter,
+        *,
+        timeout: float,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
+    ) -> None:
         self._calls = iter(calls)
         self._router = router
         self._timeout = timeout
+        self._deadline = deadline
+        self._spare = spare
+        self._given_up_at = math.inf if spare is None or spare.worth is not None else spare.until
+        """The time after which nothing is waited for."""
         self._pipelines: dict[str, Pipeline] = {}
         self._selector = selectors.PollSelector()
         """A selector that takes no file descriptor: there may be none left."""
@@ -108,7 +149,8 @@ class Pipelines(Generic[K, T]):
                         self._exhausted = True
                     else:
                         key, call = pulled
-                        self._ready.append(RetryingCall(call, now=time.monotonic(), timeout=self._timeout, key=key))
+                        deadline = self._deadline_of(key)
+                        self._ready.append(RetryingCall(call, timeout=self._timeout, deadline=deadline, key=key))
                 while self._ready:
                     self._route(self._ready.popleft())
                 for pipeline in self._pipelines.values():
@@ -117,8 +159,12 @@ class Pipelines(Generic[K, T]):
                     if self._exhausted and not self._paused and not self._under_way():
                         return
                     self._listen(0.0 if hungry and not self._exhausted else self._listen_for_s())
-                while self._done:
-                    yield self._done.popleft()
+                if self._done:
+                    left = time.monotonic()
+                    while self._done:
+                        yield self._done.popleft()
+                    if callable(self._deadline) and time.monotonic() - left > AWAY_S:
+                        self._come_back(self._deadline)
         except BaseException:
             self._finish_on_interrupt()
             raise
@@ -143,6 +189,34 @@ class Pipelines(Generic[K, T]):
 
     # ---- what to do next
 
+    def _deadline_of(self, key: K) -> float | None:
+        deadline = self._deadline(key) if callable(self._deadline) else self._deadline
+        if self._given_up_at == math.inf:
+            return deadline
+        return self._given_up_at if deadline is None else min(deadline, self._given_up_at)
+
+    def _give_up_later(self, until: float) -> None:
+        """Ends all calls at that time, if they are not over before."""
+        self._given_up_at = until
+        for retrying in self._unanswered():
+            retrying.bound(min(retrying.deadline, until))
+
+    def _come_back(self, deadline: Callable[[K], float]) -> None:
+        """Moves the ends of all calls: the caller was away, and that was not their time."""
+        now = time.monotonic()
+        for pipeline in self._pipelines.values():
+            pipeline.heard = now
+        for retrying in self._unanswered():
+            retrying.bound(deadline(retrying.key))
+
+    def _unanswered(self) -> Iterator[RetryingCall[T]]:
+        """All calls that were pulled and have no answer yet."""
+        yield from self._ready
+        yield from (retrying for _, _, retrying in self._paused)
+        for pipeline in self._pipelines.values():
+            yield from (retrying for retrying in pipeline.sent if retrying is not None)
+            yield from pipeline.queue
+
     def _hungry(self) -> bool:
         """True if some node could take one more call, and few calls wait for others."""
         if self._exhausted:
@@ -159,8 +233,9 @@ class Pipelines(Generic[K, T]):
     def _listen_for_s(self) -> float:
         """The time to listen when there is nothing else to do."""
         until = [pipeline.silent_at for pipeline in self._pipelines.values() if pipeline.sent]
+        until += [pipeline.queue[0].deadline for pipeline in self._pipelines.values() if pipeline.queue]
         if self._paused:
-            until.append(self._paused[0][0])
+            until.append(min(self._paused[0][0], self._given_up_at))
         return max(0.0, min(until) - time.monotonic()) if until else 0.0
 
     def _end_pauses(self) -> None:
@@ -182,26 +257,14 @@ class Pipelines(Generic[K, T]):
 
     def _feed(self, pipeline: Pipeline) -> None:
         """Sends what the pipeline has room for."""
+        now = time.monotonic() if pipeline.queue else 0.0
+        while pipeline.queue and now >= pipeline.queue[0].deadline:
+            self._failed_with(pipeline.queue.popleft(), OVERDUE, pipeline.node.address)
         while pipeline.queue and not pipeline.rest and not pipeline.full:
+            if pipeline.connection is None and not self._connected(pipeline, pipeline.queue[0].deadline):
+                return
+            assert pipeline.connection is not None, "just connected"
             retrying = pipeline.queue.popleft()
-            if pipeline.connection is None:
-                begun = time.monotonic()
-                pipeline.node = self._router.node(
-                    pipeline.node.address
-                )  # The map may have dropped the node, and named it again.
-                # Where there are other nodes, their calls wait for nobody.
-                alone = len(self._router.map.nodes) == 1
-                until = retrying.deadline if alone else min(retrying.deadline, begun + CONNECT_TIMEOUT_S)
-                connection = pipeline.node.take(until, wait=alone)
-                if isinstance(connection, Fault):
-                    took = time.monotonic() - begun
-                    queue, pipeline.queue = pipeline.queue, deque()
-                    for each in (retrying, *queue):
-                        self._failed_with(each, connection, pipeline.node.address, backoff_s=took)
-                    return
-                pipeline.connection = connection
-                connection.sock.settimeout(0)
-                self._selector.register(connection.sock, selectors.EVENT_READ, pipeline)
             if not pipeline.sent:
                 pipeline.heard = time.monotonic()
             pipeline.sent.extend([None] * (retrying.answers - 1))
@@ -209,6 +272,33 @@ class Pipelines(Generic[K, T]):
             pipeline.rest = memoryview(retrying.packed())
             pipeline.unanswered += len(retrying.sent)
             self._write(pipeline, pipeline.connection)
+
+    def _connected(self, pipeline: Pipeline, deadline: float) -> bool:
+        """Returns True once the pipeline has a connection. Where there is no other node, that is waited for."""
+        connecting, pipeline.connecting = pipeline.connecting, None
+        connection: Connection | Fault | None
+        if connecting is None:
+            # The map may have dropped the node, and named it again.
+            pipeline.node = self._router.node(pipeline.node.address)
+            if len(self._router.map.nodes) == 1:
+                connection = pipeline.node.take(deadline)
+            elif (connection := pipeline.node.take_idle()) is None:
+                pipeline.connecting = begun(partial(pipeline.node.take, deadline, wait=False), "shardq-connect")
+                return False
+        elif not connecting.done():
+            pipeline.connecting = connecting
+            return False
+        else:
+            connection = connecting.result()
+        if isinstance(connection, Fault):
+            queue, pipeline.queue = pipeline.queue, deque()
+            for each in queue:
+                self._failed_with(each, connection, pipeline.node.address)
+            return False
+        pipeline.connection = connection
+        connection.sock.settimeout(0)
+        self._selector.register(connection.sock, selectors.EVENT_READ, pipeline)
+        return True
 
     def _write(self, pipeline: Pipeline, connection: Connection) -> None:
         try:
@@ -226,6 +316,12 @@ class Pipelines(Generic[K, T]):
 
     def _listen(self, timeout: float) -> None:
         heard = set()
+        connecting = [each.connecting for each in self._pipelines.values() if each.connecting is not None]
+        if connecting and not self._selector.get_map():
+            wait(connecting, timeout, FIRST_COMPLETED)
+            return
+        if connecting:
+            timeout = min(timeout, CONNECT_LOOK_S)
         for key, events in self._selector.select(timeout):
             pipeline: Pipeline = key.data
             heard.add(pipeline)
@@ -265,26 +361,27 @@ class Pipelines(Generic[K, T]):
             self._failed_with(retrying, answer, node)
             return
         try:
-            self._done.append((retrying.key, self._router.result(retrying, answer, node)))
+            result = self._router.result(retrying, answer, node)
         except ShardqError as exc:
             self._done.append((retrying.key, exc))
+            return
+        self._done.append((retrying.key, result))
+        if self._spare is not None and self._given_up_at == math.inf and self._spare.is_worth(result):
+            self._give_up_later(self._spare.until)
 
     # ---- faults
 
-    def _failed_with(
-        self, retrying: RetryingCall[T], answer: ErrorReply | Fault, node: str | None, *, backoff_s: float = 0.0
-    ) -> None:
-        """Retries a call, after ``backoff_s`` at least, or gives it up."""
+    def _failed_with(self, retrying: RetryingCall[T], answer: ErrorReply | Fault, node: str | None) -> None:
+        """Retries a call, or gives it up."""
         now = time.monotonic()
         try:
             step = self._router.failed_with(answer, retrying, node)
         except ShardqError as exc:
             self._done.append((retrying.key, exc))
             return
-        self._router.act(step)
-        backoff_s = max(backoff_s, step.backoff_s)
-        if backoff_s:
-            heapq.heappush(self._paused, (now + backoff_s, next(self._numbers), retrying))
+        self._router.act(step, retrying.deadline)
+        if step.backoff_s:
+            heapq.heappush(self._paused, (now + step.backoff_s, next(self._numbers), retrying))
         else:
             self._ready.append(retrying)
 
@@ -303,6 +400,8 @@ class Pipelines(Generic[K, T]):
                 self._failed_with(retrying, fault.before_sending() if unsent else fault, pipeline.node.address)
 
     def _leave(self, pipeline: Pipeline) -> None:
+        if pipeline.connecting is not None:
+            pipeline.connecting.add_done_callback(partial(_returned, pipeline.node))
         if pipeline.connection is None:
             return
         self._selector.unregister(pipeline.connection.sock)
@@ -311,3 +410,9 @@ class Pipelines(Generic[K, T]):
         else:
             pipeline.connection.used = time.monotonic()
             pipeline.node.give(pipeline.connection)
+
+
+def _returned(node: ConnectionPool, made: Future[Connection | Fault]) -> None:
+    """Gives a connection to the pool that came after its user had left."""
+    if made.exception() is None and isinstance(connection := made.result(), Connection):
+        node.give(connection)

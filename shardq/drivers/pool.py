@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from shardq.drivers.connection import Connection
-from shardq.drivers.faults import Fault, dropped, exhausted, unconnected
+from shardq.drivers.faults import OVERDUE, Fault, dropped, exhausted, unconnected
 
 CONNECTING = 8
 """The threads that connect at a time. Others wait for them, or for a connection that is given back: where a hundred
@@ -44,11 +44,12 @@ class ConnectionPool:
 
         A caller that holds connections to other nodes must not ``wait``: two such threads could wait for each other.
         """
-        began = time.monotonic()
+        began = now = time.monotonic()
+        if now >= deadline:
+            return OVERDUE
         with self._free:
             failures, _ = self._refused
             while True:
-                now = time.monotonic()
                 if (connection := self._live_idle(now)) is not None:
                     return connection
                 if self._closed:
@@ -61,9 +62,16 @@ class ConnectionPool:
                     self.open += 1
                     self._connecting += 1
                     break
-                if not (wait and self._free.wait(max(0.0, deadline - now))):
+                if wait:
+                    self._free.wait(deadline - now)
+                now = time.monotonic()
+                if not wait or now >= deadline:
                     return unconnected(now - began) if room else exhausted(self.address, self.bound)
-        return self._connect(deadline)
+        connected = self._connect(deadline)
+        if isinstance(connected, Connection) and time.monotonic() >= deadline:
+            self.give(connected)
+            return OVERDUE
+        return connected
 
     def take_idle(self) -> Connection | None:
         """Returns an idle connection, if there is one."""

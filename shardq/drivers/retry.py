@@ -1,7 +1,8 @@
 """The retries of one call: what to send next, where, when, and when to give up. No I/O.
 
 Both drivers carry a ``RetryingCall``: they send what ``packed()`` returns, report each fault to ``failed_with()`` and
-do what the ``RetryStep`` says. Retries are bounded by time, never by number.
+do what the ``RetryStep`` says. Retries are bounded by time, never by number. That time is the user's: of a command that
+takes several calls, each gets what the ones before have left of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardq.calls.request import Call, Command
-from shardq.drivers.faults import ErrorReply, Fault, Reaction
+from shardq.drivers.faults import OVERDUE, ErrorReply, Fault, Reaction
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,
@@ -54,18 +55,32 @@ class RetryingCall(Generic[T]):
     """One call until its answer. Invariant: once the call is ``in_doubt``, only its ``after_loss()`` form is sent."""
 
     __slots__ = (
-        "_again_until", "_in_full", "_retry_for_s", "_tries", "address", "call", "deadline", "key", "request", "sent",
-        "sent_at",
+        "_again_until", "_began", "_in_full", "_last", "_retry_for_s", "_tries", "address", "call", "deadline", "key",
+        "request", "sent", "sent_at",
     )  # fmt: skip
 
-    def __init__(self, call: Command[T], *, now: float, timeout: float, key: Any = None) -> None:
+    def __init__(
+        self,
+        call: Command[T],
+        *,
+        timeout: float,
+        deadline: float | None = None,
+        now: float | None = None,
+        key: Any = None,
+    ) -> None:
+        """``deadline``: the end of the caller's ``timeout``, which began before this call if others went before it.
+        Without it, this call has all of the timeout.
+        """
+        if now is None:
+            # A look at the clock less for most calls.
+            now = time.monotonic() if deadline is None or call.retry_for_s is not None else deadline - timeout
         self.call = call
         """The call as the caller gave it."""
         self.key = key
         """The caller's key for it, where it is one of many."""
         self.request = call
         """The call as it is sent now."""
-        self.deadline = now + timeout
+        self.deadline = now + timeout if deadline is None else deadline
         self.address: str | None = None
         """The node of the next try, if a node said ASK; else the slot map says."""
         self.sent = b""
@@ -74,8 +89,16 @@ class RetryingCall(Generic[T]):
         """The time at which they were made."""
         self._in_full = False
         self._tries = 0
+        self._last: Fault | None = None
+        """The fault of the last try."""
         self._retry_for_s = timeout if call.retry_for_s is None else min(call.retry_for_s, timeout)
-        self._again_until = now + self._retry_for_s
+        self._began = now
+        self._again_until = min(self.deadline, now + self._retry_for_s)
+
+    def bound(self, deadline: float) -> None:
+        """Ends this call at another time."""
+        self.deadline = deadline
+        self._again_until = min(deadline, self._began + self._retry_for_s)
 
     def packed(self) -> bytes:
         """The bytes of the next try; with an ``address``, ASKING goes first and has an answer of its own."""
@@ -100,6 +123,9 @@ class RetryingCall(Generic[T]):
 
         ``chance`` is a random number in [0, 1): it spreads the backoffs of many callers.
         """
+        if fault is OVERDUE:
+            fault = self._last or fault
+        self._last = fault
         if fault.lost:
             self.call.in_doubt = True
             self.request = self.request.after_loss()
@@ -132,7 +158,7 @@ class RetryingCall(Generic[T]):
         error = self._told(fault, node)
         if isinstance(error, ServerFault):
             error.node = node
-            error.tried_s = now - (self._again_until - self._retry_for_s)
+            error.tried_s = now - self._began
         return error
 
     def _told(self, fault: Fault, node: str) -> ShardqError:

@@ -7,18 +7,20 @@ The asyncio twin is ``aiorouter``.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shardq import forks
 from shardq.calls.request import pack
 from shardq.drivers.connection import Connection, open_connection, probe
 from shardq.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
-from shardq.drivers.faults import Fault
+from shardq.drivers.faults import OVERDUE, Fault, unconnected
 from shardq.drivers.generators import drive
 from shardq.drivers.outages import Outages
 from shardq.drivers.pool import ConnectionPool
@@ -58,14 +60,14 @@ class NodeRouter(Routing):
 
     # ---- opening and closing
 
-    def open(self) -> None:
+    def open(self, deadline: float = math.inf) -> None:
         """Learns the slot map and checks the servers; waits for those that are not there yet."""
         self._closed = None
         begun, tries = time.monotonic(), 0
         try:
-            while (fault := drive(self._opening(), self._ask)) is not None:
+            while (fault := drive(self._opening(), partial(self._ask, deadline))) is not None:
                 tries += 1
-                time.sleep(self._pause_s(fault, tries, begun))
+                time.sleep(self._pause_s(fault, tries, begun, deadline))
         except BaseException:
             self.close()
             raise
@@ -136,12 +138,17 @@ class NodeRouter(Routing):
 
     # ---- the slot map
 
-    def act(self, step: RetryStep) -> None:
-        """Does what a retry step says about the slot map. The caller pauses."""
+    def act(self, step: RetryStep, deadline: float = math.inf) -> None:
+        """Does what a retry step says about the slot map, as far as there is time. The caller pauses."""
         if step.refresh:
-            with self._learner:
-                if not self._just_learned:
-                    self._learn(step.doubted)
+            left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+            # Another thread may learn it, and take its time.
+            if left > 0 and self._learner.acquire(timeout=left):
+                try:
+                    if not self._just_learned:
+                        self._learn(step.doubted, deadline)
+                finally:
+                    self._learner.release()
         self._correct(step.moved)
 
     def refresh(self, doubted: str = "") -> None:
@@ -166,8 +173,8 @@ class NodeRouter(Routing):
 
         return stop
 
-    def _learn(self, doubted: str) -> Fault | None:
-        fault = drive(self._learning(doubted), self._ask)
+    def _learn(self, doubted: str, deadline: float = math.inf) -> Fault | None:
+        fault = drive(self._learning(doubted), partial(self._ask, deadline))
         if fault is None:
             with self._changing:
                 gone = [self._nodes.pop(address) for address in [*self._nodes] if address not in self.map.nodes]
@@ -175,17 +182,26 @@ class NodeRouter(Routing):
                 node.close()
         return fault
 
-    def _ask(self, ask: Question) -> Any:
+    def _ask(self, deadline: float, ask: Question) -> Any:
         """Answers a question of ``routing``, on a connection of its own: the pool may be full or dead."""
         self.check_open()
+        now = time.monotonic()
+        if now >= deadline:
+            return b"" if isinstance(ask, Probe) else OVERDUE
+        left = deadline - now
         if isinstance(ask, Probe):
-            return probe(ask.address, ask.data, timeout=LOOK_TIMEOUT_S)
+            return probe(ask.address, ask.data, timeout=min(LOOK_TIMEOUT_S, left))
         if isinstance(ask, Locate):
-            return ask.answer()
-        connection = open_connection(self.settings, ask.address, timeout=ASK_TIMEOUT_S, sentinel=ask.sentinel)
+            try:
+                return ask.answer() if left == math.inf else ask.begun().result(left)
+            except TimeoutError:
+                return unconnected(left)
+        timeout = min(ASK_TIMEOUT_S, self._share_s(left))
+        connection = open_connection(self.settings, ask.address, timeout=timeout, sentinel=ask.sentinel)
         if isinstance(connection, Fault):
             return connection
         try:
-            return connection.exchange(pack(*ask.words), deadline=time.monotonic() + ASK_TIMEOUT_S)
+            until = min(deadline, time.monotonic() + ASK_TIMEOUT_S)
+            return connection.exchange(pack(*ask.words), deadline=until)
         finally:
             connection.close()

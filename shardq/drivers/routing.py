@@ -17,7 +17,7 @@ from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.retry import RetryingCall, RetryStep, backoff_s, explained
 from shardq.drivers.settings import Settings
 from shardq.drivers.slots import SlotMap
-from shardq.errors import EngineClosed, ShardqError
+from shardq.errors import EmbeddedFault, EngineClosed, ShardqError
 
 T = TypeVar("T")
 
@@ -98,11 +98,12 @@ class Routing:
         self.version = version
         return None
 
-    def _pause_s(self, fault: Fault, tries: int, begun: float) -> float:
+    def _pause_s(self, fault: Fault, tries: int, begun: float, deadline: float) -> float:
         """The pause after so many tries to open. Raises when they are over: a server that loads is given longer than
         one that is not there.
         """
         timeout = self.settings.timeout if fault.is_loading else self.settings.connect_timeout
+        timeout = min(timeout, max(0.0, deadline - begun))
         pause = backoff_s(tries, random.random())
         if fault.is_final or time.monotonic() + pause >= begun + timeout:
             raise self._error(fault, "could not connect", timeout) from fault.cause
@@ -116,11 +117,16 @@ class Routing:
         found = yield from discover(self.settings, known, doubted=self._doubted)
         self._learned = time.monotonic()
         if isinstance(found, Fault):
-            self._missing = found if self.settings.locate is not None else None
+            # A caller whose time was over has not learnt that there is none.
+            self._missing = found if isinstance(found.cause, EmbeddedFault) else None
             return found
         self._missing = None
         self._adopt(found)
         return None
+
+    def _share_s(self, left: float) -> float:
+        """The part of the time left for one question: where one server hangs, the next is asked."""
+        return left if self.settings.kind == "single" else left / 2
 
     @property
     def _just_learned(self) -> bool:

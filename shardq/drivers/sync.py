@@ -7,21 +7,23 @@ slot map; this module sends and waits. The asyncio twin is ``aio``.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
 from shardq.drivers.base import DriverBase
 from shardq.drivers.begun import BegunCall
 from shardq.drivers.connection import FINISH_S, Connection
-from shardq.drivers.faults import ErrorReply, Fault, of_connecting, of_reply, unconnected, unserved
+from shardq.drivers.faults import OVERDUE, ErrorReply, Fault, of_connecting, of_reply, unconnected, unserved
 from shardq.drivers.generators import drive
 from shardq.drivers.outages import Outages
-from shardq.drivers.pipelines import Pipelines
+from shardq.drivers.pipelines import Deadline, Pipelines, Spare
 from shardq.drivers.pool import ConnectionPool
 from shardq.drivers.pubsub import PubSubConnection
 from shardq.drivers.replicas import CONVERSATION_S, Confirmation
@@ -44,12 +46,13 @@ class Driver(DriverBase):
         super().__init__(settings)
         self._router: NodeRouter = NodeRouter(settings)
 
-    def open(self) -> None:
+    def open(self, deadline: float = math.inf) -> None:
         """Connects, learns the slot map, and checks the servers' versions; also again after ``close()``.
 
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
+        ``deadline``: the end of both.
         """
-        self._router.open()
+        self._router.open(deadline)
 
     def close(self) -> None:
         """Closes every connection, also those in use: their calls end at once."""
@@ -62,22 +65,31 @@ class Driver(DriverBase):
 
     # ---- calls
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
-        """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time."""
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
+        """Carries one call out and decodes its answer. Raises a ServerFault when that can't be done in time.
+
+        ``deadline``: the end of a ``timeout`` that began before, with the command that this call is a part of.
+        """
         self._router.check_open()
-        return carry(call, self._router, self._trip, time.sleep, timeout)
+        return carry(call, self._router, self._trip, time.sleep, timeout, deadline)
 
     def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]:
         """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
-        hold back the calls of another. ``timeout`` is for each call.
+        hold back the calls of another. ``timeout`` is for each call, or ends at the ``deadline`` for all. ``spare``:
+        when to give up calls although they have time.
         """
         self._router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
-        return Pipelines(calls, self._router, timeout=timeout_s).run()
+        return Pipelines(calls, self._router, timeout=timeout_s, deadline=deadline, spare=spare).run()
 
     def begin(self, call: Command[T]) -> BegunCall[T] | None:
         """Sends a call now, for ``finish`` to read its answer. None: no connection is idle, nothing was sent.
@@ -89,7 +101,7 @@ class Driver(DriverBase):
         if not begun.acquire(blocking=False):
             return None
         try:
-            retrying = RetryingCall(call, now=time.monotonic(), timeout=self.settings.timeout)
+            retrying = RetryingCall(call, timeout=self.settings.timeout)
             sent = self._sent(retrying)
         except BaseException:
             begun.release()
@@ -99,36 +111,38 @@ class Driver(DriverBase):
             return None
         return BegunCall(retrying, *sent, begun.release)
 
-    def finish(self, begun: BegunCall[T]) -> T:
+    def finish(self, begun: BegunCall[T], deadline: float | None = None) -> T:
         """Reads the answer of a call that was begun, and decodes it; carries the call out like any other if it met a
-        fault.
+        fault. ``deadline``: the end of the command that needs it.
         """
+        if deadline is not None:
+            begun.retrying.bound(deadline)
         return _carried(begun.retrying, self._router, self._trip, time.sleep, begun)
 
-    def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
         self._router.check_open()
-        return drive(self._replica_tracker.confirm(seals, self.node_of), self._confirmed)
+        return drive(self._replica_tracker.confirm(seals, self.node_of), partial(self._confirmed, deadline))
 
     def dedicated(self, slot: int) -> DedicatedConnection:
         """A connection of the caller's own to the master of this slot, wherever it moves."""
         return DedicatedConnection(self._router, slot)
 
     @contextmanager
-    def borrow(self) -> Iterator[BorrowedConnections]:
+    def borrow(self, deadline: float) -> Iterator[BorrowedConnections]:
         """Shared connections for several calls in a row, at most one to each node.
 
         At most half of a node's connections are borrowed at a time: a borrower may wait for another one, and always
-        gets it. Raises Unavailable when others keep theirs for longer than the driver's timeout.
+        gets it. Raises Unavailable when others keep theirs until the ``deadline``, which is that of all calls.
         """
         self._router.check_open()
         borrowers = self._router.borrowers
-        if not borrowers.acquire(timeout=self.settings.timeout):
+        if not borrowers.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise Unavailable(
                 f"half of the {self.settings.connections} shared connections to a node are on loan, and none came back "
                 f"within {self.settings.timeout:g} s; push durably from fewer threads at a time"
             )
-        borrow = BorrowedConnections(self._router)
+        borrow = BorrowedConnections(self._router, deadline)
         try:
             yield borrow
         finally:
@@ -149,8 +163,8 @@ class Driver(DriverBase):
             explained(connected, node, "the subscriber could not connect", timeout)
         ) from connected.cause
 
-    def _confirmed(self, asked: Confirmation) -> str | Fault | None:
-        deadline = time.monotonic() + CONVERSATION_S
+    def _confirmed(self, deadline: float, asked: Confirmation) -> str | Fault | None:
+        deadline = min(deadline, time.monotonic() + CONVERSATION_S)
         return self._with_connection(
             asked.address, deadline, lambda connection: connection.converse(asked.conversation, deadline=deadline)
         )
@@ -248,18 +262,19 @@ class DedicatedConnection:
         """The number of times it has connected. The same before and after two calls: they went over one connection."""
         self._interrupted = threading.Event()
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
         """Like ``Driver.call``, on this connection, which follows the call's slot."""
         self._check()
         try:
-            return carry(call, self._router, self._trip, self._sleep, timeout)
+            return carry(call, self._router, self._trip, self._sleep, timeout, deadline)
         except TooManyOpenFiles:
             raise
         except (Unanswered, Unavailable):
             # A node that hangs takes all the time a call has: the next call must not go there again if another node
             # serves.
             self._check()
-            self._router.act(RetryStep(refresh=True, doubted=self._router.map.node(call.slot) or ""))
+            step = RetryStep(refresh=True, doubted=self._router.map.node(call.slot) or "")
+            self._router.act(step, math.inf if deadline is None else deadline)
             raise
 
     def interrupt(self) -> None:
@@ -319,18 +334,20 @@ class DedicatedConnection:
 class BorrowedConnections:
     """One user's connections for several calls in a row, for one thread. Made by ``Driver.borrow``."""
 
-    def __init__(self, router: NodeRouter) -> None:
+    def __init__(self, router: NodeRouter, deadline: float) -> None:
         self._router = router
+        self.deadline = deadline
+        """The end of all calls."""
         self._connections: dict[str, tuple[ConnectionPool, Connection]] = {}
         self.connects: Counter[str] = Counter()
         """The number of connections it has had to each node. The same after two calls: they went over one."""
         self.address = ""
         """The node of the last answer."""
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
+    def call(self, call: Command[T]) -> T:
         """Like ``Driver.call``, always on the same connection to a node while that is open."""
         self._router.check_open()
-        return carry(call, self._router, self._trip, time.sleep, timeout)
+        return carry(call, self._router, self._trip, time.sleep, deadline=self.deadline)
 
     def close(self) -> None:
         """Gives all connections back."""
@@ -353,6 +370,8 @@ class BorrowedConnections:
         return answer
 
     def _connection(self, address: str, deadline: float) -> Connection | Fault:
+        if time.monotonic() >= deadline:
+            return OVERDUE
         if address in self._connections:
             connection = self._connections[address][1]
             if not connection.dead(time.monotonic()):
@@ -375,11 +394,12 @@ def carry(
     router: NodeRouter,
     trip: Callable[[RetryingCall[Any], str], Any],
     sleep: Callable[[float], object],
-    timeout: float | None,
+    timeout: float | None = None,
+    deadline: float | None = None,
 ) -> T:
     """Sends a call until it is answered or its time is over. ``trip`` makes one try at a node."""
     timeout_s = router.settings.timeout if timeout is None else timeout
-    return _carried(RetryingCall(call, now=time.monotonic(), timeout=timeout_s), router, trip, sleep)
+    return _carried(RetryingCall(call, timeout=timeout_s, deadline=deadline), router, trip, sleep)
 
 
 def _carried(
@@ -399,6 +419,6 @@ def _carried(
         if not isinstance(answer, (ErrorReply, Fault)):
             return router.result(retrying, answer, address or "")
         step = router.failed_with(answer, retrying, address)
-        router.act(step)
+        router.act(step, retrying.deadline)
         if step.backoff_s:
             sleep(step.backoff_s)

@@ -7,6 +7,7 @@ Finding advice never fails: a slow server is skipped.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from shardq.calls import observe
 from shardq.calls.request import Command
 from shardq.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
 from shardq.drivers import descriptors
-from shardq.errors import AccessDenied, ServerFault, ShardqError, Unavailable
+from shardq.errors import AccessDenied, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.operation import Many, Operation
 
@@ -31,8 +32,8 @@ LIMITS = "shardq.limits"
 NEARLY_FULL = 0.9
 """The part of its maxmemory from which on a server counts as full: what is left may go in minutes."""
 
-TIMEOUT_S = 0.5
-"""The timeout of each of two trips: opening must not wait long for advice."""
+TIMEOUT_S = 1.0
+"""Opening must not wait longer for advice."""
 
 _logged: set[Advice] = set()
 """The advice that this process has logged."""
@@ -165,13 +166,18 @@ def _unpublished(answers: Mapping[str, Any]) -> list[Advice]:
     return [
         Advice("", "commands", f"{node} lets this process publish nothing, so {UNRUNG}: {said}")
         for node, said in answers.items()
-        if isinstance(said, ServerFault) and not isinstance(said, Unavailable)
+        if isinstance(said, ServerFault) and not isinstance(said, Unavailable | Unanswered)
     ]
 
 
 def _told(answers: Iterable[tuple[str, T | ShardqError]]) -> dict[str, T]:
     """Returns the answers of the nodes that gave one."""
     return {node: answer for node, answer in answers if not isinstance(answer, ShardqError)}
+
+
+def until(deadline: float) -> float:
+    """The time until which advice is looked for now, before the deadline of what is opened."""
+    return min(deadline, time.monotonic() + TIMEOUT_S)
 
 
 def log_new(found: Iterable[Advice]) -> None:

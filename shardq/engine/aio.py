@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
@@ -31,7 +32,7 @@ from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.schedule_commands_aio import AsyncScheduleCommands
 from shardq.engine.task_commands_aio import AsyncTaskCommands
 from shardq.engine.thread_work import Threads
-from shardq.errors import EngineClosed, ServerFault
+from shardq.errors import EngineClosed, ServerFault, Unavailable
 from shardq.model.task import Delivery, Receipt
 from shardq.producer import pushing
 from shardq.producer.durable import Durability, check_durability, push_durably
@@ -80,9 +81,10 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
 
         >>> await engine.open()
         """
-        async with self._here():
+        deadline = self._deadline()
+        async with self._held(deadline):
             try:
-                await self._open()
+                await self._open(deadline)
             except ServerFault as exc:
                 if not self._can_spool(exc):
                     raise
@@ -104,7 +106,24 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             self._background = BackgroundTasks()
         return self._lock
 
-    async def _open(self) -> AsyncDriver:
+    @asynccontextmanager
+    async def _held(self, deadline: float) -> AsyncIterator[None]:
+        """Holds the lock of the running loop. Raises Unavailable when others hold it until the deadline."""
+        lock = self._here()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await lock.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"other tasks have been opening or closing this engine for {self.options.timeout:g} s: "
+                "check that its servers run and can be reached from here"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    async def _open(self, deadline: float) -> AsyncDriver:
         self._closed = False
         if self._driver is None:
             if self._spool is not None:
@@ -114,16 +133,18 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             driver = self._parts.async_driver(settings)
             driver.note_in(self._journal)
             try:
-                await driver.open()
-                topology = await operation.arun(driver, recovery.create_topology(self.name, self.options.new_shards))
+                await driver.open(deadline)
+                created = recovery.create_topology(self.name, self.options.new_shards)
+                topology = await operation.arun(driver, created, deadline=deadline)
                 if self._threads is None:
                     self._learn(topology)
                 else:
                     self._map().learn(topology)
-                advice.log_new(await operation.arun(driver, self._advice(driver), advice.TIMEOUT_S))
+                advised = operation.arun(driver, self._advice(driver), deadline=advice.until(deadline))
+                advice.log_new(await advised)
                 if self._journal is not None and self._threads is None:
                     self._threads = await thread_work.make(
-                        lambda: Threads.opened(self._parts.driver(settings)), Threads.close
+                        lambda: Threads.opened(self._parts.driver(settings), deadline), Threads.close
                     )
                     self._watch_masters(self._threads.driver)
             except BaseException:
@@ -212,18 +233,19 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
 
         >>> await engine.start()
         """
-        async with self._here():
-            driver = await self._open()
+        deadline = self._deadline()
+        async with self._held(deadline):
+            driver = await self._open(deadline)
             if self._dispatcher is None:
-                threads = await self._open_threads()
+                threads = await self._open_threads(deadline)
                 advised = self._advice(driver, pollers=threads.driver)
-                advice.log_new(await operation.arun(driver, advised, advice.TIMEOUT_S))
+                advice.log_new(await operation.arun(driver, advised, deadline=advice.until(deadline)))
                 await self._declare_recurring(self._tasks.registered)
                 self._dispatcher = await thread_work.make(
-                    lambda: self._new_dispatcher(threads), lambda dispatcher: dispatcher.stop()
+                    lambda: self._new_dispatcher(threads, deadline), lambda dispatcher: dispatcher.stop()
                 )
 
-    def _new_dispatcher(self, threads: Threads) -> Dispatcher:
+    def _new_dispatcher(self, threads: Threads, deadline: float) -> Dispatcher:
         dispatcher = self._parts.dispatcher(
             threads.driver,
             self._map(),
@@ -232,7 +254,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             keep=self.options.keep(),
             sinks=self._new_sinks(threads.driver, threads.subscriber),
         )
-        dispatcher.start()
+        dispatcher.start(deadline)
         return dispatcher
 
     async def stop(self) -> None:
@@ -245,30 +267,34 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             if dispatcher is not None:
                 await thread_work.start(dispatcher.stop)
 
-    async def _open_driver(self) -> AsyncDriver:
+    async def _open_driver(self, deadline: float) -> AsyncDriver:
         driver = self._driver
         if driver is None:
             self._check_not_closed()
             began = time.monotonic()
-            async with self._here():
+            async with self._held(deadline):
                 if self._driver is None and self._spool is not None:
                     self._spool.check_since(began)
-                driver = await self._open()
+                driver = await self._open(deadline)
         return driver
 
     async def _push_one(self, entries: Entries) -> Receipt:
-        await self._open_driver()
-        return await self._gatherer.push(entries)
+        if self._driver is not None:
+            return await self._gatherer.push(entries)
+        deadline = self._deadline()
+        await self._open_driver(deadline)
+        return await self._gatherer.push(entries, deadline)
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         """Pushes in a thread: a WAIT on the loop's shared connections would delay every other caller."""
         check_durability(durability)
-        (await self._open_driver()).check_open()
-        async with self._here():
-            threads = await self._open_threads()
+        deadline = self._deadline()
+        (await self._open_driver(deadline)).check_open()
+        async with self._held(deadline):
+            threads = await self._open_threads(deadline)
         cache = self._map()
         steps = pushing.push(cache, self._packer, entries, most=batch)
-        push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability)
+        push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability, deadline)
         return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
 
     def _batch_function(self, function: BatchFunction) -> BatchFunction:
@@ -308,12 +334,12 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         make_claims = self._claims(names, topics, lease, name)
         self._check_not_closed()
 
-        async def opened() -> tuple[AsyncDriver, Claims, BackgroundTasks]:
-            driver = await self._open_driver()
+        async def opened(deadline: float) -> tuple[AsyncDriver, Claims, BackgroundTasks]:
+            driver = await self._open_driver(deadline)
             return driver, make_claims(), self._background
 
         ahead = Ahead[Trip](lease) if prefetch else None
-        return AsyncConsumer(opened, self._open_wakeups, tuple(topics or names or ("",)), ahead)
+        return AsyncConsumer(opened, self._open_wakeups, tuple(topics or names or ("",)), self.options.timeout, ahead)
 
     def worker(
         self,
@@ -358,25 +384,28 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         """The running part of a worker; ``AsyncWorker.run`` calls it."""
         await self.open()
         await self._declare_recurring(plan.functions)
-        wakeups = await self._open_wakeups()
-        async with self._here():
-            driver = (await self._open_threads()).driver
+        deadline = self._deadline()
+        wakeups = await self._open_wakeups(deadline)
+        async with self._held(deadline):
+            driver = (await self._open_threads(deadline)).driver
         claims = self._planned_claims(plan)
-        consumer = Consumer(driver, claims, lambda: wakeups)
+        consumer = Consumer(driver, claims, lambda deadline: wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
 
-    async def _open_threads(self) -> Threads:
+    async def _open_threads(self, deadline: float) -> Threads:
         """The lock is held."""
         if self._threads is None:
             self._check_not_closed()
-            settings = (await self._open()).settings
-            self._threads = await thread_work.make(lambda: Threads.opened(self._parts.driver(settings)), Threads.close)
+            settings = (await self._open(deadline)).settings
+            self._threads = await thread_work.make(
+                lambda: Threads.opened(self._parts.driver(settings), deadline), Threads.close
+            )
         return self._threads
 
-    async def _open_wakeups(self) -> Wakeups:
+    async def _open_wakeups(self, deadline: float) -> Wakeups:
         if self._wakeups is None:
-            async with self._here():
-                threads = await self._open_threads()
+            async with self._held(deadline):
+                threads = await self._open_threads(deadline)
                 if self._wakeups is None:
                     self._wakeups = await thread_work.make(
                         lambda: Wakeups(threads.driver, self._map(), threads.subscriber), Wakeups.close

@@ -97,9 +97,12 @@ class EngineBase:
         ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
         else an embedded server in the user's data directory, which the log and ``health().warnings`` tell, and which
         $SHARDQ_EMBEDDED=never forbids. ``shards`` counts when the name is new: 16 if none is given. ``timeout``: the
-        seconds for which a call is retried, through failovers, moving slots and loading servers. ``max_attempts`` holds
-        for tasks that bring no limit of their own. Dead tasks are kept for ``dead_age`` seconds, ``dead_count`` at
-        most. ``fsync``: how often an embedded server forces its writes to the disk, "everysec" or "always".
+        seconds in which every call of the engine ends, with all of its retries, through failovers, moving slots and
+        loading servers; a ``claim`` has its ``wait`` beside it. ``connect_timeout``: the seconds of them for a server
+        that is not there when the engine opens. Calls that go through any number of tasks have the timeout for each
+        page, window or request. ``max_attempts`` holds for tasks that bring no limit of their own. Dead tasks are kept
+        for ``dead_age`` seconds, ``dead_count`` at most. ``fsync``: how often an embedded server forces its writes to
+        the disk, "everysec" or "always".
 
         ``spool``: a file that takes pushes, cancels and reschedules while no server can be reached, at most
         ``spool_bytes`` of them. They are acknowledged as spooled, and replayed when a server is back, also by another
@@ -185,6 +188,10 @@ class EngineBase:
     def topology(self) -> Topology:
         """The present topology, once the engine is open."""
         return self._map().topology
+
+    def _deadline(self) -> float:
+        """The end of a command that begins now. All that it does gets what is left until then."""
+        return time.monotonic() + self.options.timeout
 
     def _map(self) -> TopologyCache:
         if self._cache is None:

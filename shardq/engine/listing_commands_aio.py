@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from shardq.engine.arguments import moved_due
 from shardq.engine.base import EngineBase
@@ -15,19 +15,24 @@ from shardq.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.listing.query import Due, Query, TaskPage, check_limit
 from shardq.model.task import State, TaskInfo
-from shardq.operation import arun
+from shardq.operation import Operation, arun
+from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
 
 Progress = Callable[[BulkResult], object]
+T = TypeVar("T")
 
 
 class AsyncListingCommands(EngineBase, ABC):
     """The commands of ``AsyncEngine`` on many tasks."""
 
     @abstractmethod
-    async def _open_driver(self) -> AsyncDriver: ...
+    async def _open_driver(self, deadline: float) -> AsyncDriver: ...
+
+    @abstractmethod
+    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T: ...
 
     async def tasks(
         self,
@@ -62,8 +67,7 @@ class AsyncListingCommands(EngineBase, ABC):
         query = Query.checked(topic=topic, state=state, due=due, holder=holder)
         check_limit(limit)
         query.place(self.name, cursor)
-        driver = await self._open_driver()
-        return await arun(driver, reading.task_page(self._map(), query, cursor, limit, self.options.codec))
+        return await self._carry_out(lambda cache: reading.task_page(cache, query, cursor, limit, self.options.codec))
 
     async def dead(self, topic: str | None = None) -> AsyncIterator[TaskInfo]:
         """Yields the dead tasks (dead letters) of a topic, or all, the earliest deaths first. Reads page by page, as
@@ -88,8 +92,7 @@ class AsyncListingCommands(EngineBase, ABC):
         >>> print(forecast.overdue, max(count for start, count in forecast.buckets), forecast.later)
         """
         check_horizon(horizon)
-        driver = await self._open_driver()
-        return await arun(driver, forecast.forecast(self._map(), horizon))
+        return await self._carry_out(lambda cache: forecast.forecast(cache, horizon))
 
     async def cancel_all(
         self,
@@ -104,15 +107,15 @@ class AsyncListingCommands(EngineBase, ABC):
         """Cancels the tasks that match: scheduled, ready and dead ones, or those of one ``state``. See ``tasks``.
 
         Tasks are cancelled page by page, each by its id, and ``progress`` is called after each page with how far it
-        came; what it raises ends the command there. ``dry_run`` only counts. A task that goes on between the look and
-        the command is cancelled in its new state, unless it is leased by then. All tasks of a topic are removed faster
-        by ``purge``.
+        came; what it raises ends the command there. Each page has the engine's timeout for itself. ``dry_run`` only
+        counts. A task that goes on between the look and the command is cancelled in its new state, unless it is leased
+        by then. All tasks of a topic are removed faster by ``purge``.
 
         >>> result = await engine.cancel_all(topic="mail", due=(None, dt.datetime.now(dt.UTC)))
         >>> print(result.done, "of", result.matched)
         """
         query = bulk_query("cancel", topic=topic, state=state, due=due, everything=everything)
-        await self._open_driver()
+        await self._open_driver(self._deadline())
         return await self._all(Bulk(self._map(), "cancel", query, count_only=dry_run), progress)
 
     async def requeue_all(
@@ -124,7 +127,7 @@ class AsyncListingCommands(EngineBase, ABC):
         >>> print((await engine.requeue_all("mail")).done, "tasks run again")
         """
         query = bulk_query("requeue", topic=topic, state="dead")
-        await self._open_driver()
+        await self._open_driver(self._deadline())
         return await self._all(Bulk(self._map(), "requeue", query, count_only=dry_run), progress)
 
     async def reschedule_all(
@@ -146,12 +149,12 @@ class AsyncListingCommands(EngineBase, ABC):
         """
         query = bulk_query("reschedule", topic=topic, state=state, due=due, everything=everything)
         word = moved_due(delay, at)
-        await self._open_driver()
+        await self._open_driver(self._deadline())
         return await self._all(Bulk(self._map(), "reschedule", query, due=word, count_only=dry_run), progress)
 
     async def _all(self, bulk: Bulk, progress: Progress | None) -> BulkResult:
-        driver = await self._open_driver()
-        while await arun(driver, bulk.following()):
+        driver = await self._open_driver(self._deadline())
+        while await arun(driver, bulk.following(), deadline=self._deadline()):
             if progress is not None:
                 progress(bulk.so_far)
         return bulk.so_far

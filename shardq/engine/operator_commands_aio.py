@@ -7,8 +7,10 @@ stats, and health.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardq import recovery
 from shardq.calls.control import living
@@ -21,24 +23,30 @@ from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
 from shardq.fleet.member import Member, fleet
 from shardq.model.checks import check_shards, check_topic
-from shardq.operation import arun
+from shardq.operation import Operation, arun
 from shardq.resharding.handle_aio import AsyncGrowth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
 from shardq.schedules import declaring
 from shardq.sinks.function import BatchFunction
 from shardq.spool import aio as spool
+from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
     from shardq.subscriber import Subscriber
+
+T = TypeVar("T")
 
 
 class AsyncOperatorCommands(EngineBase, ABC):
     """The commands of ``AsyncEngine`` on the whole."""
 
     @abstractmethod
-    async def _open_driver(self) -> AsyncDriver: ...
+    async def _open_driver(self, deadline: float) -> AsyncDriver: ...
+
+    @abstractmethod
+    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T: ...
 
     @abstractmethod
     def _present_subscriber(self) -> Subscriber | None: ...
@@ -73,8 +81,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         """
         route = route_of(topic, to, side, maxlen, keep=keep)
         function = self._batch_function(to) if callable(to) else None
-        driver = await self._open_driver()
-        await arun(driver, control.route(self._map(), topic, route))
+        await self._carry_out(lambda cache: control.route(cache, topic, route))
         if route is None or function is None:
             self._functions.pop(topic, None)
         else:
@@ -112,13 +119,14 @@ class AsyncOperatorCommands(EngineBase, ABC):
         return await self._resize(shards, rate, "shrink")
 
     async def _resize(self, shards: int, rate: float | None, verb: ResizeVerb = "resize") -> AsyncGrowth:
-        driver = await self._open_driver()
+        deadline = self._deadline()
+        driver = await self._open_driver(deadline)
         cache = self._map()
-        await arun(driver, recovery.refresh(cache))
+        await arun(driver, recovery.refresh(cache), deadline=deadline)
         check_resize(cache.topology, shards, rate, verb)
-        members = await driver.call(living(cache.control))
-        await arun(driver, resize(cache, shards, rate=rate, members=members))
-        return await self.growth()
+        members = await driver.call(living(cache.control), deadline=deadline)
+        await arun(driver, resize(cache, shards, rate=rate, members=members), deadline=deadline)
+        return self._growth(driver)
 
     async def preview(self, shards: int) -> Preview:
         """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing.
@@ -127,8 +135,9 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> print(preview.tasks, preview.bytes, preview.nodes)
         """
         check_shards(shards)
-        driver = await self._open_driver()
-        return await arun(driver, preview_resize(self._map(), shards, driver.node_of))
+        deadline = self._deadline()
+        driver = await self._open_driver(deadline)
+        return await arun(driver, preview_resize(self._map(), shards, driver.node_of), deadline=deadline)
 
     async def growth(self) -> AsyncGrowth:
         """Returns the change of the number of shards that is under way, or the last one: to wait for it, or to look.
@@ -137,7 +146,9 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> await growth.wait(timeout=600)
         True
         """
-        driver = await self._open_driver()
+        return self._growth(await self._open_driver(self._deadline()))
+
+    def _growth(self, driver: AsyncDriver) -> AsyncGrowth:
         cache = self._map()
         span = len(cache.topology.span())
         return AsyncGrowth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
@@ -148,8 +159,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> await engine.pause("mail")
         """
         check_topic(topic)
-        driver = await self._open_driver()
-        await arun(driver, control.pause(self._map(), topic, pause=True))
+        await self._carry_out(lambda cache: control.pause(cache, topic, pause=True))
 
     async def resume(self, topic: str) -> None:
         """Gives out the topic's tasks again.
@@ -157,8 +167,7 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> await engine.resume("mail")
         """
         check_topic(topic)
-        driver = await self._open_driver()
-        await arun(driver, control.pause(self._map(), topic, pause=False))
+        await self._carry_out(lambda cache: control.pause(cache, topic, pause=False))
 
     async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
@@ -168,19 +177,19 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> await engine.limit("invoice", rate=100, concurrency=20)
         """
         limit = limit_of(topic, rate, concurrency)
-        driver = await self._open_driver()
-        await arun(driver, control.limit(self._map(), topic, limit))
+        await self._carry_out(lambda cache: control.limit(cache, topic, limit))
 
     async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.
 
         Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
-        are removed.
+        are removed. Each of its requests has the engine's timeout for itself.
 
         >>> print(await engine.purge("mail"), "tasks removed")
         """
         check_purge(topic, everything)
-        driver = await self._open_driver()
+        driver = await self._open_driver(self._deadline())
+        # No deadline for the whole: it goes through all tasks.
         return await arun(driver, control.purge(self._map(), topic))
 
     async def fleet(self) -> list[Member]:
@@ -191,12 +200,12 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> for member in await engine.fleet():
         ...     print(member.kind, member.host, member.pid, member.handled, member.failed, member.last_error)
         """
-        driver = await self._open_driver()
-        return await arun(driver, fleet(self._map().control))
+        return await self._carry_out(lambda cache: fleet(cache.control))
 
     async def stats(self, *, shards: bool = True) -> Stats:
         """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after
-        the other. A shard that can't be read says why. ``shards=False`` leaves the list of shards empty.
+        the other. A shard that can't be read within 1.5 seconds says why. ``shards=False`` leaves the list of shards
+        empty.
 
         It costs each shard one script, by the number of its topics and not of its tasks. What the server does not count
         by topic is estimated; see ``TopicStats``. ``health()`` judges it.
@@ -205,8 +214,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
         >>> print({topic: seen.ready for topic, seen in stats.topics.items()})
         """
-        driver = await self._open_driver()
-        return await self._look(driver, await self._count(driver), shards=shards)
+        driver, deadline = await self._begin_look()
+        return await self._look(driver, await self._count(driver, deadline), deadline, shards=shards)
 
     async def health(self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S) -> Health:
         """Looks at the shards, their servers and the dispatchers, and says if all is well; if not, why. True if it is.
@@ -222,28 +231,38 @@ class AsyncOperatorCommands(EngineBase, ABC):
         """
         check_bound(max_late, "max_late")
         check_bound(max_ready_age, "max_ready_age")
-        driver = await self._open_driver()
-        counts_by_shard = await self._count(driver)
-        stats = await self._look(driver, counts_by_shard, shards=True)
+        driver, deadline = await self._begin_look()
+        counts_by_shard = await self._count(driver, deadline)
+        stats = await self._look(driver, counts_by_shard, deadline, shards=True)
         asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber())
-        return self._judge(stats, await arun(driver, asked, self._stats_timeout), max_late, max_ready_age)
+        return self._judge(stats, await arun(driver, asked, deadline=deadline), max_late, max_ready_age)
 
-    @property
-    def _stats_timeout(self) -> float:
-        return min(self.options.timeout, STATS_TIMEOUT_S)
+    async def _begin_look(self) -> tuple[AsyncDriver, float]:
+        """Returns the driver, and the deadline of a look."""
+        deadline = self._deadline()
+        driver = await self._open_driver(deadline)
+        return driver, min(deadline, time.monotonic() + STATS_TIMEOUT_S)
 
-    async def _count(self, driver: AsyncDriver) -> control.CountsByShard:
-        return await arun(driver, control.count_shards(self._map(), self._topics_of_shard), self._stats_timeout)
+    async def _read(self, driver: AsyncDriver, steps: Operation[T], deadline: float) -> T:
+        """Reads a part of a look in half of the time that is left: what does not answer leaves the other half to what
+        does.
+        """
+        half_s = max(0.0, deadline - time.monotonic()) / 2
+        return await arun(driver, steps, half_s, deadline=deadline - half_s)
 
-    async def _look(self, driver: AsyncDriver, counts_by_shard: control.CountsByShard, *, shards: bool) -> Stats:
+    async def _count(self, driver: AsyncDriver, deadline: float) -> control.CountsByShard:
+        return await self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
+
+    async def _look(
+        self, driver: AsyncDriver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool
+    ) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
-        timeout = self._stats_timeout
         return self._stats(
             counts_by_shard,
             nodes,
             shards=shards,
-            replication=await arun(driver, control.replication(counts_by_shard, nodes), timeout),
-            schedules=await arun(driver, declaring.summary(self._map()), timeout),
+            replication=await self._read(driver, control.replication(counts_by_shard, nodes), deadline),
+            schedules=await self._read(driver, declaring.summary(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
             spool=await spool.stats(self._spool),

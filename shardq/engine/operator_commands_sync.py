@@ -7,8 +7,10 @@ stats, and health.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardq import recovery
 from shardq.calls.control import living
@@ -21,24 +23,30 @@ from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.stats import Stats
 from shardq.fleet.member import Member, fleet
 from shardq.model.checks import check_shards, check_topic
-from shardq.operation import run
+from shardq.operation import Operation, run
 from shardq.resharding.handle_sync import Growth
 from shardq.resharding.preview import Preview
 from shardq.resharding.resizing import preview_resize, progress, resize
 from shardq.schedules import declaring
 from shardq.sinks.function import BatchFunction
 from shardq.spool import sync as spool
+from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
     from shardq.subscriber import Subscriber
+
+T = TypeVar("T")
 
 
 class OperatorCommands(EngineBase, ABC):
     """The commands of ``Engine`` on the whole."""
 
     @abstractmethod
-    def _open_driver(self) -> Driver: ...
+    def _open_driver(self, deadline: float) -> Driver: ...
+
+    @abstractmethod
+    def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T: ...
 
     @abstractmethod
     def _present_subscriber(self) -> Subscriber | None: ...
@@ -73,8 +81,7 @@ class OperatorCommands(EngineBase, ABC):
         """
         route = route_of(topic, to, side, maxlen, keep=keep)
         function = self._batch_function(to) if callable(to) else None
-        driver = self._open_driver()
-        run(driver, control.route(self._map(), topic, route))
+        self._carry_out(lambda cache: control.route(cache, topic, route))
         if route is None or function is None:
             self._functions.pop(topic, None)
         else:
@@ -112,13 +119,14 @@ class OperatorCommands(EngineBase, ABC):
         return self._resize(shards, rate, "shrink")
 
     def _resize(self, shards: int, rate: float | None, verb: ResizeVerb = "resize") -> Growth:
-        driver = self._open_driver()
+        deadline = self._deadline()
+        driver = self._open_driver(deadline)
         cache = self._map()
-        run(driver, recovery.refresh(cache))
+        run(driver, recovery.refresh(cache), deadline=deadline)
         check_resize(cache.topology, shards, rate, verb)
-        members = driver.call(living(cache.control))
-        run(driver, resize(cache, shards, rate=rate, members=members))
-        return self.growth()
+        members = driver.call(living(cache.control), deadline=deadline)
+        run(driver, resize(cache, shards, rate=rate, members=members), deadline=deadline)
+        return self._growth(driver)
 
     def preview(self, shards: int) -> Preview:
         """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing.
@@ -127,8 +135,9 @@ class OperatorCommands(EngineBase, ABC):
         >>> print(preview.tasks, preview.bytes, preview.nodes)
         """
         check_shards(shards)
-        driver = self._open_driver()
-        return run(driver, preview_resize(self._map(), shards, driver.node_of))
+        deadline = self._deadline()
+        driver = self._open_driver(deadline)
+        return run(driver, preview_resize(self._map(), shards, driver.node_of), deadline=deadline)
 
     def growth(self) -> Growth:
         """Returns the change of the number of shards that is under way, or the last one: to wait for it, or to look.
@@ -137,7 +146,9 @@ class OperatorCommands(EngineBase, ABC):
         >>> growth.wait(timeout=600)
         True
         """
-        driver = self._open_driver()
+        return self._growth(self._open_driver(self._deadline()))
+
+    def _growth(self, driver: Driver) -> Growth:
         cache = self._map()
         span = len(cache.topology.span())
         return Growth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
@@ -148,8 +159,7 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.pause("mail")
         """
         check_topic(topic)
-        driver = self._open_driver()
-        run(driver, control.pause(self._map(), topic, pause=True))
+        self._carry_out(lambda cache: control.pause(cache, topic, pause=True))
 
     def resume(self, topic: str) -> None:
         """Gives out the topic's tasks again.
@@ -157,8 +167,7 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.resume("mail")
         """
         check_topic(topic)
-        driver = self._open_driver()
-        run(driver, control.pause(self._map(), topic, pause=False))
+        self._carry_out(lambda cache: control.pause(cache, topic, pause=False))
 
     def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
@@ -168,19 +177,19 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.limit("invoice", rate=100, concurrency=20)
         """
         limit = limit_of(topic, rate, concurrency)
-        driver = self._open_driver()
-        run(driver, control.limit(self._map(), topic, limit))
+        self._carry_out(lambda cache: control.limit(cache, topic, limit))
 
     def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.
 
         Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
-        are removed.
+        are removed. Each of its requests has the engine's timeout for itself.
 
         >>> print(engine.purge("mail"), "tasks removed")
         """
         check_purge(topic, everything)
-        driver = self._open_driver()
+        driver = self._open_driver(self._deadline())
+        # No deadline for the whole: it goes through all tasks.
         return run(driver, control.purge(self._map(), topic))
 
     def fleet(self) -> list[Member]:
@@ -191,12 +200,12 @@ class OperatorCommands(EngineBase, ABC):
         >>> for member in engine.fleet():
         ...     print(member.kind, member.host, member.pid, member.handled, member.failed, member.last_error)
         """
-        driver = self._open_driver()
-        return run(driver, fleet(self._map().control))
+        return self._carry_out(lambda cache: fleet(cache.control))
 
     def stats(self, *, shards: bool = True) -> Stats:
         """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after
-        the other. A shard that can't be read says why. ``shards=False`` leaves the list of shards empty.
+        the other. A shard that can't be read within 1.5 seconds says why. ``shards=False`` leaves the list of shards
+        empty.
 
         It costs each shard one script, by the number of its topics and not of its tasks. What the server does not count
         by topic is estimated; see ``TopicStats``. ``health()`` judges it.
@@ -205,8 +214,8 @@ class OperatorCommands(EngineBase, ABC):
         >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
         >>> print({topic: seen.ready for topic, seen in stats.topics.items()})
         """
-        driver = self._open_driver()
-        return self._look(driver, self._count(driver), shards=shards)
+        driver, deadline = self._begin_look()
+        return self._look(driver, self._count(driver, deadline), deadline, shards=shards)
 
     def health(self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S) -> Health:
         """Looks at the shards, their servers and the dispatchers, and says if all is well; if not, why. True if it is.
@@ -222,28 +231,36 @@ class OperatorCommands(EngineBase, ABC):
         """
         check_bound(max_late, "max_late")
         check_bound(max_ready_age, "max_ready_age")
-        driver = self._open_driver()
-        counts_by_shard = self._count(driver)
-        stats = self._look(driver, counts_by_shard, shards=True)
+        driver, deadline = self._begin_look()
+        counts_by_shard = self._count(driver, deadline)
+        stats = self._look(driver, counts_by_shard, deadline, shards=True)
         asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber())
-        return self._judge(stats, run(driver, asked, self._stats_timeout), max_late, max_ready_age)
+        return self._judge(stats, run(driver, asked, deadline=deadline), max_late, max_ready_age)
 
-    @property
-    def _stats_timeout(self) -> float:
-        return min(self.options.timeout, STATS_TIMEOUT_S)
+    def _begin_look(self) -> tuple[Driver, float]:
+        """Returns the driver, and the deadline of a look."""
+        deadline = self._deadline()
+        driver = self._open_driver(deadline)
+        return driver, min(deadline, time.monotonic() + STATS_TIMEOUT_S)
 
-    def _count(self, driver: Driver) -> control.CountsByShard:
-        return run(driver, control.count_shards(self._map(), self._topics_of_shard), self._stats_timeout)
+    def _read(self, driver: Driver, steps: Operation[T], deadline: float) -> T:
+        """Reads a part of a look in half of the time that is left: what does not answer leaves the other half to what
+        does.
+        """
+        half_s = max(0.0, deadline - time.monotonic()) / 2
+        return run(driver, steps, half_s, deadline=deadline - half_s)
 
-    def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, *, shards: bool) -> Stats:
+    def _count(self, driver: Driver, deadline: float) -> control.CountsByShard:
+        return self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
+
+    def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
-        timeout = self._stats_timeout
         return self._stats(
             counts_by_shard,
             nodes,
             shards=shards,
-            replication=run(driver, control.replication(counts_by_shard, nodes), timeout),
-            schedules=run(driver, declaring.summary(self._map()), timeout),
+            replication=self._read(driver, control.replication(counts_by_shard, nodes), deadline),
+            schedules=self._read(driver, declaring.summary(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
             spool=spool.stats(self._spool),

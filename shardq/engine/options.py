@@ -33,7 +33,7 @@ DEFAULT_DEAD_COUNT = 100_000
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_CONNECT_TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 3.0
-"""The timeout for each shard: stats report a failover instead of waiting for its end."""
+"""The time for a look at all of an engine: it reports a failover instead of waiting for its end."""
 
 DEFAULT_LEASE_S = 30.0
 

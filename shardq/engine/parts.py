@@ -70,11 +70,11 @@ def refit(engine: EngineBase, parts: Parts, options: Options) -> tuple[Parts, Op
 
 
 def driver_of(engine: Engine) -> Driver:
-    return engine._open_driver()
+    return engine._open_driver(engine._deadline())
 
 
 async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
-    return await engine._open_driver()
+    return await engine._open_driver(engine._deadline())
 
 
 def dispatcher_of(engine: EngineBase) -> Dispatcher | None:

@@ -5,29 +5,29 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from shardq.engine.base import EngineBase
 from shardq.model.checks import check_topic
 from shardq.model.record import encode_head, record_encoder
 from shardq.model.task import Receipt
-from shardq.operation import arun
+from shardq.operation import Operation
 from shardq.schedules import declaring
 from shardq.schedules.entry import Declaration
 from shardq.schedules.every import CatchUp, Every, Schedule, check_schedule_name
+from shardq.topology_cache import TopologyCache
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
-if TYPE_CHECKING:
-    from shardq.drivers.aio import AsyncDriver
+T = TypeVar("T")
 
 
 class AsyncScheduleCommands(EngineBase, ABC):
     """The commands of ``AsyncEngine`` on schedules."""
 
     @abstractmethod
-    async def _open_driver(self) -> AsyncDriver: ...
+    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T: ...
 
     async def every(
         self,
@@ -65,8 +65,8 @@ class AsyncScheduleCommands(EngineBase, ABC):
     async def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
         head = encode_head(max_attempts=max_attempts)
         record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, head)
-        driver = await self._open_driver()
-        await arun(driver, declaring.declare(self._map(), name, Declaration.of(every, topic=topic, record=record)))
+        declaration = Declaration.of(every, topic=topic, record=record)
+        await self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
 
     async def _declare_recurring(self, functions: Iterable[Registered]) -> None:
         """Declares the schedules of tasks that are to be served: ``@engine.task(every=…)``."""
@@ -79,8 +79,7 @@ class AsyncScheduleCommands(EngineBase, ABC):
         >>> for schedule in await engine.schedules():
         ...     print(schedule.name, schedule.cron or schedule.interval, schedule.next, schedule.paused)
         """
-        driver = await self._open_driver()
-        return await arun(driver, declaring.listed(self._map(), self.options.codec))
+        return await self._carry_out(lambda cache: declaring.listed(cache, self.options.codec))
 
     async def pause_schedule(self, name: str) -> None:
         """Pushes no more occurrences, and takes back what is pushed and not due yet, until ``resume_schedule``. Raises
@@ -90,8 +89,7 @@ class AsyncScheduleCommands(EngineBase, ABC):
         >>> await engine.pause_schedule("nightly")
         """
         check_schedule_name(name)
-        driver = await self._open_driver()
-        await arun(driver, declaring.pause(self._map(), name, paused=True))
+        await self._carry_out(lambda cache: declaring.pause(cache, name, paused=True))
 
     async def resume_schedule(self, name: str) -> None:
         """Goes on with the next occurrence; none of those during the pause is made up for. Raises UnknownSchedule.
@@ -100,8 +98,7 @@ class AsyncScheduleCommands(EngineBase, ABC):
         >>> await engine.resume_schedule("nightly")
         """
         check_schedule_name(name)
-        driver = await self._open_driver()
-        await arun(driver, declaring.pause(self._map(), name, paused=False))
+        await self._carry_out(lambda cache: declaring.pause(cache, name, paused=False))
 
     async def remove_schedule(self, name: str) -> bool:
         """Ends a schedule, and takes back what is pushed and not due yet. Returns False if there is none.
@@ -110,8 +107,7 @@ class AsyncScheduleCommands(EngineBase, ABC):
         ...     print("it recurs no more")
         """
         check_schedule_name(name)
-        driver = await self._open_driver()
-        return await arun(driver, declaring.remove(self._map(), name))
+        return await self._carry_out(lambda cache: declaring.remove(cache, name))
 
     async def run_schedule(self, name: str) -> Receipt:
         """Pushes a task of the schedule that is due now, beside its occurrences; also while it is paused. Raises
@@ -121,5 +117,4 @@ class AsyncScheduleCommands(EngineBase, ABC):
         >>> id = await engine.run_schedule("nightly")
         """
         check_schedule_name(name)
-        driver = await self._open_driver()
-        return await arun(driver, declaring.run_now(self._map(), self._packer, name))
+        return await self._carry_out(lambda cache: declaring.run_now(cache, self._packer, name))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from shardq import operation, recovery
@@ -18,7 +19,7 @@ from shardq.engine.operator_commands_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.schedule_commands_sync import ScheduleCommands
 from shardq.engine.task_commands_sync import TaskCommands
-from shardq.errors import ServerFault
+from shardq.errors import ServerFault, Unavailable
 from shardq.model.checks import check_seconds
 from shardq.model.task import Receipt
 from shardq.producer import buffer, pushing
@@ -60,18 +61,32 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
 
         >>> engine.open()
         """
-        with self._lock:
+        deadline = self._deadline()
+        with self._held(deadline):
             self._closed = False
             try:
-                self._connect()
+                self._connect(deadline)
             except ServerFault as exc:
                 if not self._can_spool(exc):
                     raise
         return self
 
-    def _connect(self) -> Driver:
+    @contextmanager
+    def _held(self, deadline: float) -> Iterator[None]:
+        """Holds the lock. Raises Unavailable when others hold it until the deadline."""
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise Unavailable(
+                f"other threads have been opening or closing this engine for {self.options.timeout:g} s: "
+                "check that its servers run and can be reached from here"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _connect(self, deadline: float) -> Driver:
         began = time.monotonic()
-        with self._lock:
+        with self._held(deadline):
             if self._driver is None:
                 if self._spool is not None:
                     self._spool.check_since(began)
@@ -79,9 +94,10 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                 settings, self._embedded = self._entered()
                 driver = self._parts.driver(settings)
                 try:
-                    driver.open()
-                    self._learn(operation.run(driver, recovery.create_topology(self.name, self.options.new_shards)))
-                    advice.log_new(operation.run(driver, self._advice(driver), advice.TIMEOUT_S))
+                    driver.open(deadline)
+                    created = recovery.create_topology(self.name, self.options.new_shards)
+                    self._learn(operation.run(driver, created, deadline=deadline))
+                    advice.log_new(operation.run(driver, self._advice(driver), deadline=advice.until(deadline)))
                 except BaseException:
                     driver.close()
                     self._leave()
@@ -141,21 +157,23 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
 
         >>> engine.start()
         """
-        with self._lock:
+        deadline = self._deadline()
+        with self._held(deadline):
             self.open()
             if self._dispatcher is None:
-                driver = self._open_driver()
-                advice.log_new(operation.run(driver, self._advice(driver, pollers=driver), advice.TIMEOUT_S))
+                driver = self._open_driver(deadline)
+                advised = self._advice(driver, pollers=driver)
+                advice.log_new(operation.run(driver, advised, deadline=advice.until(deadline)))
                 self._declare_recurring(self._tasks.registered)
                 dispatcher = self._parts.dispatcher(
                     driver,
                     self._map(),
-                    self._open_subscriber(),
+                    self._open_subscriber(deadline),
                     max_attempts=self.options.max_attempts,
                     keep=self.options.keep(),
-                    sinks=self._new_sinks(driver, self._open_subscriber()),
+                    sinks=self._new_sinks(driver, self._open_subscriber(deadline)),
                 )
-                dispatcher.start()
+                dispatcher.start(deadline)
                 self._dispatcher = dispatcher
 
     def stop(self) -> None:
@@ -168,22 +186,24 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
             if dispatcher is not None:
                 dispatcher.stop()
 
-    def _open_driver(self) -> Driver:
+    def _open_driver(self, deadline: float) -> Driver:
         driver = self._driver
         if driver is None:
             self._check_not_closed()
-            driver = self._connect()
+            driver = self._connect(deadline)
         return driver
 
     def _push_one(self, entries: Entries) -> Receipt:
-        driver = self._open_driver()
-        return operation.run(driver, pushing.push_one(self._map(), self._packer, entries))
+        deadline = self._deadline()
+        driver = self._open_driver(deadline)
+        return operation.run(driver, pushing.push_one(self._map(), self._packer, entries), deadline=deadline)
 
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
-        driver, cache = self._open_driver(), self._map()
+        deadline = self._deadline()
+        driver, cache = self._open_driver(deadline), self._map()
         steps = pushing.push(cache, self._packer, entries, most=batch)
-        return push_durably(driver, cache, entries.ids, steps, durability)
+        return push_durably(driver, cache, entries.ids, steps, durability, deadline)
 
     def buffered(self, *, linger: float = 0.0) -> Buffer:
         """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when its
@@ -198,13 +218,12 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         """
         check_seconds(linger, "linger", most=60)
         if self._spooler is None:
-            self._open_driver()
+            self._open_driver(self._deadline())
 
         def send(entries: Entries) -> list[Receipt]:
             if self._spooler is not None:
                 return self._spooler.push(entries, BATCH)
-            driver = self._open_driver()
-            return operation.run(driver, pushing.push(self._map(), self._packer, entries, most=BATCH))
+            return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH))
 
         return Buffer(self._packed, send, linger=linger, owner=self, timeout=self.options.timeout)
 
@@ -231,7 +250,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
         make_claims = self._claims(names, topics, lease, name)
-        driver = self._open_driver()
+        driver = self._open_driver(self._deadline())
         return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
 
     def worker(
@@ -279,16 +298,16 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         )
 
         self.open()
-        driver = self._open_driver()
+        driver = self._open_driver(self._deadline())
         self._declare_recurring(plan.functions)
         claims = self._planned_claims(plan)
         consumer = Consumer(driver, claims, self._open_wakeups)
         return self._noted(Processor(driver, claims, consumer, plan, loop=None))
 
-    def _open_subscriber(self) -> Subscriber:
-        with self._lock:
+    def _open_subscriber(self, deadline: float) -> Subscriber:
+        with self._held(deadline):
             if self._subscriber is None:
-                self._subscriber = Subscriber(self._open_driver())
+                self._subscriber = Subscriber(self._open_driver(deadline))
             return self._subscriber
 
     def _open_ahead_watch(self) -> AheadWatch:
@@ -297,8 +316,9 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                 self._ahead_watch = AheadWatch()
             return self._ahead_watch
 
-    def _open_wakeups(self) -> Wakeups:
-        with self._lock:
+    def _open_wakeups(self, deadline: float) -> Wakeups:
+        with self._held(deadline):
             if self._wakeups is None:
-                self._wakeups = Wakeups(self._open_driver(), self._map(), self._open_subscriber())
+                driver = self._open_driver(deadline)
+                self._wakeups = Wakeups(driver, self._map(), self._open_subscriber(deadline))
             return self._wakeups

@@ -4,33 +4,43 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
 from shardq.engine.base import EngineBase
 from shardq.engine.tags import TagPages
 from shardq.model.checks import check_tag, due_spec
 from shardq.model.task import AsyncReceipt, CancelledTag, OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.operation import arun
+from shardq.operation import Operation, arun
 from shardq.producer import by_id, pushing
 from shardq.producer.durable import Durability
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
+from shardq.topology_cache import TopologyCache
 from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
     from shardq.spool.spooling_aio import AsyncSpooler
 
+T = TypeVar("T")
+
 
 class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     """The commands of ``AsyncEngine`` on tasks."""
 
     @abstractmethod
-    async def _open_driver(self) -> AsyncDriver: ...
+    async def _open_driver(self, deadline: float) -> AsyncDriver: ...
+
+    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T:
+        """Carries out a command within the engine's timeout."""
+        deadline = self._deadline()
+        driver = await self._open_driver(deadline)
+        return await arun(driver, make(self._map()), deadline=deadline)
 
     @abstractmethod
     async def _push_one(self, entries: Entries) -> Receipt: ...
@@ -45,7 +55,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return None
         from shardq.spool.spooling_aio import AsyncSpooler  # here: it brings sqlite3
 
-        return AsyncSpooler(self._spool, self._packer, self._open_driver, self._map)
+        timeout = self.options.timeout
+        return AsyncSpooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)
 
     # ---- pushing
 
@@ -122,7 +133,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
         A batch of at most ``batch`` tasks of one shard is stored as a whole or not at all. Raises PushError when some
-        tasks are not stored.
+        tasks are not stored. All have the engine's timeout together, from when they are checked: at its end the error
+        tells which are stored, which are not, and of which that is unknown. For millions use ``push_iter``.
 
         >>> ids = await engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
@@ -137,8 +149,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return await self._push_durably(entries, durability, batch)
         if self._spooler is not None:
             return await self._spooler.push(entries, batch)
-        driver = await self._open_driver()
-        return await arun(driver, pushing.push(self._map(), self._packer, entries, most=batch))
+        return await self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=batch))
 
     async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
@@ -147,7 +158,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         its window of some thousand tasks is stored and yielded; of that window nothing is sent. So does any exception
         that ``tasks`` itself raises, KeyboardInterrupt too: what was yielded is stored, and nothing else. After a
         window that is not stored as a whole no more input is read: what is in flight is finished and yielded, then
-        PushError tells the rest.
+        PushError tells the rest. Each window has the engine's timeout for itself, in which the caller's own work does
+        not count.
 
         >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")
@@ -161,16 +173,20 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
                 if stored:
                     yield stored
             return
-        driver = await self._open_driver()
-        stream = Stream(self._map(), self._packer, source, batch)
-        async for sent, result in driver.call_all(stream.calls()):
+        driver = await self._open_driver(self._deadline())
+        stream = Stream(self._map(), self._packer, source, batch, self.options.timeout)
+        async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
             stream.note(sent, result)
             for window in stream.finished():
-                if (receipts := await arun(driver, stream.completed(window))) is not None:
+                if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
+                    left = time.monotonic()
                     yield receipts
+                    stream.came_back(left)
         for window in stream.finished():
-            if (receipts := await arun(driver, stream.completed(window))) is not None:
+            if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
+                left = time.monotonic()
                 yield receipts
+                stream.came_back(left)
         stream.check()
 
     def _push_task(self) -> Callable[..., AsyncReceipt]:
@@ -188,8 +204,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         checked_id(id)
         if self._spooler is not None:
             return await self._spooler.cancel(id)
-        driver = await self._open_driver()
-        return await arun(driver, by_id.cancel(self._map(), id))
+        return await self._carry_out(lambda cache: by_id.cancel(cache, id))
 
     async def cancel_tag(self, tag: str, *, progress: Callable[[CancelledTag], object] | None = None) -> CancelledTag:
         """Removes all tasks with this tag that nobody holds: scheduled, ready and dead. The result is true if none of
@@ -197,15 +212,16 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
         No task that was pushed before the call is missed, also while shards are added or removed; one that is pushed
         meanwhile may stay. There is no index of tags, so this looks at every task of the engine: its time is that of
-        all pending tasks, not of those with the tag. Counts may be low if answers were lost.
+        all pending tasks, not of those with the tag. Each page has the engine's timeout for itself. Counts may be low
+        if answers were lost.
 
         >>> if not (done := await engine.cancel_tag("user-42")):
         ...     print(done.cancelled, "will not be delivered; these run:", done.running)
         """
         check_tag(tag)
-        driver = await self._open_driver()
+        driver = await self._open_driver(self._deadline())
         pages = TagPages(self._map(), tag)
-        while await arun(driver, pages.following()):
+        while await arun(driver, pages.following(), deadline=self._deadline()):
             if progress is not None:
                 progress(pages.so_far)
         return pages.so_far
@@ -223,8 +239,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         due = moved_due(delay, at)
         if self._spooler is not None:
             return await self._spooler.reschedule(id, due)
-        driver = await self._open_driver()
-        return await arun(driver, by_id.reschedule(self._map(), id, due))
+        return await self._carry_out(lambda cache: by_id.reschedule(cache, id, due))
 
     async def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -237,8 +252,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         checked_id(id)
         due = due_spec(delay, at)
-        driver = await self._open_driver()
-        return await arun(driver, by_id.requeue(self._map(), id, due))
+        return await self._carry_out(lambda cache: by_id.requeue(cache, id, due))
 
     async def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
         """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
@@ -250,5 +264,4 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         b'{"order":42}'
         """
         checked_id(id)
-        driver = await self._open_driver()
-        return await arun(driver, by_id.get(self._map(), id, self.options.codec if decode else None))
+        return await self._carry_out(lambda cache: by_id.get(cache, id, self.options.codec if decode else None))

@@ -4,33 +4,43 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.engine.arguments import check_batch, checked_id, moved_due
 from shardq.engine.base import EngineBase
 from shardq.engine.tags import TagPages
 from shardq.model.checks import check_tag, due_spec
 from shardq.model.task import CancelledTag, OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.operation import run
+from shardq.operation import Operation, run
 from shardq.producer import by_id, pushing
 from shardq.producer.durable import Durability
 from shardq.producer.packing import BATCH, Entries, each_task
 from shardq.producer.stream import Stream
+from shardq.topology_cache import TopologyCache
 from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
     from shardq.spool.spooling_sync import Spooler
 
+T = TypeVar("T")
+
 
 class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     """The commands of ``Engine`` on tasks."""
 
     @abstractmethod
-    def _open_driver(self) -> Driver: ...
+    def _open_driver(self, deadline: float) -> Driver: ...
+
+    def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T:
+        """Carries out a command within the engine's timeout."""
+        deadline = self._deadline()
+        driver = self._open_driver(deadline)
+        return run(driver, make(self._map()), deadline=deadline)
 
     @abstractmethod
     def _push_one(self, entries: Entries) -> Receipt: ...
@@ -45,7 +55,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return None
         from shardq.spool.spooling_sync import Spooler  # here: it brings sqlite3
 
-        return Spooler(self._spool, self._packer, self._open_driver, self._map)
+        timeout = self.options.timeout
+        return Spooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)
 
     # ---- pushing
 
@@ -122,7 +133,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
         A batch of at most ``batch`` tasks of one shard is stored as a whole or not at all. Raises PushError when some
-        tasks are not stored.
+        tasks are not stored. All have the engine's timeout together, from when they are checked: at its end the error
+        tells which are stored, which are not, and of which that is unknown. For millions use ``push_iter``.
 
         >>> ids = engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
@@ -137,8 +149,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return self._push_durably(entries, durability, batch)
         if self._spooler is not None:
             return self._spooler.push(entries, batch)
-        driver = self._open_driver()
-        return run(driver, pushing.push(self._map(), self._packer, entries, most=batch))
+        return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=batch))
 
     def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> Iterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
@@ -147,7 +158,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         its window of some thousand tasks is stored and yielded; of that window nothing is sent. So does any exception
         that ``tasks`` itself raises, KeyboardInterrupt too: what was yielded is stored, and nothing else. After a
         window that is not stored as a whole no more input is read: what is in flight is finished and yielded, then
-        PushError tells the rest.
+        PushError tells the rest. Each window has the engine's timeout for itself, in which the caller's own work does
+        not count.
 
         >>> for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")
@@ -161,16 +173,20 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
                 if stored:
                     yield stored
             return
-        driver = self._open_driver()
-        stream = Stream(self._map(), self._packer, source, batch)
-        for sent, result in driver.call_all(stream.calls()):
+        driver = self._open_driver(self._deadline())
+        stream = Stream(self._map(), self._packer, source, batch, self.options.timeout)
+        for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
             stream.note(sent, result)
             for window in stream.finished():
-                if (receipts := run(driver, stream.completed(window))) is not None:
+                if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
+                    left = time.monotonic()
                     yield receipts
+                    stream.came_back(left)
         for window in stream.finished():
-            if (receipts := run(driver, stream.completed(window))) is not None:
+            if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
+                left = time.monotonic()
                 yield receipts
+                stream.came_back(left)
         stream.check()
 
     def _push_task(self) -> Callable[..., Receipt]:
@@ -188,8 +204,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         checked_id(id)
         if self._spooler is not None:
             return self._spooler.cancel(id)
-        driver = self._open_driver()
-        return run(driver, by_id.cancel(self._map(), id))
+        return self._carry_out(lambda cache: by_id.cancel(cache, id))
 
     def cancel_tag(self, tag: str, *, progress: Callable[[CancelledTag], object] | None = None) -> CancelledTag:
         """Removes all tasks with this tag that nobody holds: scheduled, ready and dead. The result is true if none of
@@ -197,15 +212,16 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
         No task that was pushed before the call is missed, also while shards are added or removed; one that is pushed
         meanwhile may stay. There is no index of tags, so this looks at every task of the engine: its time is that of
-        all pending tasks, not of those with the tag. Counts may be low if answers were lost.
+        all pending tasks, not of those with the tag. Each page has the engine's timeout for itself. Counts may be low
+        if answers were lost.
 
         >>> if not (done := engine.cancel_tag("user-42")):
         ...     print(done.cancelled, "will not be delivered; these run:", done.running)
         """
         check_tag(tag)
-        driver = self._open_driver()
+        driver = self._open_driver(self._deadline())
         pages = TagPages(self._map(), tag)
-        while run(driver, pages.following()):
+        while run(driver, pages.following(), deadline=self._deadline()):
             if progress is not None:
                 progress(pages.so_far)
         return pages.so_far
@@ -223,8 +239,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         due = moved_due(delay, at)
         if self._spooler is not None:
             return self._spooler.reschedule(id, due)
-        driver = self._open_driver()
-        return run(driver, by_id.reschedule(self._map(), id, due))
+        return self._carry_out(lambda cache: by_id.reschedule(cache, id, due))
 
     def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -237,8 +252,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         checked_id(id)
         due = due_spec(delay, at)
-        driver = self._open_driver()
-        return run(driver, by_id.requeue(self._map(), id, due))
+        return self._carry_out(lambda cache: by_id.requeue(cache, id, due))
 
     def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
         """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
@@ -250,5 +264,4 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         b'{"order":42}'
         """
         checked_id(id)
-        driver = self._open_driver()
-        return run(driver, by_id.get(self._map(), id, self.options.codec if decode else None))
+        return self._carry_out(lambda cache: by_id.get(cache, id, self.options.codec if decode else None))

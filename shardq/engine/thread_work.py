@@ -33,8 +33,8 @@ class Threads:
     """One thread for each that may borrow connections."""
 
     @classmethod
-    def opened(cls, driver: Driver) -> Threads:
-        driver.open()
+    def opened(cls, driver: Driver, deadline: float) -> Threads:
+        driver.open(deadline)
         pushes = ThreadPoolExecutor(driver.settings.borrowers, thread_name_prefix="shardq-durable")
         return cls(driver, Subscriber(driver), pushes)
 

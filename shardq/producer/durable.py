@@ -9,12 +9,15 @@ the WAIT may have led to another server than the one there now, and confirms not
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from shardq.calls import replicas
 from shardq.calls.answers import Stale
 from shardq.calls.request import Call, Command
+from shardq.drivers.pipelines import Deadline, Spare
 from shardq.drivers.sync import BorrowedConnections, Driver
 from shardq.errors import (
     DurabilityUnavailable,
@@ -46,19 +49,24 @@ def check_durability(durability: str | None) -> None:
 
 
 def push_durably(
-    driver: Driver, cache: TopologyCache, ids: list[str], operation: Operation[list[Receipt]], durability: Durability
+    driver: Driver,
+    cache: TopologyCache,
+    ids: list[str],
+    operation: Operation[list[Receipt]],
+    durability: Durability,
+    deadline: float,
 ) -> list[Receipt]:
-    """Carries a push out. Raises NotReplicated when its tasks are stored and too few replicas have confirmed it, and
-    DurabilityUnavailable, with nothing stored, when none ever could.
+    """Carries a push out before the deadline. Raises NotReplicated when its tasks are stored and too few replicas have
+    confirmed it, and DurabilityUnavailable, with nothing stored, when none ever could.
     """
-    with driver.borrow() as loan:
+    with driver.borrow(deadline) as loan:
         confirming = Confirming(driver, loan, durability)
         topology = cache.topology
         shards = topology.span() if topology.priors else topology.shards_of(ids)
         slots = {cache.keys(shard).slot for shard in shards}
         for some in driver.slot_groups(sorted(slots)).values():
             confirming.check(some[0])
-        receipts = run(confirming, operation)
+        receipts = run(confirming, operation, deadline=deadline)
         confirming.wait_for_copies(receipts)
     return receipts
 
@@ -103,8 +111,9 @@ class Confirming:
             f"stored; {advice}"
         )
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
-        result: T = self._loan.call(call, timeout)
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
+        """The loan has the deadline."""
+        result: T = self._loan.call(call)
         if isinstance(call, Call) and call.script.name in PUSHES:
             address = self._loan.address
             connection, _ = self._pushed.get(address, (self._loan.connects[address], call))
@@ -112,16 +121,21 @@ class Confirming:
         return result
 
     def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]:
         for key, call in calls:
             try:
-                yield key, self.call(call, timeout)
+                yield key, self.call(call)
             except ShardqError as exc:
                 yield key, exc
 
-    def confirm(self, seals: Sequence[Call[None]]) -> dict[int, str | None]:
-        return self._driver.confirm(seals)
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
+        return self._driver.confirm(seals, deadline)
 
     def wait_for_copies(self, receipts: list[Receipt]) -> None:
         """Waits for the replicas of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""
@@ -152,5 +166,10 @@ class Confirming:
                 # Only what this server wrote matters, not where the tasks are now.
                 epoch = exc.epoch
         if self._durability == "replicated":
-            return self._loan.call(replicas.wait(slot, wanted, timeout_ms=WAIT_MS))
-        return self._loan.call(replicas.wait_aof(slot, timeout_ms=WAIT_MS))
+            return self._loan.call(replicas.wait(slot, wanted, timeout_ms=self._wait_ms))
+        return self._loan.call(replicas.wait_aof(slot, timeout_ms=self._wait_ms))
+
+    @property
+    def _wait_ms(self) -> int:
+        """The time for replicas, so that the answer comes in time. 0 would be for ever."""
+        return max(1, min(WAIT_MS, round((self._loan.deadline - time.monotonic()) * 900)))

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,8 +74,10 @@ class Gatherer:
     def __repr__(self) -> str:
         return f"<Gatherer: {self._under_way} pushes under way, {len(self._sent)} shared calls>"
 
-    async def push(self, entries: Entries) -> Receipt:
-        """Stores one packed task. Raises its own error as it is."""
+    async def push(self, entries: Entries, deadline: float = math.inf) -> Receipt:
+        """Stores one packed task. Raises its own error as it is. ``deadline``: the end of its time, if that has begun
+        before.
+        """
         self._driver.check_open()
         topology = self._cache.topology
         self._under_way += 1
@@ -82,9 +86,11 @@ class Gatherer:
             few = not self._gathered and self._under_way <= max(FEW, topology.shards // 2)
             # While tasks move, one with an id of the caller's own is looked for where it may be.
             if few or (entries.unique and topology.priors):
-                return await self._push_alone(entries)
+                return await self._push_alone(entries, deadline)
             waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
             shared = self._gather(entries, topology, waiting)
+            if deadline < shared.deadline:
+                shared.deadline = deadline
             try:
                 answer = await waiting
             except asyncio.CancelledError:
@@ -96,12 +102,15 @@ class Gatherer:
                 return receipt
             if shared.error is not None:
                 raise _copied(shared.error) from shared.error.__cause__
-            return await self._push_alone(entries, in_doubt=shared.in_doubt)
+            return await self._push_alone(entries, shared.deadline, in_doubt=shared.in_doubt)
         finally:
             self._under_way -= 1
 
-    async def _push_alone(self, entries: Entries, *, in_doubt: bool = False) -> Receipt:
-        return await arun(self._driver, pushing.push_one(self._cache, self._packer, entries, in_doubt=in_doubt))
+    async def _push_alone(self, entries: Entries, deadline: float, *, in_doubt: bool = False) -> Receipt:
+        if deadline == math.inf:
+            deadline = time.monotonic() + self._driver.settings.timeout
+        steps = pushing.push_one(self._cache, self._packer, entries, in_doubt=in_doubt)
+        return await arun(self._driver, steps, deadline=deadline)
 
     def _gather(self, entries: Entries, topology: Topology, waiting: asyncio.Future[str | None]) -> SharedCall:
         """Adds a task to the call of this turn to its shard."""
@@ -134,7 +143,10 @@ class Gatherer:
     def _send_all(self) -> None:
         """Called by the loop."""
         calls = [(shared, shared.call()) for shared in self._taken() if shared.drop_cancelled()]
-        begun = self._driver.begin_all([call for _, call in calls])
+        deadline = time.monotonic() + self._driver.settings.timeout
+        for shared, _ in calls:
+            shared.deadline = min(shared.deadline, deadline)
+        begun = self._driver.begin_all([(call, shared.deadline) for shared, call in calls])
         for (shared, call), sent in zip(calls, begun, strict=True):
             self._sent.add(shared)
             shared.task = asyncio.get_running_loop().create_task(self._carry_out(shared, call, sent))
@@ -145,7 +157,10 @@ class Gatherer:
     ) -> None:
         error: Exception | None = None
         try:
-            answer = await (self._driver.call(call) if begun is None else self._driver.finish(begun))
+            if begun is None:
+                answer = await self._driver.call(call, deadline=shared.deadline)
+            else:
+                answer = await self._driver.finish(begun)
             shared.answered(answer, self._woke)
         except REFUSALS:
             shared.in_doubt = call.in_doubt
@@ -193,6 +208,8 @@ class SharedCall:
         """Why a caller got None; without it the caller goes on alone."""
         self.in_doubt = False
         """True if those who go on alone must count with this call having been executed."""
+        self.deadline = math.inf
+        """The end of its time, and of those who then go on alone; known when it is sent, at the latest."""
         self.task: asyncio.Task[None] | None = None
         """Carries it out, once it is sent."""
 

@@ -35,6 +35,8 @@ class Window:
     """All of its tasks, for who keeps those that are not stored."""
     taken_ms: int
     """When they were taken, by this machine's clock: their delays count from then."""
+    deadline: float
+    """The time at which its tasks must be stored. What the caller does between two windows does not count."""
     open: int = 0
     packed: bool = False
     leftover: Entries = field(default_factory=Entries)
@@ -55,6 +57,8 @@ class Stream:
     packer: Packer
     tasks: Iterator[Task]
     most: int
+    timeout: float
+    """The time for each window."""
     halted: Callable[[], bool] = lambda: False
     """Asked before each window: if true, no more input is read, and the rest is for another run."""
     exhausted: bool = False
@@ -72,7 +76,8 @@ class Stream:
         sizes = windows(self.cache.topology.shards)
         while not self.errors and not self.halted() and (tasks := self._taken(next(sizes))):
             entries = Entries(tasks.ids, tasks.fresh, tasks.unique)
-            window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000))
+            deadline = time.monotonic() + self.timeout
+            window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
             self._windows.append(window)
             epoch = self.cache.topology.epoch
             if self.cache.topology.priors:
@@ -97,6 +102,16 @@ class Stream:
             return None
         self._record_bytes = entries.bytes / len(entries.ids)
         return entries
+
+    def deadline(self, sent: InFlight) -> float:
+        """The end of a call's time, for ``call_all``."""
+        return sent[0].deadline
+
+    def came_back(self, left: float) -> None:
+        """Notes that the caller, who had left with receipts at that time, has come back."""
+        away_s = time.monotonic() - left
+        for window in self._windows:
+            window.deadline += away_s
 
     def note(self, answered: InFlight, result: list[str] | ShardqError) -> None:
         window, batch = answered

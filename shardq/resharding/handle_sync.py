@@ -45,8 +45,11 @@ class Growth:
         >>> progress = growth.progress()
         >>> print(progress.moved, progress.fraction)
         """
-        self._seen = run(self._driver, self._progress())
+        self._seen = run(self._driver, self._progress(), deadline=self._deadline())
         return self._seen
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._driver.settings.timeout
 
     def done(self) -> bool:
         """Asks the servers, too: True when every task is where it belongs.
@@ -57,7 +60,8 @@ class Growth:
         return (self.progress()).done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until every task is where it belongs. Returns False if that takes longer than ``timeout`` seconds.
+        """Waits until every task is where it belongs. Returns False if that takes longer than ``timeout`` seconds. Each
+        look at the servers has the engine's timeout for itself.
 
         The dispatchers move the tasks; a warning is logged when none runs. Ready and leased tasks do not move: they are
         waited for.
@@ -72,5 +76,5 @@ class Growth:
         while not self.done():
             if until is not None and time.monotonic() >= until:
                 return False
-            run(self._driver, watch.pause())
+            run(self._driver, watch.pause(), deadline=self._deadline())
         return True

@@ -68,7 +68,7 @@ class TopicRelay:
         function: BatchFunction | None,
         driver: Driver,
         claims: Claims,
-        wakeups: Callable[[], Wakeups],
+        wakeups: Callable[[float], Wakeups],
     ) -> None:
         self.topic = topic
         self.route = route

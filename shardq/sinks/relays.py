@@ -125,7 +125,7 @@ class SinkRelays:
         )
         return TopicRelay(topic, route, self._function(topic, route), self._driver, claims, self._open_wakeups)
 
-    def _open_wakeups(self) -> Wakeups:
+    def _open_wakeups(self, deadline: float) -> Wakeups:
         with self._lock:
             if self._wakeups is None:
                 self._wakeups = Wakeups(self._driver, self._cache, self._subscriber)

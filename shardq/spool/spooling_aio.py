@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,20 +31,25 @@ class AsyncSpooler:
         self,
         spool: Spool,
         packer: Packer,
-        opened: Callable[[], Awaitable[AsyncDriver]],
+        opened: Callable[[float], Awaitable[AsyncDriver]],
         cache: Callable[[], TopologyCache],
+        deadline: Callable[[], float],
+        timeout: float,
     ) -> None:
+        """``deadline`` returns the end of a command that begins now, after ``timeout`` seconds."""
         self._spool = spool
         self._packer = packer
         self._opened = opened
         self._cache = cache
+        self._deadline = deadline
+        self._timeout = timeout
 
     async def push_one(self, entries: Entries) -> Receipt:
-        began_ms = now_ms()
+        began_ms, deadline = now_ms(), self._deadline()
         if not self._spool.away or not await add(self._spool, pushes(entries, began_ms)):
             try:
-                driver = await self._opened()
-                return await arun(driver, pushing.push_one(self._cache(), self._packer, entries))
+                driver = await self._opened(deadline)
+                return await arun(driver, pushing.push_one(self._cache(), self._packer, entries), deadline=deadline)
             except AWAY as exc:
                 await self._keep(pushes(entries, began_ms), exc)
         return Receipt.of(entries.ids[0], "spooled")
@@ -51,11 +57,12 @@ class AsyncSpooler:
     async def push(self, entries: Entries, most: int) -> list[Receipt]:
         if not entries.ids:
             return []
-        began_ms = now_ms()
+        began_ms, deadline = now_ms(), self._deadline()
         if not self._spool.away or not await add(self._spool, pushes(entries, began_ms)):
             try:
-                driver = await self._opened()
-                return await arun(driver, pushing.push(self._cache(), self._packer, entries, most=most))
+                driver = await self._opened(deadline)
+                steps = pushing.push(self._cache(), self._packer, entries, most=most)
+                return await arun(driver, steps, deadline=deadline)
             except PushError as exc:
                 return await self._keep_rest(entries, began_ms, exc)
             except AWAY as exc:
@@ -71,15 +78,19 @@ class AsyncSpooler:
                     return
                 yield await self.push(entries, most)
                 continue
-            stream = Stream(self._cache(), self._packer, tasks, most, halted=lambda: self._spool.away)
-            async for sent, result in driver.call_all(stream.calls()):
+            stream = Stream(self._cache(), self._packer, tasks, most, self._timeout, halted=lambda: self._spool.away)
+            async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
                 stream.note(sent, result)
                 for window in stream.finished():
                     if (receipts := await self._completed(driver, stream, window)) is not None:
+                        left = time.monotonic()
                         yield receipts
+                        stream.came_back(left)
             for window in stream.finished():
                 if (receipts := await self._completed(driver, stream, window)) is not None:
+                    left = time.monotonic()
                     yield receipts
+                    stream.came_back(left)
             stream.check()
             if stream.exhausted:
                 return
@@ -87,12 +98,12 @@ class AsyncSpooler:
     async def _reached(self) -> AsyncDriver | None:
         """The driver; None if no server can be reached."""
         try:
-            return await self._opened()
+            return await self._opened(self._deadline())
         except AWAY:
             return None
 
     async def _completed(self, driver: AsyncDriver, stream: Stream, window: Window) -> list[Receipt] | None:
-        receipts = await arun(driver, stream.completed(window))
+        receipts = await arun(driver, stream.completed(window), deadline=window.deadline)
         if receipts is None:
             try:
                 return await self._keep_rest(window.entries, window.taken_ms, stream.errors.pop())
@@ -108,10 +119,11 @@ class AsyncSpooler:
         return await self._by_id(command, lambda cache: by_id.reschedule(cache, id, due))
 
     async def _by_id(self, command: Command, make: Callable[[TopologyCache], Operation[Outcome]]) -> Outcome:
+        deadline = self._deadline()
         if not self._spool.away or not await add(self._spool, [command]):
             try:
-                driver = await self._opened()
-                return await arun(driver, make(self._cache()))
+                driver = await self._opened(deadline)
+                return await arun(driver, make(self._cache()), deadline=deadline)
             except AWAY as exc:
                 await self._keep([command], exc)
         return Outcome.SPOOLED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from shardq.dispatcher import Dispatcher, Retention, Sinks
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.begun import AsyncBegunCall, BegunCall
+from shardq.drivers.pipelines import Deadline, Spare
 from shardq.drivers.retry import RetryingCall
 from shardq.drivers.router import NodeRouter
 from shardq.drivers.settings import Settings
@@ -58,17 +60,22 @@ class VirtualDriver(Driver):
         self._pollers = pollers
         self._pushed = pushed
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
         name = _name(call)
         if name == "claim":
             run(self, self._pollers.catch_up(call.slot))
-        result = super().call(call, timeout)
+        result = super().call(call, timeout, deadline)
         if name in PUSHES:
             self._pushed()
         return result
 
     def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]:
         names: set[str] = set()
 
@@ -79,7 +86,7 @@ class VirtualDriver(Driver):
                     run(self, self._pollers.catch_up(call.slot))
                 yield key, call
 
-        yield from super().call_all(watched(), timeout=timeout)
+        yield from super().call_all(watched(), timeout=timeout, deadline=deadline, spare=spare)
         if names & PUSHES:
             self._pushed()
 
@@ -88,8 +95,8 @@ class VirtualDriver(Driver):
         return None
 
     @contextmanager
-    def borrow(self) -> Iterator[BorrowedConnections]:
-        with super().borrow() as borrowed:
+    def borrow(self, deadline: float) -> Iterator[BorrowedConnections]:
+        with super().borrow(deadline) as borrowed:
             yield borrowed
         self._pushed()
 
@@ -101,9 +108,9 @@ class LoopNotingDriver(AsyncDriver):
         super().__init__(settings)
         self._entered = entered
 
-    async def open(self) -> None:
+    async def open(self, deadline: float = math.inf) -> None:
         await self._entered()
-        await super().open()
+        await super().open(deadline)
 
 
 class AsyncVirtualDriver(LoopNotingDriver):
@@ -121,16 +128,16 @@ class AsyncVirtualDriver(LoopNotingDriver):
         self._pollers = pollers
         self._pushed = pushed
 
-    async def call(self, call: Command[T], timeout: float | None = None) -> T:
+    async def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
         name = _name(call)
         if name == "claim":
             await arun(self, self._pollers.catch_up(call.slot))
-        result = await super().call(call, timeout)
+        result = await super().call(call, timeout, deadline)
         if name in PUSHES:
             await self._pushed()
         return result
 
-    def begin_all(self, calls: Sequence[Command[T]]) -> list[AsyncBegunCall[T] | None]:
+    def begin_all(self, calls: Sequence[tuple[Command[T], float]]) -> list[AsyncBegunCall[T] | None]:
         """Nothing is sent ahead, as with threads."""
         return [None] * len(calls)
 
@@ -142,7 +149,7 @@ def _name(call: Command[Any]) -> str:
 class IdleDispatcher(Dispatcher):
     """The dispatcher of an engine under a virtual clock: ``start()`` runs no thread, as the clock dispatches."""
 
-    def start(self) -> None:
+    def start(self, deadline: float) -> None:
         pass
 
     def stop(self) -> None:

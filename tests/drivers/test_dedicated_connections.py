@@ -90,7 +90,7 @@ def test_an_interrupt_ends_a_pause(own_server: Server, name: str) -> None:
 def test_a_loan_keeps_its_connection(own_server: Server, name: str) -> None:
     driver = opened(own_server)
     node = driver.nodes()[0]
-    with driver.borrow() as borrow:
+    with driver.borrow(time.monotonic() + 30) as borrow:
         first = borrow.call(command(name, "CLIENT", "ID"))
         driver.call(command(name, "PING"))  # on another one, which waits in the pool then
         assert borrow.call(command(name, "CLIENT", "ID")) == first
@@ -106,12 +106,13 @@ def test_a_loan_keeps_its_connection(own_server: Server, name: str) -> None:
 def test_half_of_the_connections_may_be_on_loan(own_server: Server, name: str) -> None:
     driver = Driver(Settings.from_url(own_server.url, connections=4, timeout=2.0))
     driver.open()
-    with driver.borrow() as one, driver.borrow() as two:
+    deadline = time.monotonic() + 30
+    with driver.borrow(deadline) as one, driver.borrow(deadline) as two:
         assert one.call(command(name, "CLIENT", "ID")) != two.call(command(name, "CLIENT", "ID"))
-        with pytest.raises(Unavailable, match="half of the 4 shared connections"), driver.borrow():
+        with pytest.raises(Unavailable, match="half of the 4 shared connections"), driver.borrow(time.monotonic() + 2):
             pass
         assert driver.call(store(name, "f")) == 1
-    with driver.borrow() as three:
+    with driver.borrow(time.monotonic() + 30) as three:
         assert three.call(command(name, "HLEN", name)) == 1
     driver.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import pytest
 
 from shardq import BulkResult, Engine, Outcome, ShardqError, Task
 from shardq.calls.request import Call, Command
+from shardq.drivers.pipelines import Deadline, Spare
 from shardq.drivers.sync import Driver
 from shardq.engine.connections import connected
 from shardq.listing.bulk import Bulk, bulk_query
@@ -77,21 +79,26 @@ class Between:
         self._driver = driver
         self._act = act
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
         if isinstance(call, Call) and call.script.name == "cancel":
             self._act()
-        return self._driver.call(call, timeout)
+        return self._driver.call(call, timeout, deadline)
 
     def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]:
         calls = list(calls)
         if any(isinstance(call, Call) and call.script.name == "cancel" for _, call in calls):
             self._act()
-        return self._driver.call_all(calls, timeout=timeout)
+        return self._driver.call_all(calls, timeout=timeout, deadline=deadline, spare=spare)
 
-    def confirm(self, seals: Sequence[Call[None]]) -> Histories:
-        return self._driver.confirm(seals)
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> Histories:
+        return self._driver.confirm(seals, deadline)
 
 
 def test_a_task_that_is_leased_meanwhile_is_left_alone(running: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from cluster.server import Server
 from shardq import Engine, InvalidOption, Task, TaskInfo
 from shardq.calls.listing import IdPage, ReadyPage
 from shardq.calls.request import Call, Command
+from shardq.drivers.pipelines import Deadline, Spare
 from shardq.drivers.sync import Driver
 from shardq.engine.connections import connected
 from shardq.errors import ShardqError
@@ -247,20 +249,25 @@ class Counting:
         self.requests = 0
         self.looked_at: list[int] = []
 
-    def call(self, call: Command[T], timeout: float | None = None) -> T:
-        result = self._driver.call(call, timeout)
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
+        result = self._driver.call(call, timeout, deadline)
         self._note(result)
         return result
 
     def call_all(
-        self, calls: Iterable[tuple[K, Command[T]]], *, timeout: float | None = None
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]:
-        for key, result in self._driver.call_all(calls, timeout=timeout):
+        for key, result in self._driver.call_all(calls, timeout=timeout, deadline=deadline, spare=spare):
             self._note(result)
             yield key, result
 
-    def confirm(self, seals: Sequence[Call[None]]) -> Histories:
-        return self._driver.confirm(seals)
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> Histories:
+        return self._driver.confirm(seals, deadline)
 
     def _note(self, result: object) -> None:
         self.requests += 1

@@ -93,8 +93,8 @@ def test_the_server_works_for_one_half_while_the_other_pushes(url: str, name: st
         driver, sent = engine._gatherer._driver, list[int]()
         begin_all = driver.begin_all
 
-        def noted(calls: Sequence[Call[Any]]) -> Any:
-            sent.append(sum(len(call.words) // 3 - 1 for call in calls))
+        def noted(calls: Sequence[tuple[Call[Any], float]]) -> Any:
+            sent.append(sum(len(call.words) // 3 - 1 for call, _ in calls))
             return begin_all(calls)
 
         driver.begin_all = noted  # type: ignore[method-assign, assignment]

@@ -221,7 +221,7 @@ def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
             number += 1
             yield Task("x" * size)
 
-    stream = Stream(cache(shards), Packer(JSON, max_payload=size + 2), source(), 500)
+    stream = Stream(cache(shards), Packer(JSON, max_payload=size + 2), source(), 500, 30.0)
     before = 0
     for _ in stream.calls():
         if number != before:

@@ -74,9 +74,13 @@ class Engines:
         """Returns the result of a call on an object that no engine here made, awaited if need be."""
         return self._loop.run(result) if self._loop is not None and inspect.iscoroutine(result) else result
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """Closes all engines, while their servers still run."""
         for engine in self._made:
             engine.close()
+
+    def end(self) -> None:
+        self.close()
         if self._loop is not None:
             self._loop.end()
 
