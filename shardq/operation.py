@@ -158,7 +158,7 @@ class Begun(Generic[T]):
 
     def _answers(self, deadline: float) -> list[tuple[Any, Any]]:
         """The answers of what was sent first, then of the rest."""
-        spare, until = self._step.spare, deadline
+        spare, until = self._driver.spare(self._step.spare), deadline
         answers: list[tuple[Any, Any]] = []
         sent = {begun: key for key, _, begun in self._sent if begun is not None}
         while sent:

@@ -12,12 +12,14 @@ from shardq.calls import consume
 from shardq.calls.consume import Claim, SettleRetry
 from shardq.calls.request import Call, Command
 from shardq.consumer import policy
+from shardq.consumer.arguments import back_unbegun
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.claim_planner import ShardClaim
 from shardq.consumer.claims import Claims
 from shardq.consumer.settling import SettlementsByShard, settle
 from shardq.consumer.waiting.registry import ReadyList
 from shardq.consumer.waiting.wakeups import Wakeups
+from shardq.drivers.pipelines import Spare
 from shardq.errors import (
     PayloadNotDecodable,
     ShardqError,
@@ -48,7 +50,13 @@ misses, the next claim gets.
 """
 
 GIVE_BACK_S = 1.0
-"""The bound of each trip that gives back what an interrupted caller holds: whoever pressed Ctrl-C waits."""
+"""The time to give back what an interrupted caller holds: whoever pressed Ctrl-C waits."""
+
+LEASE_SHARE = 8
+SILENCE_S = 2.0
+"""A server that is silent while others have given tasks is waited for no longer than this, nor than one part in
+``LEASE_SHARE`` of the lease: theirs run meanwhile. Busy disks and big MIGRATEs stop a server for a second.
+"""
 
 
 def claim(
@@ -62,8 +70,9 @@ def claim(
     """Claims up to ``max`` deliveries of what is ready now in these shards: one trip to each node, or a few where the
     planner was wrong. With ``wakeups`` the process is registered in the lists found empty.
 
-    Skips unreachable shards while others answer; waits for them when none does. Gives back what comes for a caller who
-    has left.
+    Skips unreachable shards while others answer; waits for them when none does. What others have given waits for a
+    silent server for a small part of the lease only. Deliveries whose leases have run out meanwhile are not returned.
+    Gives back what comes for a caller who has left.
     """
     try:
         if not claims.open_topics() and claims.wanted_topics():
@@ -83,6 +92,10 @@ def claim(
         yield from give_back(claims, notes)
         return []
     return deliveries
+
+
+def _has_tasks(claim: Claim) -> bool:
+    return bool(claim.ids)
 
 
 def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
@@ -114,9 +127,14 @@ def _claim(
     retry_for_s: float | None,
 ) -> Operation[list[Delivery]]:
     deliveries: list[Delivery] = []
+    lease_s = claims.lease_ms / 1000
+    asked = begun = time.monotonic()
+    spare = Spare(begun + min(SILENCE_S, lease_s / LEASE_SHARE), _has_tasks)
+    leased: list[tuple[float, Sequence[Delivery]]] = []
+    """When deliveries were asked for: their leases began later."""
     unasked = set(shards)
     round = 0
-    while round < ROUNDS:
+    while round < ROUNDS and not (deliveries and asked >= spare.until):
         wanted, topics = max - len(deliveries), claims.open_topics()
         try:
             caps: dict[str, int] = {}
@@ -126,10 +144,18 @@ def _claim(
             # After the first trip: only shards known to have something, and shards nobody has asked yet.
             among = [shard for shard in shards if shard in unasked or claims.planner.left([shard])]
             few = round == 0 and wakeups is None
-            shard_claims = claims.planner.split(wanted, among, topics, caps, time.monotonic(), few=few)
+            shard_claims = claims.planner.split(wanted, among, topics, caps, asked, few=few)
             unasked.difference_update(ask.shard for ask in shard_claims)
             found, stale = yield from _ask(
-                claims, notes, shard_claims, wakeups, wanted=wanted, filled=filled, retry_for_s=retry_for_s
+                claims,
+                notes,
+                shard_claims,
+                wakeups,
+                wanted=wanted,
+                filled=filled,
+                retry_for_s=retry_for_s,
+                asked=asked,
+                spare=Spare(spare.until) if deliveries else spare,
             )
         except ShardqError as exc:
             if not deliveries:
@@ -141,13 +167,34 @@ def _claim(
         if limited:
             yield from claims.limiter.used(found, notes)
         deliveries += found
+        leased.append((asked, found))
+        asked = time.monotonic()
         if len(claims.topics) > 1 and claims.planner.weights is None:
             deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
         if len(deliveries) >= max or notes.caller_left or not (unasked or claims.planner.left(shards)):
             break
         # A trip that met only stale entries does not count: the next one goes on behind them.
         round += not stale
+    if deliveries and time.monotonic() >= begun + lease_s:
+        return (yield from _still_leased(claims, deliveries, leased, lease_s))
     return deliveries
+
+
+def _still_leased(
+    claims: Claims,
+    deliveries: Sequence[Delivery],
+    leased: Sequence[tuple[float, Sequence[Delivery]]],
+    lease_s: float,
+) -> Operation[list[Delivery]]:
+    """Returns the deliveries whose leases have surely not run out. ``leased``: when they were asked for."""
+    now = time.monotonic()
+    lapsed = {(each.id, each.token): each for asked, some in leased if now >= asked + lease_s for each in some}
+    kept = [each for each in deliveries if (each.id, each.token) not in lapsed]
+    log.warning("%d deliveries came when their leases of %g s could be over: not handed out", len(lapsed), lease_s)
+    if not kept:
+        # A lease may have begun long after it was asked for. Given back, it counts no attempt.
+        yield from give_back_leases(claims, back_unbegun(lapsed.values()))
+    return kept
 
 
 def _ask(
@@ -159,6 +206,8 @@ def _ask(
     wanted: int,
     filled: Filled | None,
     retry_for_s: float | None,
+    asked: float,
+    spare: Spare,
 ) -> Operation[tuple[list[Delivery], bool]]:
     """Claims from these shards. Returns what they give, and True if one of them met only entries that nobody can
     get.
@@ -189,9 +238,9 @@ def _ask(
     errors: list[ShardqError] = []
     named: list[ReadyList] = []
     crowd = 0
-    for (keys, token, ask), result in (yield Many(requests)):
+    for (keys, token, ask), result in (yield Many(requests, spare)):
         if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
-            claims.note_unreachable(keys.shard, list(ask.shares), result)
+            claims.note_unreachable(keys.shard, list(ask.shares), result, time.monotonic() - asked)
             continue
         if isinstance(result, REFUSALS):
             refusals.append((keys, result))

@@ -72,9 +72,9 @@ class Claims:
         """True if no shard could be reached."""
         return self.unreachable.all_of(self.cache.topology.span())
 
-    def note_unreachable(self, shard: int, topics: Sequence[str], why: ShardqError) -> None:
+    def note_unreachable(self, shard: int, topics: Sequence[str], why: ShardqError, took_s: float) -> None:
         """Notes a shard that can't be reached, and expects nothing of it."""
-        self.unreachable.note(shard, why)
+        self.unreachable.note(shard, why, took_s)
         self.ready_counts.learn(shard, dict.fromkeys(topics, 0), time.monotonic())
 
     def leave_out(self, topics: frozenset[str]) -> None:

@@ -13,6 +13,12 @@ log = logging.getLogger("shardq.consumer")
 AGAIN_S = 0.25
 """A shard that could not be reached is asked again after this time."""
 
+AWAY_SHARE = 3
+LONGEST_AWAY_S = 3.0
+"""One that was silent is left alone for so many times what it took, and at most so long: most of the time of a claim
+belongs to those that answer.
+"""
+
 
 class UnreachableShards:
     """Thread-safe: each method is one operation of a dict, or two of which the second only logs."""
@@ -24,10 +30,10 @@ class UnreachableShards:
     def __bool__(self) -> bool:
         return bool(self._again_at)
 
-    def note(self, shard: int, why: ShardqError) -> None:
-        """Notes a shard that can't be reached: the others are asked meanwhile."""
+    def note(self, shard: int, why: ShardqError, took_s: float) -> None:
+        """Notes a shard that can't be reached, and was waited for so long: the others are asked meanwhile."""
         first = not self._again_at
-        self._again_at[shard] = time.monotonic() + AGAIN_S
+        self._again_at[shard] = time.monotonic() + min(max(AGAIN_S, AWAY_SHARE * took_s), LONGEST_AWAY_S)
         if first:
             log.warning("some shards can't be reached, claiming from the others: %s", why)
 

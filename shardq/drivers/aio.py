@@ -130,6 +130,7 @@ class AsyncDriver(DriverBase):
         when to give up calls although they have time.
         """
         self._router.check_open()
+        spare = self.spare(spare)
         source = iter(calls)
         exhausted = False
         given_up_at: float | None = None if spare is None or spare.worth is not None else spare.until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from shardq.drivers.pipelines import Spare
 from shardq.drivers.replicas import ReplicaTracker
 from shardq.drivers.routing import Journal, Routing
 from shardq.drivers.settings import Settings
@@ -48,6 +49,10 @@ class DriverBase:
     def nodes(self) -> list[str]:
         """The addresses of all masters, as last learnt."""
         return list(self._router.map.nodes)
+
+    def spare(self, given: Spare | None) -> Spare | None:
+        """When to give up calls. One server alone is never left for another."""
+        return given if len(self._router.map.nodes) > 1 else None
 
     @property
     def unserved(self) -> int:

@@ -58,7 +58,7 @@ has the timeout for itself.
 
 
 class Spare(NamedTuple):
-    """When calls are given up although they have time: what others have answered is worth more than waiting."""
+    """When calls are given up although they have time: what other nodes have answered is worth more than waiting."""
 
     until: float
     worth: Callable[[Any], bool] | None = None

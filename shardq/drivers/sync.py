@@ -89,7 +89,7 @@ class Driver(DriverBase):
         """
         self._router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
-        return Pipelines(calls, self._router, timeout=timeout_s, deadline=deadline, spare=spare).run()
+        return Pipelines(calls, self._router, timeout=timeout_s, deadline=deadline, spare=self.spare(spare)).run()
 
     def begin(self, call: Command[T]) -> BegunCall[T] | None:
         """Sends a call now, for ``finish`` to read its answer. None: no connection is idle, nothing was sent.

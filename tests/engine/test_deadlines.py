@@ -241,7 +241,7 @@ def test_a_slow_server(engines: Engines, own_server: Server, name: str, opened: 
 
 def test_what_other_nodes_answer_is_kept(engines: Engines, server_binary: Path, name: str) -> None:
     with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
-        engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=TIMEOUT_S)
+        engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=4.0)
         slots = [shard_keys(name, shard).slot for shard in range(SHARDS)]
         control = cluster.node_of_slot(control_keys(name).slot)
         victim = next(node for node in map(cluster.node_of_slot, slots) if node is not control)

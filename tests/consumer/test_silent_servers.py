@@ -1,0 +1,123 @@
+"""A server that is silent holds up no delivery that others have given, and no delivery is handed out when its lease may
+be over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from cluster.cluster import Cluster
+from cluster.server import Server
+from shardq import Delivery, Engine, Task
+from shardq.layout.keys import shard_keys
+from tests.support.engines import Engines
+from tests.support.proxies import Proxy
+from tests.support.waiting import wait_until
+
+SHARDS = 12
+EACH = 30
+LEASE_S = 4.0
+AT_ONCE_S = 2.0
+"""Half of the lease; an eighth is what a silent server has."""
+
+
+@pytest.fixture
+def cluster(server_binary: Path) -> Iterator[Cluster]:
+    """A cluster of the test's own, which never fails over."""
+    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def engine(engines: Engines, cluster: Cluster, name: str) -> Iterator[Engine]:
+    """With as many tasks ready in each shard."""
+    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=20.0)
+    engine.start()
+    yield engine
+    engine.close()
+
+
+def fill(engine: Engine) -> None:
+    left = dict.fromkeys(range(SHARDS), EACH)
+    tasks = []
+    for number in count():
+        shard = engine.topology.shard_of(id := f"mine-{number}")
+        if left[shard]:
+            left[shard] -= 1
+            tasks.append(Task(number, id=id))
+        if not any(left.values()):
+            break
+    engine.push_many(tasks)
+    wait_until(lambda: engine.stats().ready == SHARDS * EACH, "all are ready")
+
+
+@pytest.fixture
+def silent(engine: Engine, cluster: Cluster, name: str) -> Iterator[set[int]]:
+    """The shards of a master that was frozen when all tasks were ready."""
+    fill(engine)
+    slots = [shard_keys(name, shard).slot for shard in range(SHARDS)]
+    victim = cluster.node_of_slot(slots[0])
+    victim.pause()
+    yield {shard for shard, slot in enumerate(slots) if cluster.node_of_slot(slot) is victim}
+    victim.resume()
+
+
+def timed(claim: Callable[[], list[Delivery]]) -> tuple[list[Delivery], float]:
+    began = time.monotonic()
+    return claim(), time.monotonic() - began
+
+
+@pytest.mark.parametrize("prefetch", [False, True], ids=["", "ahead"])
+@pytest.mark.parametrize("wait", [0.0, 5.0])
+def test_what_others_give_is_handed_out_at_once(engine: Engine, silent: set[int], prefetch: bool, wait: float) -> None:
+    consumer = engine.consumer(lease=LEASE_S, prefetch=prefetch)
+    expected = EACH * (SHARDS - len(silent))
+    got: list[Delivery] = []
+    while len(got) < expected:
+        deliveries, took = timed(lambda: consumer.claim(100, wait=wait))
+        assert took < AT_ONCE_S
+        got += deliveries
+        consumer.ack(deliveries)  # none of them is lost
+    assert silent.isdisjoint(delivery.shard for delivery in got)
+    assert all(delivery.attempt == 1 for delivery in got)
+    consumer.close()
+
+
+def test_one_large_claim(engine: Engine, silent: set[int]) -> None:
+    deliveries, took = timed(lambda: engine.consumer(lease=LEASE_S).claim(SHARDS * EACH))
+    assert took < AT_ONCE_S
+    assert deliveries
+    engine.consumer().ack(deliveries)
+
+
+def test_a_worker_goes_on_with_the_others(engines: Engines, engine: Engine, silent: set[int]) -> None:
+    worker = engine.worker(lease=LEASE_S, topics=[""])
+    attempts: list[int] = []
+
+    @worker.on("")
+    def handle(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+
+    with engines.working(worker):
+        wait_until(lambda: len(attempts) >= EACH * (SHARDS - len(silent)), "all that can be claimed is handled")
+    assert set(attempts) == {1}
+
+
+def test_what_has_lapsed_is_not_handed_out(engines: Engines, own_server: Server, name: str) -> None:
+    with Proxy(own_server.address) as proxy:
+        engine = engines.opened(own_server.url, name=name, shards=1, timeout=20.0)
+        engine.start()
+        engine.push_many([Task(n) for n in range(5)])
+        wait_until(lambda: engine.stats().ready == 5, "all are ready")
+        far = engines.opened(proxy.url, name=name, shards=1, timeout=20.0)
+        consumer = far.consumer(lease=1.0)
+        proxy.delay_s = 1.2
+        assert consumer.claim(5) == []
+        proxy.mend()
+        wait_until(lambda: len(consumer.claim(5)) == 5, "they come again")
+        engines.close()
