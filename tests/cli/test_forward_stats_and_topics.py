@@ -144,14 +144,15 @@ def test_topics(shardq: Shell, engine: Engine) -> None:
         ("letters", "0", "0", "to the list 'post box' by LPUSH"),
         ("mail", "1", "1", "paused"),
     ]
-    nothing = {"scheduled": 0, "leased": 0, "dead": 0, "estimated": [], "dispatched_per_s": None, "taken_per_s": None}
+    nothing = {"scheduled": 0, "leased": 0, "dead": 0, "died": 0, "estimated": []}
+    nothing |= {"dispatched_per_s": None, "taken_per_s": None}
     one = nothing | {"ready": 1, "dispatched": 1, "oldest_ready": ANY, "paused": False, "limit": None, "route": None}
     assert shardq.run("topics", "--json").objects == [
         one | {"topic": ""},
         one | {"topic": "calls", "limit": {"rate": 2.5, "concurrency": 1000}},
         one
         | {"topic": "letters", "ready": 0, "dispatched": 0, "oldest_ready": None}
-        | {"route": {"to": "post box", "side": "left", "maxlen": None}},
+        | {"route": {"to": "post box", "side": "left", "maxlen": None, "keep": False}},
         one | {"topic": "mail", "paused": True},
     ]
     assert shardq.run("stats", "--json").object["topics"].keys() == {"", "calls", "letters", "mail"}
