@@ -169,7 +169,8 @@ class WorkerBase(TaskDecorator[T]):
 
     def use(self, middleware: object) -> None:
         """Calls the object's before(delivery), after(delivery) and error(delivery, exception), as far as it has
-        them. ``after`` also follows a handler that has snoozed its task, which is no failure.
+        them, with payloads as the codec gave them. ``after`` also follows a handler that has snoozed its task, which is
+        no failure.
 
         >>> class Log:
         ...     def before(self, delivery): print(delivery.id)

@@ -136,7 +136,7 @@ def received(codec: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
 
 
 @pytest.mark.parametrize("codec", [JSON, MSGPACK], ids=lambda codec: codec.name)
-@pytest.mark.parametrize(("type", "value"), FITTING, ids=str)
+@pytest.mark.parametrize(("type", "value"), FITTING, ids=[f"{place} {each[0]}" for place, each in enumerate(FITTING)])
 def test_what_is_pushed_is_what_arrives(codec: Any, type: Any, value: Any) -> None:
     def send(first: Any, /, second: Any, *rest: Any, third: Any, **more: Any) -> Any:
         return first, second, rest, third, more
@@ -176,7 +176,7 @@ MISFITS: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("type", "value", "text"), MISFITS, ids=str)
+@pytest.mark.parametrize(("type", "value", "text"), MISFITS, ids=[each[2] for each in MISFITS])
 def test_what_does_not_fit_is_named(type: Any, value: Any, text: str) -> None:
     def send(to: Any) -> None: ...
 
