@@ -205,8 +205,9 @@ class PushError(ShardqError):
     """A bulk push that did not store every task.
 
     ``stored`` and ``unknown`` are ids, ``failed`` maps an id to its reason, ``ids`` are all ids of the call in
-    the order of its tasks. ``unknown`` means that the answer was lost: pushing those again under the same ids
-    (``id=``) is safe.
+    the order of its tasks, those of stored ones as their receipts. ``unknown`` means that the answer was lost: pushing
+    those again under the same ids (``id=``) is safe. An id that the call has more than once is in ``stored`` and
+    ``unknown`` for each of its tasks that is, and may be in ``failed``, too.
 
     >>> tasks = [shardq.Task(n, id=f"n-{n}") for n in range(1000)]
     >>> try:
@@ -231,7 +232,8 @@ class PushError(ShardqError):
         first = next(iter(self.failed.values()), None)
         why = f"; the first failure: {first}" if first is not None else ""
         super().__init__(
-            f"{len(self.stored)} of {len(self.ids)} tasks are stored, {len(self.failed)} are not, "
+            f"{len(self.stored)} of {len(self.ids)} tasks are stored, "
+            f"{len(self.ids) - len(self.stored) - len(self.unknown)} are not, "
             f"{len(self.unknown)} have an unknown fate{why}"
         )
 

@@ -81,13 +81,13 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
 
         A push with an ``id`` of your own is idempotent. ``on_conflict`` says what becomes of a task that has the id
-        already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds the id is
-        remembered after its task is done. A task not claimed by ``expires`` (seconds from now, or an instant) is
-        buried instead of run late. ``window``: any time in so many seconds from the due time is fine, so that many
-        tasks of one time are spread. ``throttle``: at most one push of the id is taken in so many seconds. ``tags``:
-        what ``cancel_tag`` finds it by. ``durability``: returns only when all replicas ("replicated") or the disk
-        ("fsynced") have the task, else raises NotReplicated; where there are none, raises DurabilityUnavailable, with
-        nothing stored.
+        already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds from the push the
+        id is remembered, also when its task is done: a push of it then stores nothing, unless it replaces. A task not
+        claimed by ``expires`` (seconds from now, or an instant) is buried instead of run late. ``window``: any time in
+        so many seconds from the due time is fine, so that many tasks of one time are spread. ``throttle``: at most one
+        push of the id is taken in so many seconds. ``tags``: what ``cancel_tag`` finds it by. ``durability``: returns
+        only when all replicas ("replicated") or the disk ("fsynced") have the task, else raises NotReplicated; where
+        there are none, raises DurabilityUnavailable, with nothing stored.
 
         An engine with a ``spool=`` keeps the push there while no server can be reached, unless it is a durable one: the
         receipt's outcome is then "spooled".

@@ -65,7 +65,8 @@ class Receipt(str):
     """The id of a pushed task, and what the push did: a str with two more attributes.
 
     ``outcome`` is pushed, replaced, kept (the id was taken, and ``state`` says where its task is), seen (its dedup
-    window is open and its task was pushed before) or spooled (Redis can't be reached, and ``spool=`` keeps the push).
+    window is open, its task was pushed before and is gone; never with ``on_conflict="replace"``) or spooled (Redis
+    can't be reached, and ``spool=`` keeps the push).
 
     >>> receipt = engine.push({"order": 42}, id="order-42")
     >>> receipt, receipt.outcome

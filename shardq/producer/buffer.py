@@ -65,7 +65,7 @@ class _Sending:
         if not self.done.is_set():
             return len(self.entries.ids)
         error = self.push_error()
-        return len(error.failed) + len(error.unknown)
+        return len(error.ids) - len(error.stored)
 
     def push_error(self) -> PushError:
         """The outcome of its tasks, when it failed."""
@@ -126,14 +126,14 @@ class Pending:
             return sending.receipts[self._position]
         error = sending.error
         if isinstance(error, PushError):
-            receipt = error.ids[self._position]
-            if receipt in error.failed:
-                raise error.failed[receipt]
-            if receipt in error.unknown:
-                raise Unanswered(
-                    f"the push of {receipt} was sent and its answer lost; look with get(), or push it again by its id"
-                ) from error
-            return receipt if isinstance(receipt, Receipt) else Receipt(receipt)
+            id = error.ids[self._position]
+            if isinstance(id, Receipt):
+                return id
+            if id in error.failed:
+                raise error.failed[id]
+            raise Unanswered(
+                f"the push of {id} was sent and its answer lost; look with get(), or push it again by its id"
+            ) from error
         assert error is not None, "a sending ends with receipts or with an error"
         raise error
 

@@ -204,6 +204,8 @@ class Batch(Routed[list[str]]):
     words: list[Word]
     width: int
     """FRESH or UNIQUE: the script, and the words of a task."""
+    number: int = 0
+    """Its place among the batches of a push."""
 
     @property
     def ids(self) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeVar
 
 from shardq.calls import produce
@@ -30,11 +31,14 @@ class PushResults:
     """The results of one push so far."""
 
     ids: list[str]
-    errors: dict[str, ShardqError] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     """Id that collided → the id that took its place."""
-    answers: dict[str, list[str]] = field(default_factory=dict)
-    """Caller-given id → its answers, in order: a call may have an id more than once."""
+    failures: int = 0
+    """The number of tasks that are not stored, or not known to be."""
+    _answers: list[tuple[int, Sequence[str], Sequence[str | ShardqError]]] = field(default_factory=list)
+    """The number of a batch, its ids, and for each push_unique's answer or an error. Tasks that are not here are
+    stored. Answers come in any order, and a call may have a caller's id more than once.
+    """
     _ready: list[Receipt] = field(default_factory=list)
     """The first receipts, if all goes well."""
     _sent_count: int = 0
@@ -42,6 +46,7 @@ class PushResults:
     def sending(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Call[list[str]]]]:
         """Yields the calls of these batches. Makes receipts when one is in flight, while the servers work."""
         for batch in batches:
+            batch.number = self._sent_count
             yield batch, batch.call
             self._sent_count += len(batch.words) // batch.width
             if self._sent_count - len(self._ready) >= RECEIPTS or self._sent_count == len(self.ids):
@@ -62,37 +67,61 @@ class PushResults:
         """The receipts in the order of the tasks. Raises PushError unless every task is stored, or kept as the caller
         allowed.
         """
-        if self.renamed or self.answers:
-            answers = {id: iter(said) for id, said in self.answers.items()}
-            ids = [self.renamed.get(id, id) for id in self.ids]
-            receipts = [Receipt.of(id, next(answers[id], "pushed") if id in answers else "pushed") for id in ids]
-        else:
+        if self.failures:
+            raise self._error()
+        if not self.renamed and not self._answers:
             self._make(len(self.ids))
-            receipts = self._ready
-        if self.errors:
-            raise PushError(
-                ids=receipts,
-                stored=[id for id in receipts if id not in self.errors],
-                failed={id: error for id, error in self.errors.items() if not isinstance(error, Unanswered)},
-                unknown=[id for id in receipts if isinstance(self.errors.get(id), Unanswered)],
-            )
-        return receipts
+            return self._ready
+        return [Receipt.of(id, outcome) for id, outcome in self.each()]  # type: ignore[arg-type]  # none is an error
 
-    def answered(self, id: str, answer: str) -> None:
-        """Notes push_unique's answer for a caller-given id."""
-        if answer.startswith("refused:"):
-            self.errors[id] = Conflict(id, answer.removeprefix("refused:"))
-            return
-        self.answers.setdefault(id, []).append(answer)
+    def outcomes(self) -> dict[str, list[str | ShardqError]]:
+        """Id → the outcomes of its tasks, in their order."""
+        outcomes: dict[str, list[str | ShardqError]] = {}
+        for _, ids, said in sorted(self._answers, key=itemgetter(0)):
+            for id, outcome in zip(ids, said, strict=True):
+                outcomes.setdefault(id, []).append(outcome)
+        return outcomes
+
+    def each(self) -> Iterator[tuple[str, str | ShardqError]]:
+        """Yields each task's id and outcome, in the order of the tasks."""
+        left = {id: iter(said) for id, said in self.outcomes().items()}
+        for first in self.ids:
+            id = self.renamed.get(first, first)
+            yield id, next(left[id], "pushed") if id in left else "pushed"
+
+    def _error(self) -> PushError:
+        ids: list[str] = []
+        failed: dict[str, ShardqError] = {}
+        unknown: list[str] = []
+        for id, outcome in self.each():
+            if isinstance(outcome, str):
+                ids.append(Receipt.of(id, outcome))
+                continue
+            ids.append(id)
+            if isinstance(outcome, Unanswered):
+                unknown.append(id)
+            else:
+                failed.setdefault(id, outcome)
+        return PushError(ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown)
+
+    def answered(self, ids: Sequence[str], answers: Sequence[str | ShardqError], number: int | None = None) -> None:
+        """Notes push_unique's answers for ids of the caller, or the errors of any tasks. ``number``: their batch's."""
+        said = [
+            Conflict(id, answer.removeprefix("refused:"))
+            if isinstance(answer, str) and answer.startswith("refused:")
+            else answer
+            for id, answer in zip(ids, answers, strict=True)
+        ]
+        self.failures += len([1 for outcome in said if isinstance(outcome, ShardqError)])
+        self._answers.append((self._sent_count if number is None else number, ids, said))
 
     def note(self, batch: Batch, result: list[str] | ShardqError, packer: Packer) -> list[Word]:
         """Notes a batch's answer. Returns the words to send again, under other ids."""
         if isinstance(result, ShardqError):
-            self.errors.update(dict.fromkeys(batch.ids, result))
+            self.answered(batch.ids, [result] * len(batch.ids), batch.number)
             return []
         if batch.width == UNIQUE:
-            for id, answer in zip(batch.ids, result, strict=True):
-                self.answered(id, answer)
+            self.answered(batch.ids, result, batch.number)
             return []
         if not result:
             return []
@@ -150,11 +179,10 @@ def complete(
                     words += results.note(batch, result, packer)
                 elif batch.call.in_doubt:
                     # Some of it may be stored, under the older topology: each task is asked for where it may be.
-                    yield from push_each(cache, results, batch.words, width, in_doubt=True)
+                    yield from push_each(cache, results, batch.words, width, in_doubt=True, number=batch.number)
                 else:
                     words += batch.words
-    stored = len(results.ids) - len(results.errors)
-    packer.pushed += stored
+    packer.pushed += len(results.ids) - results.failures
     return results.receipts()
 
 
@@ -166,10 +194,16 @@ def _in_doubt(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def push_each(
-    cache: TopologyCache, results: PushResults, words: list[Word], width: int, *, in_doubt: bool = False
+    cache: TopologyCache,
+    results: PushResults,
+    words: list[Word],
+    width: int,
+    *,
+    in_doubt: bool = False,
+    number: int | None = None,
 ) -> Operation[None]:
     """Pushes tasks one by one, each looked for where it may be before it is pushed where it belongs: caller-given ids
-    while tasks move, and any task ``in_doubt``, whose earlier send may have been executed.
+    while tasks move, and any task ``in_doubt``, whose earlier send may have been executed. ``number``: their batch's.
     """
     for at in range(0, len(words), width):
         task = words[at : at + width]
@@ -177,11 +211,11 @@ def push_each(
         try:
             answer = yield from push_unique(cache, task if width == UNIQUE else unique(task), in_doubt=in_doubt)
         except ShardqError as exc:
-            results.errors[id] = exc
+            results.answered([id], [exc], number)
         else:
             # What is stored under an id that was made here is ours.
             if width == UNIQUE:
-                results.answered(id, answer)
+                results.answered([id], [answer], number)
 
 
 def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = False) -> Operation[str]:
@@ -241,7 +275,8 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
     try:
         (receipt,) = yield from complete(cache, packer, results, entries, most=1)
     except PushError:
-        (error,) = results.errors.values()
+        ((_, error),) = results.each()
+        assert isinstance(error, ShardqError)
         raise error from error.__cause__
     return receipt
 

@@ -141,7 +141,9 @@ class Stream:
 
     def _completed(self, window: Window) -> Operation[list[Receipt]]:
         for batch in window.uncertain:
-            yield from push_each(self.cache, window.results, batch.words, batch.width, in_doubt=True)
+            yield from push_each(
+                self.cache, window.results, batch.words, batch.width, in_doubt=True, number=batch.number
+            )
         return (yield from complete(self.cache, self.packer, window.results, window.leftover, most=self.most))
 
     def finished(self) -> Iterator[Window]:

@@ -317,7 +317,7 @@ class Replayer:
         results = pushing.PushResults(ids)
         entries = Entries(ids, [], words)
         yield from pushing.complete(self._cache, self._packer, results, entries, most=BATCH, in_doubt=in_doubt)
-        return results.answers
+        return {id: [each for each in said if isinstance(each, str)] for id, said in results.outcomes().items()}
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -78,8 +78,8 @@ def _push(
     with contextlib.suppress(PushError):  # its errors are read below
         yield from pushing.complete(cache, packer, results, entries, most=BATCH, in_doubt=True)
     refused: list[Spooled] = []
-    for each in pushes:
-        error = _met(results.errors.get(each.command.id))
+    for each, (_, outcome) in zip(pushes, results.each(), strict=True):
+        error = _met(outcome) if isinstance(outcome, ShardqError) else None
         if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1:
             refused.append(each)
         else:
@@ -101,7 +101,7 @@ def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, 
         _note(cache, each, _met(answer) if isinstance(answer, ShardqError) else None, failing, result)
 
 
-def _met(error: ShardqError | None) -> ShardqError | None:
+def _met(error: ShardqError) -> ShardqError:
     """The error itself: a replay is always in doubt, so what a server says to it is told as unanswered."""
     return error.last or error if isinstance(error, Unanswered) else error
 

@@ -155,13 +155,10 @@ class Spooler:
         except SpoolFault as exc:
             failed = {id: exc if id in away else why for id, why in error.failed.items()}
             raise PushError(ids=error.ids, stored=error.stored, failed=failed, unknown=error.unknown) from exc
-        receipts = [
-            Receipt.of(id, "spooled") if id in away else id if isinstance(id, Receipt) else Receipt(id)
-            for id in error.ids
-        ]
+        ids = [Receipt.of(id, "spooled") if id in away else id for id in error.ids]
+        receipts = [id for id in ids if isinstance(id, Receipt)]
         failed = {id: why for id, why in error.failed.items() if id not in away}
         unknown = [id for id in error.unknown if id not in away]
         if failed or unknown:
-            stored = [id for id in receipts if id not in failed and id not in unknown]
-            raise PushError(ids=receipts, stored=stored, failed=failed, unknown=unknown) from error
+            raise PushError(ids=ids, stored=receipts, failed=failed, unknown=unknown) from error
         return receipts

@@ -17,7 +17,6 @@ from shardq.cli.push.lines import NumberedLine
 from shardq.cli.signals import apart
 from shardq.engine import Engine
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
-from shardq.model.ids import full_id
 from shardq.model.task import Receipt, Task
 from shardq.producer.durable import Durability
 
@@ -58,7 +57,6 @@ class Bulk:
     doubtful: list[int] = field(default_factory=list)
     """Lines that may be stored or not: their answer was lost, or nobody waited for it."""
     _window: list[tuple[int, Task]] = field(default_factory=list)
-    _ids: set[str] = field(default_factory=set)
     _bytes: int = 0
 
     def run(self, lines: Iterable[NumberedLine | None]) -> None:
@@ -81,23 +79,14 @@ class Bulk:
         self._send()
 
     def _add(self, number: int, task: Task, size: int) -> None:
-        if self._window and (task.on_conflict == "reject") != (self._window[-1][1].on_conflict == "reject"):
-            # a call that refuses an id does not say which others it kept: such lines go in calls of their own
-            self._send(until=number - 1)
-        if task.id is not None:
-            # the answer of a call does not tell two lines with one id apart
-            id = full_id(task.topic, task.id)
-            if id in self._ids:
-                self._send(until=number - 1)
-            self._ids.add(id)
         self._window.append((number, task))
         self._bytes += size
 
-    def _send(self, *, until: int | None = None) -> None:
-        """Pushes the window, which settles every line up to ``until``, or every line that was read."""
+    def _send(self) -> None:
+        """Pushes the window, which settles every line that was read."""
         window, self._window = self._window, []
-        self._ids, self._bytes = set(), 0
-        before, self.settled = self.settled, self.read if until is None else until
+        self._bytes = 0
+        before, self.settled = self.settled, self.read
         if not window:
             return
         numbers = [number for number, _ in window]
@@ -124,18 +113,18 @@ class Bulk:
             return _Result(list(zip(numbers, map(Receipt, exc.ids), strict=True)), error=exc)
         except PushError as exc:
             error = exc
-        result, unknown = _Result([]), set(error.unknown)
+        result = _Result([])
         for number, id in zip(numbers, error.ids, strict=True):
             reason = error.failed.get(id)
-            if isinstance(reason, Conflict):
+            if isinstance(id, Receipt):
+                result.stored.append((number, id))
+            elif isinstance(reason, Conflict):
                 result.taken.append((number, str(reason)))
             elif reason is not None:
                 result.missing.append(number)
                 result.error = result.error or reason
-            elif id in unknown:
-                result.doubtful.append(number)
             else:
-                result.stored.append((number, Receipt(id)))
+                result.doubtful.append(number)
         if result.doubtful:
             result.error = result.error or error
         return result

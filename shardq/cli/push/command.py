@@ -84,7 +84,10 @@ exit codes:
     help="What to do when a task has the id already.",
 )
 @click.option(
-    "--dedup", metavar="TIME", callback=read_by(seconds), help="How long the id is remembered after its task has ended."
+    "--dedup",
+    metavar="TIME",
+    callback=read_by(seconds),
+    help="How long the id is remembered, from the push, whatever becomes of its task.",
 )
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=_headers, help="May be repeated.")
 @click.option(
