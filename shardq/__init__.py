@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         UnknownSchedule,
     )
     from shardq.fleet import Member
+    from shardq.layout.topology import EngineSettings
     from shardq.listing import BulkResult, Forecast, TaskPage
     from shardq.model.record import Codec
     from shardq.model.task import CancelledTag, Delivery, Outcome, Receipt, Task, TaskInfo
@@ -80,6 +81,7 @@ else:
             "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
         "shardq.fleet.member": "Member",
+        "shardq.layout.topology": "EngineSettings",
         "shardq.listing": "BulkResult Forecast TaskPage",
         "shardq.replay.stats": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
@@ -130,6 +132,7 @@ __all__ = [
     "CancelledTag",
     "Codec",
     "Delivery",
+    "EngineSettings",
     "Every",
     "Forecast",
     "Health",

@@ -26,7 +26,7 @@ from shardq.calls.request import Call
 from shardq.calls.resharding import MovingTask
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys, control_keys
-from shardq.layout.topology import Topology
+from shardq.layout.topology import EngineSettings, Topology
 from shardq.operation import Confirm, Histories, Many, Operation, Pause, values
 from shardq.topology_cache import TopologyCache
 
@@ -49,9 +49,9 @@ ARRIVAL_ROUNDS = 10
 """In each round the replicas have a second to confirm what has arrived."""
 
 
-def create_topology(name: str, shards: int) -> Operation[Topology]:
+def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
     """Returns the topology of this name: the stored one, or a new one of ``shards`` shards, with all of them opened."""
-    first = Topology(epoch=1, shards=shards)
+    first = Topology(epoch=1, shards=shards, settings=settings or EngineSettings())
     answer = yield control.declare(control_keys(name), 0, first.to_fields())
     topology = Topology.from_fields(answer.fields)
     if answer.changed:

@@ -12,6 +12,7 @@ import msgspec
 from shardq.calls.answers import body, nothing
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import DEFAULT_ATTEMPTS
 from shardq.scripts import script
 
 MAX_CLAIM = 1000
@@ -142,8 +143,8 @@ class SettleRetry(msgspec.Struct, frozen=True, gc=False):
     token: str
     delay_ms: int
     reason: str
-    max_attempts: int
-    """The limit of a task that brings none of its own."""
+    max_attempts: int | None
+    """The handler's limit for a task that brings none of its own; None: the engine's."""
 
 
 class SettleBury(msgspec.Struct, frozen=True, gc=False):
@@ -176,9 +177,10 @@ def settle(
     acks: Sequence[Leased],
     others: Sequence[OtherSettlement] = (),
     *,
+    max_attempts: int = DEFAULT_ATTEMPTS,
     now_us: str = "",
 ) -> Call[Mapping[str, SettleStatus]]:
-    """Returns statuses by id. Ids without a status were done as asked."""
+    """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's."""
     # Those of one claim have one token.
     by_token: dict[str, list[str]] = defaultdict(list)
     for ack in acks:
@@ -190,7 +192,8 @@ def settle(
     for other in others:
         match other:
             case SettleRetry():
-                words += ("retry", other.id, other.token, other.delay_ms, other.reason, other.max_attempts)
+                allowed = max_attempts if other.max_attempts is None else other.max_attempts
+                words += ("retry", other.id, other.token, other.delay_ms, other.reason, allowed)
             case SettleBury():
                 words += ("bury", other.id, other.token, 0, other.reason, 0)
             case SettleGiveBack():
@@ -201,7 +204,7 @@ def settle(
 
     def again() -> Call[Mapping[str, SettleStatus]]:
         # The send whose answer was lost may have done it: "not held under this token" then means done.
-        call = settle(keys, epoch, acks, others, now_us=now_us)
+        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, now_us=now_us)
         call.decode = lambda answer: {id: v for id, v in _verdicts(ids, answer).items() if v != "lost"}
         call.resend = None
         return call

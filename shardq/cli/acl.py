@@ -131,7 +131,7 @@ roles:
   operator    dashboard, stats, health, doctor, fleet, topics, shards,
               resize, expand, shrink, list, peek, forecast, get, cancel,
               cancel-tag, reschedule, requeue, purge, pause, resume, limit,
-              forward
+              configure, forward
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

@@ -36,6 +36,7 @@ PLACES = {
     "pause": "topics:pause",
     "resume": "topics:resume",
     "limit": "topics:limit",
+    "configure": "config:configure",
     "outbox": "outbox:outbox",
     "spool": "spool:spool",
     "metrics": "metrics:metrics",

@@ -1,16 +1,24 @@
-"""config: the command that shows every setting, its value, and where that comes from."""
+"""config: the command that shows every setting of the command, its value, and where that comes from. configure: shows
+and changes the settings of an engine.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+import msgspec
 
+from shardq.cli.durations import read_by, seconds
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import tell
+from shardq.cli.output import age, counted, say, tell
+from shardq.cli.session import opened
 from shardq.cli.settings import Known, Value
 from shardq.cli.table import Column, Table
 from shardq.engine import Engine
+from shardq.layout.topology import EngineSettings
+from shardq.model.checks import MAX_ATTEMPTS
 
 HIDDEN = "(hidden)"
 
@@ -53,6 +61,47 @@ def config(given: Given) -> None:
         Column("from", lambda row: row[2], text=True),
     )
     table.print(rows)
+
+
+@click.command(
+    short_help="Show or change the settings of an engine.",
+    epilog="""\b
+example:
+  shardq configure
+  shardq configure --max-attempts 10
+  shardq configure --dead-age 7d --dead-count 1000000""",
+)
+@click.option(
+    "--max-attempts",
+    type=Whole(1, MAX_ATTEMPTS),
+    metavar="N",
+    help="The attempts of a task that brings no limit of its own, and whose handler has none.",
+)
+@click.option("--dead-age", metavar="TIME", callback=read_by(seconds), help="How long dead tasks are kept.")
+@click.option("--dead-count", type=Whole(0, 10**9), metavar="N", help="How many dead tasks are kept, at most.")
+@shared
+@pass_given
+def configure(given: Given, max_attempts: int | None, dead_age: float | None, dead_count: int | None) -> None:
+    """Change settings of the engine, at once and for all of its processes. Without options it shows them. What an
+    `Engine(…)` of a program names counts only when its engine is new.
+
+    Dead tasks that are older, or more, are removed by whoever dispatches, within five minutes.
+    """
+    changes = {"max_attempts": max_attempts, "dead_age": dead_age, "dead_count": dead_count}
+    with opened(given) as engine:
+        if any(value is not None for value in changes.values()):
+            engine.configure(max_attempts=max_attempts, dead_age=dead_age, dead_count=dead_count)
+        settings = engine.topology.settings
+    if given.json:
+        tell(msgspec.to_builtins(settings))
+    else:
+        say(settings_shown(settings))
+
+
+def settings_shown(settings: EngineSettings) -> str:
+    """The settings of an engine in a line."""
+    kept = f"dead tasks are kept for {age(settings.dead_age)}, {settings.dead_count:,} at most"
+    return f"{counted(settings.max_attempts, 'attempt')} a task; {kept}"
 
 
 def _row(given: Given, known: Known) -> tuple[Known, Any, str]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from shardq.cli.config import settings_shown
 from shardq.cli.durations import read_by, seconds
 from shardq.cli.health import exit_code, say_verdict, verdict_shown
 from shardq.cli.options import Given, pass_given, shared
@@ -117,6 +118,7 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
         for sink in seen.sinks:
             say(_sink(sink))
         say(_where(seen) + _unconfirmed(seen) + _rates(seen))
+        say(f"settings: {settings_shown(seen.settings)}")
         if seen.spool is not None:
             say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
         for said in unsaid(health.warnings):

@@ -23,11 +23,9 @@ def check_claim(max: int, wait: float) -> None:
     check_seconds(wait, "wait")
 
 
-def retries(
-    deliveries: Iterable[Delivery], delay_ms: Callable[[Delivery], int], reason: str, max_attempts: int
-) -> SettlementsByShard:
+def retries(deliveries: Iterable[Delivery], delay_ms: Callable[[Delivery], int], reason: str) -> SettlementsByShard:
     text = reason_text(reason)
-    return _others((d, SettleRetry(d.id, d.token, delay_ms(d), text, max_attempts)) for d in deliveries)
+    return _others((d, SettleRetry(d.id, d.token, delay_ms(d), text, None)) for d in deliveries)
 
 
 def burials(deliveries: Iterable[Delivery], reason: str) -> SettlementsByShard:
@@ -41,7 +39,7 @@ def snoozes(deliveries: Iterable[Delivery], delay: float | dt.timedelta) -> Sett
 
 
 def settlements_after(
-    deliveries: list[Delivery], failure: BaseException | None, delay: float | dt.timedelta | None, max_attempts: int
+    deliveries: list[Delivery], failure: BaseException | None, delay: float | dt.timedelta | None
 ) -> SettlementsByShard:
     """The settlements after a block that raised ``failure``, or None. ``delay``: None is by the default backoff."""
     match failure:
@@ -61,7 +59,7 @@ def settlements_after(
     def delay_ms(delivery: Delivery) -> int:
         return policy.delay_ms(policy.DEFAULT, delivery.attempt) if given is None else -due_spec(given, None)
 
-    return retries(deliveries, delay_ms, reason, max_attempts)
+    return retries(deliveries, delay_ms, reason)
 
 
 def back_unbegun(deliveries: Iterable[Delivery]) -> SettlementsByShard:

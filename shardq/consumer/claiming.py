@@ -323,7 +323,7 @@ def _deliveries(
                 fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
                 log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
                 delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
-                allowed = claims.topic_attempts.get(topic, claims.max_attempts)
+                allowed = claims.topic_attempts.get(topic)
                 broken.append((keys, SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)))
                 continue
         # By position, and not by a generator: this is done for each task.

@@ -33,7 +33,6 @@ class Claims:
         name: str,
         lease_ms: int,
         codec: Codec,
-        max_attempts: int,
         ready_counts: ReadyCounts,
         forwarded: dict[str, object] | None = None,
         weights: Mapping[str, int] | None = None,
@@ -46,9 +45,8 @@ class Claims:
         self.name = name
         self.lease_ms = lease_ms
         self.codec = codec
-        self.max_attempts = max_attempts
         self.topic_attempts = topic_attempts or {}
-        """Topic → the attempts, failed or lapsed, that its tasks are allowed. Other topics: the engine's number."""
+        """Topic → the attempts, failed or lapsed, that its handler allows. Other topics: the engine's number."""
         self.route = route
         """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
         self.decode = decode

@@ -244,7 +244,7 @@ class AsyncConsuming(ABC):
         """
         held, delay_ms = one_or_many(deliveries), -due_spec(delay, None)
         deadline = await self._opened()
-        by_shard = retries(held, lambda _: delay_ms, reason, self._claims.max_attempts)
+        by_shard = retries(held, lambda _: delay_ms, reason)
         check_held(await self._settled(by_shard, deadline), replaced_is_fine=False)
 
     async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
@@ -296,7 +296,7 @@ class AsyncConsuming(ABC):
             deadline = await self._opened()
             if leaving:
                 deadline = min(deadline, time.monotonic() + GIVE_BACK_S)
-            by_shard = settlements_after(deliveries, failure, delay, self._claims.max_attempts)
+            by_shard = settlements_after(deliveries, failure, delay)
             statuses = await self._settled(by_shard, deadline, surely=True)
             check_held(statuses, replaced_is_fine=failure is None)
         except ShardqError as fault:

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from shardq.calls import consume
 from shardq.calls.consume import Leased, OtherSettlement, SettleStatus
+from shardq.calls.request import Call
 from shardq.consumer.claims import Claims
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
+from shardq.layout.keys import ShardKeys
 from shardq.model.task import Delivery
 from shardq.operation import Operation, values
 from shardq.recovery import Request, call_shards
@@ -40,7 +42,7 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
             requests[len(parts)] = keys, partial(consume.settle, acks=some)
             parts.append(some)
         for more in _slices(others, OTHERS_PER_CALL):
-            requests[len(parts)] = keys, partial(consume.settle, acks=(), others=more)
+            requests[len(parts)] = keys, partial(_settle_others, claims, more)
             parts.append(more)
     statuses: dict[str, SettleStatus] = {}
     done: list[Leased] = []
@@ -64,6 +66,13 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
             first=first,
         ) from first
     return statuses
+
+
+def _settle_others(
+    claims: Claims, others: Sequence[OtherSettlement], keys: ShardKeys, epoch: int
+) -> Call[SettleStatuses]:
+    """By the engine's number of attempts as it is then: what was refused as stale is sent again by a newer one."""
+    return consume.settle(keys, epoch, (), others, max_attempts=claims.cache.topology.settings.max_attempts)
 
 
 def extend(

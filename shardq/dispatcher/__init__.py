@@ -9,7 +9,7 @@ scheduler of recurring tasks is in ``shardq.schedules``, what forwards to anythi
 
 from shardq.dispatcher.dispatcher import Dispatcher, Sinks
 from shardq.dispatcher.faults import RouteFault
-from shardq.dispatcher.poller import PollerReport, Retention
+from shardq.dispatcher.poller import PollerReport
 from shardq.fleet.lateness import Lateness
 
-__all__ = ["Dispatcher", "Retention", "Lateness", "PollerReport", "RouteFault", "Sinks"]
+__all__ = ["Dispatcher", "Lateness", "PollerReport", "RouteFault", "Sinks"]

@@ -13,7 +13,7 @@ from shardq.calls.schedules import CHANGED
 from shardq.dispatcher.faults import RouteFault, RouteFaults
 from shardq.dispatcher.membership import Membership
 from shardq.dispatcher.pacing import Lead
-from shardq.dispatcher.poller import Poller, PollerReport, Retention
+from shardq.dispatcher.poller import Poller, PollerReport
 from shardq.dispatcher.quiet import NodeClock
 from shardq.dispatcher.relay import Relay
 from shardq.dispatcher.shares import shares
@@ -56,15 +56,11 @@ class Dispatcher:
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        max_attempts: int,
-        keep: Retention,
         sinks: Sinks | None = None,
     ) -> None:
         self.driver = driver
         self._sinks = sinks
         self._cache = cache
-        self._max_attempts = max_attempts
-        self._keep = keep
         self._lock = threading.Lock()
         """Held while the set of pollers changes: a heartbeat and a stop may come at once."""
         self._pollers: dict[int, Poller] = {}
@@ -252,8 +248,6 @@ class Dispatcher:
             self.driver,
             self._cache,
             keys,
-            max_attempts=self._max_attempts,
-            keep=self._keep,
             is_subscribed=lambda: self._subscriber.is_subscribed(keys.bell),
             relay=self._relay.rouse,
             faults=self._faults,

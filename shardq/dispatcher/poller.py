@@ -43,20 +43,6 @@ PollerState = Literal["starting", "running", "failing", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
-    """How long dead tasks are kept, and how many of them in all shards together."""
-
-    age_ms: int
-    count: int
-
-    def in_a_shard(self, topology: Topology) -> int:
-        """The number that one shard keeps: its part by the fewest shards of the present and earlier counts, because
-        while tasks move, dead tasks of many shards may be in few.
-        """
-        return -(-self.count // min((topology.shards, *topology.priors)))
-
-
-@dataclass(frozen=True, slots=True)
 class PollerReport:
     """The state of one poller, for ``stats()``."""
 
@@ -83,8 +69,6 @@ class Poller:
         cache: TopologyCache,
         keys: ShardKeys,
         *,
-        max_attempts: int,
-        keep: Retention,
         is_subscribed: Callable[[], bool],
         relay: Relayed,
         faults: RouteFaults,
@@ -100,8 +84,6 @@ class Poller:
         self._forwarding = Forwarding(
             driver, self._connection, keys, relay=relay, faults=faults, timeout=CALL_TIMEOUT_S
         )
-        self._max_attempts = max_attempts
-        self._keep = keep
         self._trim_at = time.monotonic() + TRIM_S * random.uniform(0.1, 1.0)
         self._is_subscribed = is_subscribed
         self._topics: list[str] = []
@@ -230,7 +212,7 @@ class Poller:
                     topology.epoch,
                     topics,
                     limit=self._pace.limit,
-                    max_attempts=self._max_attempts,
+                    max_attempts=topology.settings.max_attempts,
                     paused=topology.paused,
                     routed=routed,
                     caller=self._caller,
@@ -269,8 +251,8 @@ class Poller:
 
     def _trim(self, topology: Topology) -> bool:
         """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""
-        keep = self._keep.in_a_shard(topology)
-        call = clean.trim(self.keys, topology.epoch, age_ms=self._keep.age_ms, keep=keep)
+        keep = topology.dead_in_a_shard
+        call = clean.trim(self.keys, topology.epoch, age_ms=topology.dead_age_ms, keep=keep)
         if self._connection.call(call, timeout=CALL_TIMEOUT_S) == clean.CHUNK:
             return True
         self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)

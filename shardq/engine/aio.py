@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
-from shardq import operation, recovery
+from shardq import operation
 from shardq.consumer import AsyncConsumer, Consumer
 from shardq.consumer.ahead import Ahead
 from shardq.consumer.aio import Trip
@@ -134,8 +134,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             driver.note_in(self._journal)
             try:
                 await driver.open(deadline)
-                created = recovery.create_topology(self.name, self.options.new_shards)
-                topology = await operation.arun(driver, created, deadline=deadline)
+                topology = await operation.arun(driver, self.options.create_topology(), deadline=deadline)
                 if self._threads is None:
                     self._learn(topology)
                 else:
@@ -250,8 +249,6 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             threads.driver,
             self._map(),
             threads.subscriber,
-            max_attempts=self.options.max_attempts,
-            keep=self.options.keep(),
             sinks=self._new_sinks(threads.driver, threads.subscriber),
         )
         dispatcher.start(deadline)
@@ -375,7 +372,7 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
             concurrency=concurrency,
             lease=lease,
             grace=grace,
-            max_attempts=self.options.max_attempts if max_attempts is None else max_attempts,
+            max_attempts=max_attempts,
             backoff=backoff,
             name=name,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import os
 import secrets
@@ -27,10 +28,7 @@ from shardq.engine.arguments import check_batch
 from shardq.engine.control import CountsByShard, edit_topology
 from shardq.engine.health import Examined, Health, Reason, find_unserved, judge
 from shardq.engine.options import (
-    DEFAULT_ATTEMPTS,
     DEFAULT_CONNECT_TIMEOUT_S,
-    DEFAULT_DEAD_AGE_S,
-    DEFAULT_DEAD_COUNT,
     DEFAULT_NAME,
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -80,9 +78,9 @@ class EngineBase:
         shards: int | None = None,
         codec: str | Codec = "json",
         max_payload: int = MAX_PAYLOAD,
-        max_attempts: int = DEFAULT_ATTEMPTS,
-        dead_age: float = DEFAULT_DEAD_AGE_S,
-        dead_count: int = DEFAULT_DEAD_COUNT,
+        max_attempts: int | None = None,
+        dead_age: float | dt.timedelta | None = None,
+        dead_count: int | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S,
         protocol: int = 3,
@@ -96,13 +94,16 @@ class EngineBase:
 
         ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
         else an embedded server in the user's data directory, which the log and ``health().warnings`` tell, and which
-        $SHARDQ_EMBEDDED=never forbids. ``shards`` counts when the name is new: 16 if none is given. ``timeout``: the
-        seconds in which every call of the engine ends, with all of its retries, through failovers, moving slots and
-        loading servers; a ``claim`` has its ``wait`` beside it. ``connect_timeout``: the seconds of them for a server
-        that is not there when the engine opens. Calls that go through any number of tasks have the timeout for each
-        page, window or request. ``max_attempts`` holds for tasks that bring no limit of their own. Dead tasks are kept
-        for ``dead_age`` seconds, ``dead_count`` at most. ``fsync``: how often an embedded server forces its writes to
-        the disk, "everysec" or "always".
+        $SHARDQ_EMBEDDED=never forbids. ``timeout``: the seconds in which every call of the engine ends, with all of its
+        retries, through failovers, moving slots and loading servers; a ``claim`` has its ``wait`` beside it.
+        ``connect_timeout``: the seconds of them for a server that is not there when the engine opens. Calls that go
+        through any number of tasks have the timeout for each page, window or request. ``fsync``: how often an embedded
+        server forces its writes to the disk, "everysec" or "always".
+
+        ``shards``, ``max_attempts``, ``dead_age`` and ``dead_count`` count when the name is new; otherwise the stored
+        ones do, and ``resize`` and ``configure`` change them for the whole fleet. A new engine has 16 shards if none
+        are given. ``max_attempts`` (25) holds for tasks that bring no limit of their own, and whose handler has none.
+        Dead tasks are kept for ``dead_age`` seconds (30 days), ``dead_count`` (100,000) at most.
 
         ``spool``: a file that takes pushes, cancels and reschedules while no server can be reached, at most
         ``spool_bytes`` of them. They are acknowledged as spooled, and replayed when a server is back, also by another
@@ -128,7 +129,7 @@ class EngineBase:
             replay_bytes=replay_bytes,
         )
         self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
-        self._tasks = Registry(max_attempts=self.options.max_attempts, backoff=None)
+        self._tasks = Registry(max_attempts=None, backoff=None)
         """The functions that are pushed by name."""
         self._parts = Parts()
         self._tracing: Tracing | None = None
@@ -250,7 +251,6 @@ class EngineBase:
             self._map(),
             subscriber,
             codec=self.options.codec,
-            max_attempts=self.options.max_attempts,
             functions=self._functions,
             edit=partial(edit_topology, self._map()),
         )
@@ -328,7 +328,6 @@ class EngineBase:
                 name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
                 lease_ms=own_lease_ms,
                 codec=self.options.codec,
-                max_attempts=self.options.max_attempts,
                 ready_counts=self._ready_counts,
                 forwarded=self._forwarded,
                 weights=weights,

@@ -98,6 +98,15 @@ def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]
     return (yield from edit_topology(cache, edit))
 
 
+def configure(cache: TopologyCache, changes: Mapping[str, int | float]) -> Operation[Topology]:
+    """Changes settings of the engine from now on, by name."""
+
+    def edit(topology: Topology) -> Topology:
+        return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
+
+    return (yield from edit_topology(cache, edit))
+
+
 class Walk:
     """A walk through all shards that meets every task in at least one of them, also those that are moved meanwhile. It
     follows the order in which tasks move, and brings moves out of a shard to their end before it goes on to the next.

@@ -7,6 +7,7 @@ stats, and health.
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
 from shardq.engine.health import MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound
-from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
+from shardq.errors import InvalidOption
 from shardq.fleet.member import Member, fleet
 from shardq.model.checks import check_shards, check_topic
 from shardq.operation import Operation, arun
@@ -178,6 +180,29 @@ class AsyncOperatorCommands(EngineBase, ABC):
         """
         limit = limit_of(topic, rate, concurrency)
         await self._carry_out(lambda cache: control.limit(cache, topic, limit))
+
+    async def configure(
+        self,
+        *,
+        max_attempts: int | None = None,
+        dead_age: float | dt.timedelta | None = None,
+        dead_count: int | None = None,
+    ) -> None:
+        """Changes settings of the engine, for all of its processes; None leaves one as it is. ``stats().settings`` has
+        the present ones.
+
+        ``max_attempts``: the attempts of a task that brings no limit of its own, and whose handler has none. Dead tasks
+        are kept for ``dead_age`` seconds, ``dead_count`` at most; what is beyond that goes within five minutes.
+
+        >>> await engine.configure(max_attempts=10, dead_age=7 * 86_400)
+        """
+        changes = settings_given(max_attempts, dead_age, dead_count)
+        if not changes:
+            raise InvalidOption(
+                "configure needs a setting to change: give max_attempts=, dead_age= or dead_count=; "
+                "stats().settings has the present ones"
+            )
+        await self._carry_out(lambda cache: control.configure(cache, changes))
 
     async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from shardq import embedded
-from shardq.dispatcher import Retention
+import msgspec
+
+from shardq import embedded, recovery
 from shardq.drivers.settings import Settings
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.layout.topology import Topology
+from shardq.layout.topology import EngineSettings, Topology
 from shardq.model.checks import check_max_attempts, check_name, check_shards, duration_ms
 from shardq.model.record import Codec, codec_named
+from shardq.operation import Operation
 from shardq.replay.journal import check_replay
 
 log = logging.getLogger("shardq")
 
 DEFAULT_NAME = "default"
 DEFAULT_SHARDS = 16
-DEFAULT_ATTEMPTS = 25
-"""The attempts of a task that brings no limit of its own. With a worker's backoff they take days; without, they still
-end.
-"""
-
-DEFAULT_DEAD_AGE_S = 30 * 86_400.0
-DEFAULT_DEAD_COUNT = 100_000
-"""Over all shards: enough for every incident that somebody will look into, some 50 MB of ordinary tasks."""
-
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_CONNECT_TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 3.0
@@ -54,9 +50,8 @@ class Options:
     """The number for a name that is new; None: no number was asked for."""
     codec: Codec
     max_payload: int
-    max_attempts: int
-    dead_age: float
-    dead_count: int
+    given: Mapping[str, Any]
+    """The settings of the engine that the caller has named: they are those of a new engine."""
     timeout: float
     connect_timeout: float
     protocol: int
@@ -73,9 +68,9 @@ class Options:
         shards: int | None,
         codec: str | Codec,
         max_payload: int,
-        max_attempts: int,
-        dead_age: float,
-        dead_count: int,
+        max_attempts: int | None,
+        dead_age: float | dt.timedelta | None,
+        dead_count: int | None,
         timeout: float,
         connect_timeout: float,
         protocol: int,
@@ -86,14 +81,10 @@ class Options:
         check_name(name)
         if shards is not None:
             check_shards(shards)
-        check_max_attempts(max_attempts)
         if url is not None and not isinstance(url, str):
             raise InvalidUrl(f"url={url!r} is not possible; give a str such as redis://127.0.0.1:6379/0, or None")
         if not isinstance(max_payload, int) or isinstance(max_payload, bool) or not 1 <= max_payload <= 512 << 20:
             raise InvalidOption(f"max_payload={max_payload!r} is not possible; give bytes, from 1 to 512 MiB")
-        duration_ms(dead_age, "dead_age")
-        if not isinstance(dead_count, int) or isinstance(dead_count, bool) or not 0 <= dead_count <= 10**9:
-            raise InvalidOption(f"dead_count={dead_count!r} is not possible; give an int from 0")
         if fsync not in ("everysec", "always"):
             raise InvalidOption(f"fsync={fsync!r} is not possible; use 'everysec' or 'always'")
         check_replay(replay, replay_bytes)
@@ -103,9 +94,7 @@ class Options:
             shards=shards,
             codec=codec_named(codec),
             max_payload=max_payload,
-            max_attempts=max_attempts,
-            dead_age=dead_age,
-            dead_count=dead_count,
+            given=settings_given(max_attempts, dead_age, dead_count),
             timeout=timeout,
             connect_timeout=connect_timeout,
             protocol=protocol,
@@ -162,17 +151,22 @@ class Options:
         """The URL for messages, with its passwords hidden."""
         return self.url or "embedded://" if self.is_embedded else self.settings(str(self.url)).safe_url
 
-    def keep(self) -> Retention:
-        """Returns the bounds of the dead tasks that dispatchers keep."""
-        return Retention(age_ms=duration_ms(self.dead_age, "dead_age"), count=self.dead_count)
-
-    @property
-    def new_shards(self) -> int:
-        """The number of shards for a name that is new."""
-        return DEFAULT_SHARDS if self.shards is None else self.shards
+    def create_topology(self) -> Operation[Topology]:
+        """Returns the stored topology of this name; where there is none, a new one by these options."""
+        shards = DEFAULT_SHARDS if self.shards is None else self.shards
+        return recovery.create_topology(self.name, shards, EngineSettings(**self.given))
 
     def compare(self, topology: Topology) -> None:
-        """Logs a warning when a number of shards was asked for and another is stored."""
+        """Logs a warning when a number of shards, or a setting, was asked for and another is stored."""
+        stored = msgspec.to_builtins(topology.settings)
+        others = [name for name, value in self.given.items() if value != stored[name]]
+        if others:
+            log.warning(
+                "%r has %s, not %s as asked for: the stored settings count, and configure() changes them for all",
+                self.name,
+                ", ".join(f"{name}={stored[name]}" for name in others),
+                ", ".join(f"{name}={self.given[name]}" for name in others),
+            )
         if self.shards not in (None, topology.shards):
             log.warning(
                 "%r has %d shards, not the %d asked for: the stored number counts",
@@ -180,6 +174,23 @@ class Options:
                 topology.shards,
                 self.shards,
             )
+
+
+def settings_given(
+    max_attempts: int | None, dead_age: float | dt.timedelta | None, dead_count: int | None
+) -> dict[str, Any]:
+    """The settings of an engine that are not None, by name."""
+    given: dict[str, Any] = {}
+    if max_attempts is not None:
+        check_max_attempts(max_attempts)
+        given["max_attempts"] = max_attempts
+    if dead_age is not None:
+        given["dead_age"] = duration_ms(dead_age, "dead_age") / 1000
+    if dead_count is not None:
+        if not isinstance(dead_count, int) or isinstance(dead_count, bool) or not 0 <= dead_count <= 10**9:
+            raise InvalidOption(f"dead_count={dead_count!r} is not possible; give an int from 0 to {10**9:,}")
+        given["dead_count"] = dead_count
+    return given
 
 
 def lease_ms(lease: float) -> int:

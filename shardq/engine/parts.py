@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardq.dispatcher import Dispatcher, Retention, Sinks
+from shardq.dispatcher import Dispatcher, Sinks
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.errors import InvalidOption
@@ -50,12 +50,10 @@ class Parts:
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        max_attempts: int,
-        keep: Retention,
         sinks: Sinks,
     ) -> Dispatcher:
         """Not started yet."""
-        return Dispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep, sinks=sinks)
+        return Dispatcher(driver, cache, subscriber, sinks=sinks)
 
 
 def refit(engine: EngineBase, parts: Parts, options: Options) -> tuple[Parts, Options]:

@@ -16,6 +16,7 @@ from shardq.engine.topic_stats import TopicStats, topics_of
 from shardq.errors import ShardqError
 from shardq.fleet.sinks import SinkStats
 from shardq.layout.keys import ShardKeys
+from shardq.layout.topology import EngineSettings
 from shardq.replay.stats import ReplayStats
 from shardq.schedules.declaring import Summary
 from shardq.schedules.scheduler import SchedulerReport
@@ -111,6 +112,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     epoch: int
+    settings: EngineSettings
+    """The settings of the engine, as this process knows them."""
     server: str
     scheduled: int
     ready: int
@@ -228,6 +231,7 @@ def stats_of(
     return Stats(
         name=cache.name,
         epoch=cache.topology.epoch,
+        settings=cache.topology.settings,
         server=server,
         scheduled=sum(s.scheduled for s in rows),
         ready=sum(s.ready for s in rows),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from shardq import operation, recovery
+from shardq import operation
 from shardq.consumer import Consumer
 from shardq.consumer.ahead_watch import AheadWatch
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -95,8 +95,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                 driver = self._parts.driver(settings)
                 try:
                     driver.open(deadline)
-                    created = recovery.create_topology(self.name, self.options.new_shards)
-                    self._learn(operation.run(driver, created, deadline=deadline))
+                    self._learn(operation.run(driver, self.options.create_topology(), deadline=deadline))
                     advice.log_new(operation.run(driver, self._advice(driver), deadline=advice.until(deadline)))
                 except BaseException:
                     driver.close()
@@ -169,8 +168,6 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                     driver,
                     self._map(),
                     self._open_subscriber(deadline),
-                    max_attempts=self.options.max_attempts,
-                    keep=self.options.keep(),
                     sinks=self._new_sinks(driver, self._open_subscriber(deadline)),
                 )
                 dispatcher.start(deadline)
@@ -286,7 +283,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
             processes=processes,
             lease=lease,
             grace=grace,
-            max_attempts=self.options.max_attempts if max_attempts is None else max_attempts,
+            max_attempts=max_attempts,
             backoff=backoff,
             name=name,
         )

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from shardq import recovery
 from shardq.drivers.sync import Driver
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
@@ -44,7 +43,7 @@ class Target:
     def _open(self) -> tuple[Driver, TopologyCache]:
         with ExitStack() as opening:
             driver = opening.enter_context(connected(self._options))
-            topology = run(driver, recovery.create_topology(self._options.name, self._options.new_shards))
+            topology = run(driver, self._options.create_topology())
             self._options.compare(topology)
             self._connections = opening.pop_all()
         self._opened = driver, TopologyCache(self._options.name, topology)

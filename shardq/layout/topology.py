@@ -1,10 +1,11 @@
-"""The topology as a value: how many shards there are, which counts came before, routes and pauses.
+"""The topology as a value: how many shards there are, which counts came before, routes, pauses and settings.
 
 Called by whatever turns an id into a shard (``calls``, the producer) and by what reads or changes the
 ``topology`` hash of the control slot. Nothing here talks to a server; a new topology is a new value with a
 higher epoch.
 
-The hash has one field for each attribute below: ``epoch`` and ``shards`` in decimal, the others as JSON.
+The hash has one field for each attribute below, and one for each of ``settings``: ``epoch`` and ``shards`` in decimal,
+the others as JSON.
 Fields of other makers are left alone: they are not read here, and whoever writes sets fields, it does not
 replace the hash.
 """
@@ -85,6 +86,28 @@ class Limit(msgspec.Struct, frozen=True):
     """Tasks at once."""
 
 
+DEFAULT_ATTEMPTS = 25
+"""With a worker's backoff they take days; without, they still end."""
+
+DEFAULT_DEAD_AGE_S = 30 * 86_400.0
+DEFAULT_DEAD_COUNT = 100_000
+"""Enough for every incident that somebody will look into, some 50 MB of ordinary tasks."""
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an engine, which all of its processes go by. ``engine.configure`` changes them.
+
+    >>> print(engine.stats().settings.max_attempts)
+    """
+
+    max_attempts: int = DEFAULT_ATTEMPTS
+    """The attempts of a task that brings no limit of its own, and whose handler has none."""
+    dead_age: float = DEFAULT_DEAD_AGE_S
+    """The seconds for which dead tasks are kept."""
+    dead_count: int = DEFAULT_DEAD_COUNT
+    """The dead tasks that are kept at most, over all shards: in each its part."""
+
+
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """One state of the engine's layout."""
 
@@ -106,6 +129,19 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """Topics of which nothing is given out."""
     limits: Mapping[str, Limit] = {}
     """Topic → its limits."""
+    settings: EngineSettings = EngineSettings()
+
+    @property
+    def dead_age_ms(self) -> int:
+        """The ms for which dead tasks are kept."""
+        return round(self.settings.dead_age * 1000)
+
+    @property
+    def dead_in_a_shard(self) -> int:
+        """The dead tasks that one shard keeps: its part by the fewest shards of the present and earlier counts, because
+        while tasks move, dead tasks of many shards may be in few.
+        """
+        return -(-self.settings.dead_count // min((self.shards, *self.priors)))
 
     @property
     def open_routes(self) -> Mapping[str, Route]:
@@ -157,6 +193,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             b"ended": msgspec.json.encode(self.ended),
             b"paused": msgspec.json.encode(self.paused),
             b"limits": msgspec.json.encode(self.limits),
+            b"max_attempts": b"%d" % self.settings.max_attempts,
+            b"dead_age": msgspec.json.encode(self.settings.dead_age),
+            b"dead_count": b"%d" % self.settings.dead_count,
         }
 
     def in_force(self) -> Topology:
@@ -195,6 +234,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                 ended=msgspec.json.decode(fields.get(b"ended", b"{}"), type=dict[str, str]),
                 paused=msgspec.json.decode(fields.get(b"paused", b"[]"), type=tuple[str, ...]),
                 limits=msgspec.json.decode(fields.get(b"limits", b"{}"), type=dict[str, Limit]),
+                settings=msgspec.convert(
+                    {
+                        name: msgspec.json.decode(fields[name.encode()])
+                        for name in EngineSettings.__struct_fields__
+                        if name.encode() in fields
+                    },
+                    EngineSettings,
+                ),
             )
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc

@@ -211,8 +211,8 @@ class TopicRelay:
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
                     others.append(SettleBury(id, token, reason_text(reason)))
                 case Failed(reason) if took_some:
-                    pause, most = delay_ms(BACKOFF, delivery.attempt), self._claims.max_attempts
-                    others.append(SettleRetry(id, token, pause, reason_text(reason), most))
+                    pause = delay_ms(BACKOFF, delivery.attempt)
+                    others.append(SettleRetry(id, token, pause, reason_text(reason), None))
                     retried.append(id)
                 case Failed(reason):
                     down = down or Unsent(reason)

@@ -46,7 +46,6 @@ class SinkRelays:
         subscriber: Subscriber,
         *,
         codec: Codec,
-        max_attempts: int,
         functions: Mapping[str, tuple[Route, BatchFunction]],
         edit: Edit,
     ) -> None:
@@ -54,7 +53,6 @@ class SinkRelays:
         self._cache = cache
         self._subscriber = subscriber
         self._codec = codec
-        self._max_attempts = max_attempts
         self._functions = functions
         self._function_routes = FunctionRoutes(driver, cache, functions, edit)
         self._lock = threading.Lock()
@@ -118,7 +116,6 @@ class SinkRelays:
             name=f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}",
             lease_ms=int(LEASE_S * 1000),
             codec=self._codec,
-            max_attempts=self._max_attempts,
             ready_counts=ReadyCounts(),
             route=route,
             decode=decode_payload if route.is_function else as_stored,

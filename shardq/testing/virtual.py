@@ -142,7 +142,7 @@ class VirtualPollers:
                 topology.epoch,
                 list(dict.fromkeys([*routed, *known]))[:MAX_TOPICS],
                 limit=dispatch.MAX_BATCH,
-                max_attempts=self.engine.options.max_attempts,
+                max_attempts=topology.settings.max_attempts,
                 paused=topology.paused,
                 routed=routed,
                 caller=self._caller,
@@ -198,10 +198,10 @@ class VirtualPollers:
 
     def trim(self) -> Operation[None]:
         """Removes dead tasks that are not kept."""
-        topology, keep = self.cache.topology, self.engine.options.keep()
+        topology = self.cache.topology
+        age_ms, keep = topology.dead_age_ms, topology.dead_in_a_shard
         for keys in self.cache.span():
-            count = keep.in_a_shard(topology)
-            while (yield clean.trim(keys, topology.epoch, age_ms=keep.age_ms, keep=count)) == clean.CHUNK:
+            while (yield clean.trim(keys, topology.epoch, age_ms=age_ms, keep=keep)) == clean.CHUNK:
                 pass
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from shardq.calls.request import Call, Command
-from shardq.dispatcher import Dispatcher, Retention, Sinks
+from shardq.dispatcher import Dispatcher, Sinks
 from shardq.drivers.aio import AsyncDriver
 from shardq.drivers.aiorouter import AsyncNodeRouter
 from shardq.drivers.begun import AsyncBegunCall, BegunCall
@@ -174,11 +174,9 @@ class VirtualParts(Parts):
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        max_attempts: int,
-        keep: Retention,
         sinks: Sinks,
     ) -> Dispatcher:
-        return IdleDispatcher(driver, cache, subscriber, max_attempts=max_attempts, keep=keep)
+        return IdleDispatcher(driver, cache, subscriber)
 
 
 class AsyncVirtualParts(VirtualParts):

@@ -52,8 +52,8 @@ class Plan:
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Topic → the attempts of tasks that bring no limit of their own."""
-        return {topic: handler.max_attempts for topic, handler in self.handlers.items()}
+        """Topic → the attempts of tasks that bring no limit of their own, where the handler or the worker says so."""
+        return {topic: most for topic, handler in self.handlers.items() if (most := handler.max_attempts) is not None}
 
 
 class WorkerBase(TaskDecorator[T]):
@@ -68,7 +68,7 @@ class WorkerBase(TaskDecorator[T]):
         concurrency: int,
         lease: float,
         grace: float,
-        max_attempts: int,
+        max_attempts: int | None,
         backoff: Backoff | None,
         name: str | None,
     ) -> None:

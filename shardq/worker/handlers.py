@@ -50,8 +50,8 @@ class Handler:
     named: Mapping[str, Handler] = field(default_factory=dict)
     """Name → the handler of these calls. The handler itself then has those of all other names."""
     timeout: float | None = None
-    max_attempts: int
-    """The limit of tasks that bring none of their own."""
+    max_attempts: int | None
+    """The limit of tasks that bring none of their own; None: the engine's."""
     backoff: Backoff
     once: Once = field(default_factory=Once, repr=False, compare=False)
 
@@ -105,7 +105,9 @@ class Registry:
     An engine has one of its tasks, and each worker one of its own.
     """
 
-    def __init__(self, registered: Iterable[Registered] = (), *, max_attempts: int, backoff: Backoff | None) -> None:
+    def __init__(
+        self, registered: Iterable[Registered] = (), *, max_attempts: int | None, backoff: Backoff | None
+    ) -> None:
         own = Attempts(max_attempts=max_attempts, backoff=backoff)
         self._max_attempts = max_attempts
         self._backoff = policy.DEFAULT if own.backoff is None else own.backoff

@@ -40,7 +40,7 @@ class Worker(WorkerBase[Receipt]):
         processes: int,
         lease: float,
         grace: float,
-        max_attempts: int,
+        max_attempts: int | None,
         backoff: Backoff | None,
         name: str | None,
     ) -> None:

@@ -54,7 +54,7 @@ def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
     engine.start()
     done = shardq.run("stats")
     assert (done.code, done.err) == (0, "")
-    ok, head, _, *rows, total, topics, _, default, where = [line for line in done.lines if line.strip()]
+    ok, head, _, *rows, total, topics, _, default, where, settings = [line for line in done.lines if line.strip()]
     assert ok == "ok"
     assert head.split()[:5] == ["shard", "scheduled", "ready", "leased", "dead"]
     assert topics.split() == ["topic", "scheduled", "ready", "oldest", "leased", "dead", "dispatched", "set"]
@@ -66,6 +66,7 @@ def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
     assert total.split()[:2] == ["all", "3"]
     assert where.startswith(f"{engine.name}: {SHARDS} shards on ")
     assert engine.stats().server in where
+    assert settings == "settings: 25 attempts a task; dead tasks are kept for 30 d, 100,000 at most"
 
 
 @ON_BOTH
@@ -81,6 +82,7 @@ def test_stats_as_json(shardq: Shell, engine: Engine) -> None:
     email = seen["topics"]["email"]
     assert {"scheduled": 1, "ready": 0, "oldest_ready": None, "estimated": []}.items() <= email.items()
     assert -3600.5 < seen["head_age"] < -1800
+    assert seen["settings"] == {"max_attempts": 25, "dead_age": 2_592_000, "dead_count": 100_000}
     assert shardq.run("stats", "--json", "--totals").object["shards"] == []
 
 

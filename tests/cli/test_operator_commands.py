@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from shardq import Engine, Task
@@ -65,6 +66,22 @@ def test_pause_and_resume(shardq: Shell, running: Engine) -> None:
     assert running.consumer("mail").claim(1) == []
     assert shardq.run("resume", "mail", "--json").object == {"topic": "mail", "paused": False}
     assert [delivery.id for delivery in claim(running.consumer("mail"), 1)] == [id]
+
+
+def test_configure(shardq: Shell, engine: Engine) -> None:
+    shown = "25 attempts a task; dead tasks are kept for 30 d, 100,000 at most\n"
+    assert shardq.run("configure").out == shown
+    assert shardq.run("configure", "--dead-age", "0.5", "--dead-count", "0").out == (
+        "25 attempts a task; dead tasks are kept for 0.5 s, 0 at most\n"
+    )
+    changed = {"max_attempts": 1, "dead_age": 604_800, "dead_count": 0}
+    assert shardq.run("configure", "--max-attempts", "1", "--dead-age", "7d", "--json").object == changed
+    assert shardq.run("configure", "--json").object == changed
+    assert msgspec.to_builtins(engine.stats().settings) == changed
+    for wrong in (("--max-attempts", "0"), ("--dead-age", "soon"), ("--dead-age", "0"), ("--dead-count", "-1")):
+        done = shardq.run("configure", *wrong)
+        assert (done.code, done.out) == (2, "")
+    assert msgspec.to_builtins(engine.stats().settings) == changed
 
 
 def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> None:

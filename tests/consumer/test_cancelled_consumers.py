@@ -225,6 +225,7 @@ SETTLED: dict[str, tuple[Callable[[AsyncConsumer, Delivery], Coroutine[Any, Any,
     "ack": (lambda consumer, delivery: consumer.ack(delivery), "gone"),
     "retry": (lambda consumer, delivery: consumer.retry(delivery, delay=FAR_S), "scheduled"),
     "bury": (lambda consumer, delivery: consumer.bury(delivery, "of no use"), "dead"),
+    "snooze": (lambda consumer, delivery: consumer.snooze(delivery, FAR_S), "scheduled"),
     "extend": (lambda consumer, delivery: consumer.extend(delivery, LEASE_S), "leased"),
     "settling": (in_block, "gone"),
 }
@@ -260,7 +261,7 @@ def test_a_settling_is_done_once_or_can_be_done_again(make: Make, way: str) -> N
                 await settle(consumer, delivery)
             task = await engine.get(delivery.id)
             assert ("gone" if task is None else task.state) == after
-            assert task is None or task.failures == {"retry": 1, "bury": 1, "extend": 0}[way]
+            assert task is None or task.failures == {"retry": 1, "bury": 1, "snooze": 0, "extend": 0}[way]
         if way == "settling":
             assert given_back, "a block that was left gives back"
 

@@ -41,7 +41,7 @@ class KnownWakeups:
 @pytest.fixture
 def claims() -> Claims:
     cache = TopologyCache("strategy", Topology(epoch=1, shards=SHARDS))
-    return Claims(cache, [""], name="c", lease_ms=1000, codec=JSON, max_attempts=1, ready_counts=ReadyCounts())
+    return Claims(cache, [""], name="c", lease_ms=1000, codec=JSON, ready_counts=ReadyCounts())
 
 
 @pytest.fixture

@@ -200,6 +200,7 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "pause": lambda engine: engine.pause("other"),
     "resume": lambda engine: engine.resume("other"),
     "limit": lambda engine: engine.limit("other", rate=5),
+    "configure": lambda engine: engine.configure(max_attempts=5),
     "forward": lambda engine: engine.forward("forwarded", to="a-list"),
     "every": lambda engine: engine.every("daily", interval=86_400, topic="daily"),
     "run_schedule": lambda engine: engine.run_schedule("daily"),
@@ -220,6 +221,7 @@ def test_looks_and_settings(make: Make) -> None:
                 await look(engine)
         topology = engine.topology
         assert topology.routes["forwarded"].to == "a-list"
+        assert topology.settings.max_attempts == 5
         assert "other" not in topology.paused
         assert await engine.schedules() == []
         assert [task.payload async for task in engine.dead()] == ["topic-0"]

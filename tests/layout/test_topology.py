@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq.errors import ShardqError
-from shardq.layout.topology import Limit, Route, Topology
+from shardq.layout.topology import EngineSettings, Limit, Route, Topology
 
 IDS = ["a", "order-42", "email/order-42", "0abcDEF_-12345", "email/0abcDEF_-12345", "grün", "日本語"]
 
@@ -125,6 +125,7 @@ def test_the_fields_are_pinned() -> None:
         pending=64,
         since=9,
         move_rate=1000.0,
+        settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7),
     )
     fields = {
         b"epoch": b"12",
@@ -139,6 +140,9 @@ def test_the_fields_are_pinned() -> None:
         b"pending": b"64",
         b"since": b"9",
         b"move_rate": b"1000.0",
+        b"max_attempts": b"3",
+        b"dead_age": b"1.5",
+        b"dead_count": b"7",
     }
     assert topology.to_fields() == fields
     assert Topology.from_fields(fields) == topology
@@ -152,11 +156,14 @@ def test_the_fields_are_pinned() -> None:
         words, st.builds(Route, to=st.text(max_size=20), side=st.sampled_from(["left", "right"])), max_size=5
     ),
     paused=st.lists(words, max_size=5),
+    settings=st.builds(EngineSettings, max_attempts=st.integers(1, 10**6), dead_age=st.floats(0.001, 1e11)),
 )
 def test_a_topology_survives_its_fields(
-    epoch: int, shards: int, priors: list[int], routes: dict[str, Route], paused: list[str]
+    epoch: int, shards: int, priors: list[int], routes: dict[str, Route], paused: list[str], settings: EngineSettings
 ) -> None:
-    topology = Topology(epoch=epoch, shards=shards, priors=tuple(priors), routes=routes, paused=tuple(paused))
+    topology = Topology(
+        epoch=epoch, shards=shards, priors=tuple(priors), routes=routes, paused=tuple(paused), settings=settings
+    )
     assert Topology.from_fields(topology.to_fields()) == topology
 
 
@@ -175,6 +182,8 @@ def test_unknown_fields_are_passed_over_and_missing_ones_are_empty() -> None:
         ({b"epoch": b"1", b"shards": b"16", b"priors": b"[2000]"}, "outside 1..1024"),
         ({b"epoch": b"1", b"shards": b"16", b"priors": b"[8"}, "truncated"),
         ({b"epoch": b"1", b"shards": b"16", b"routes": b'{"a":{"to":"l","side":"up"}}'}, "enum value 'up'"),
+        ({b"epoch": b"1", b"shards": b"16", b"max_attempts": b"many"}, "malformed"),
+        ({b"epoch": b"1", b"shards": b"16", b"dead_count": b"null"}, "Expected `int`"),
     ],
 )
 def test_an_unreadable_topology_is_refused(fields: dict[bytes, bytes], why: str) -> None:

@@ -472,3 +472,15 @@ def test_a_virtual_year_is_handled_in_order(single_clock: Clock) -> None:
         pass
     single_clock.advance(days=365)
     assert seen == [(day, begun + dt.timedelta(days=day)) for day in range(365) for _ in range(100)]
+
+
+def test_the_clock_goes_by_the_settings_of_the_engine(clock: Clock, engine: shardq.Engine) -> None:
+    engine.configure(max_attempts=2, dead_age=3600)
+    consumer = engine.consumer(lease=5)
+    engine.push("lost with its worker")
+    for attempt in (1, 2):
+        assert [delivery.attempt for delivery in consumer.claim(1)] == [attempt]
+        clock.advance(seconds=5)
+    assert [task.state for task in shardq.testing.tasks(engine)] == ["dead"]
+    clock.advance(hours=1, seconds=1)
+    assert shardq.testing.tasks(engine) == []

@@ -59,7 +59,6 @@ class TaskHandler(ChoosingHandler):
     def __init__(self, backend: ShardqBackend) -> None:
         self._backend = backend
         self._store = backend.store
-        self._max_attempts = backend.engine.options.max_attempts
 
     def __repr__(self) -> str:
         return f"<TaskHandler of {self._backend.alias!r}>"
@@ -79,6 +78,9 @@ class TaskHandler(ChoosingHandler):
 
     def __call__(self, delivery: Delivery) -> Any:
         return self._run_coroutine(delivery) if self.is_coroutine(delivery) else self._run(delivery)
+
+    def _max_attempts(self) -> int:
+        return self._backend.engine.topology.settings.max_attempts
 
     # ---- an attempt
 
@@ -171,7 +173,7 @@ class TaskHandler(ChoosingHandler):
     def _failed(self, delivery: Delivery, result: Any, exc: BaseException, *, last: bool = False) -> None:
         """Stores that an attempt has failed, or was none. ``last``: there is no other, whatever the exception."""
         snoozed = isinstance(alone(exc), Snooze)
-        last = last or (delivery.attempt >= self._max_attempts and not snoozed) or isinstance(alone(exc), Bury)
+        last = last or (delivery.attempt >= self._max_attempts() and not snoozed) or isinstance(alone(exc), Bury)
         if snoozed:
             put(result, worker_ids=result.worker_ids[:-1])
         else:

@@ -82,6 +82,7 @@ async def operating() -> None:
     await engine.pause("mail")
     await engine.resume("mail")
     await engine.limit("mail", rate=100)
+    await engine.configure(dead_count=1000)
     await engine.forward("emails", to=send)
     assert_type(await engine.purge(everything=True), int)
     assert_type(engine.name, str)
