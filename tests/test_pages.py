@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -72,3 +73,28 @@ def test_modules_named_in_the_architecture_exist() -> None:
     known = {path.name for path in (ROOT / "shardq").rglob("*") if path.suffix in (".py", ".lua")}
     assert names
     assert names <= known
+
+
+def engines_of(program: str) -> set[str]:
+    """The names of the engines that a program makes; empty for one without a name of its own."""
+    names = set[str]()
+    for call in ast.walk(ast.parse(program)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("Engine", "AsyncEngine"):
+            given = [word.value for word in call.keywords if word.arg == "name"]
+            names.add(str(given[0].value) if given and isinstance(given[0], ast.Constant) else "")
+    return names
+
+
+def test_the_programs_of_each_page_and_each_example_have_an_engine_of_their_own() -> None:
+    """So that one that was tried leaves nothing for another: no task, no route, no limit."""
+    used: dict[str, set[str]] = {}
+    for page in PAGES:
+        for program in _FENCE.findall(page.read_text(encoding="utf-8")):
+            for name in engines_of(program):
+                used.setdefault(name, set()).add(str(page.relative_to(ROOT)))
+    for example in (ROOT / "tests/examples").glob("*.py"):
+        if not example.name.startswith(("_", "test_")):
+            for name in engines_of(example.read_text(encoding="utf-8")):
+                used.setdefault(name, set()).add(example.name)
+    assert len(used) > 20
+    assert {name: pages for name, pages in used.items() if len(pages) > 1} == {}

@@ -248,7 +248,7 @@ def tasks(engine: Engine) -> int:
 
 def test_the_program_of_the_page(shardq: Shell, engine: Engine, name: str, tmp_path: Path) -> None:
     [program] = programs("cli")
-    (tmp_path / "shopapp.py").write_text(program.replace('"shop"', repr(name)))
+    (tmp_path / "shopapp.py").write_text(program.replace('"cli-page"', repr(name)))
     subprocess.run([sys.executable, "shopapp.py"], cwd=tmp_path, env=shardq.environment, timeout=LONGEST_S, check=True)
     assert tasks(engine) == 1
     process = shardq.start("work", "shopapp:engine")

@@ -12,4 +12,4 @@ pytestmark = pytest.mark.parametrize("url", ["single"], indirect=True)
 
 
 def test_its_program_runs(url: str, name: str, tmp_path: Path) -> None:
-    assert run_program("consumer", url, tmp_path, name=("shop", name)) == "1000\n"
+    assert run_program("consumer", url, tmp_path, name=("consumer-page", name)) == "1000\n"

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
     [program] = programs("dashboard")
     port = free_port()
-    program = program.replace("port=8000", f"port={port}").replace('name="shop"', f"name={name!r}")
+    program = program.replace("port=8000", f"port={port}").replace('name="dashboard-page"', f"name={name!r}")
     process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"SHARDQ_URL": url})
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, follow_redirects=True) as client:

@@ -13,7 +13,7 @@ from tests.support.pages import page, run_program
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
-    printed = run_program("metrics", url, tmp_path, name=("shop", name))
+    printed = run_program("metrics", url, tmp_path, name=("metrics-page", name))
     assert printed == f'shardq_up{{engine="{name}"}} 1.0\nshardq_pushed_total{{engine="{name}"}} 1.0\n'
 
 

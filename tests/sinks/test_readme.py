@@ -10,7 +10,7 @@ from tests.support.pages import run_program
 
 
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path) -> None:
-    out = run_program("sinks", single.url, tmp_path, name=("shop", name))
+    out = run_program("sinks", single.url, tmp_path, name=("sinks-page", name))
     assert out.startswith("mail/")
     assert out.endswith(" {'to': 'ann'}\n")
     with Engine(single.url, name=name) as engine:

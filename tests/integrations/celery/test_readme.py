@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path) -> None:
     [program] = programs("integrations/celery")
-    program = program.replace('name="shop"', f"name={name!r}")
+    program = program.replace('name="celery-page"', f"name={name!r}")
     program = program.replace('"shop", broker', f'"shop", task_default_queue={name!r}, broker')
     (tmp_path / "shop.py").write_text(program)
     log = tmp_path / "worker.log"

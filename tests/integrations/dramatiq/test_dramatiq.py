@@ -192,7 +192,7 @@ def test_the_examples_of_the_docstrings(actors: Actors, single: Server, name: st
 
 
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path) -> None:
-    assert run_program("integrations/dramatiq", single.url, tmp_path, name=("delays", name)) == "1\nremind ann\n"
+    assert run_program("integrations/dramatiq", single.url, tmp_path, name=("dramatiq-page", name)) == "1\nremind ann\n"
 
 
 @pytest.mark.ledger

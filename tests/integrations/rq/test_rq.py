@@ -216,7 +216,7 @@ def test_the_examples_of_the_docstrings(queue: rq.Queue, single: Server, name: s
 
 
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path, connection: redis.Redis) -> None:
-    out = run_program("integrations/rq", f"{single.url}/{DB}", tmp_path, name=("delays", name))
+    out = run_program("integrations/rq", f"{single.url}/{DB}", tmp_path, name=("rq-page", name))
     assert out == "JobStatus.SCHEDULED 1\na mail\nJobStatus.FINISHED\n"
 
 
