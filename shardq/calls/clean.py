@@ -14,12 +14,20 @@ CHUNK = 500
 """Tasks removed at a time, in some 2 ms of the server."""
 
 
-def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[int]:
-    """Returns how many were removed; CHUNK means that there may be more."""
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    removed: int
+    """CHUNK means that there may be more."""
+    early: int
+    """Those of them that were too many, and not too old."""
+
+
+def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
+    """Removes dead tasks that are too old or too many."""
     return Call(
         slot=keys.slot,
         words=[epoch, now_us, age_ms, keep, CHUNK],
-        decode=lambda answer: int(body(answer)[0]),
+        decode=lambda answer: Trimmed(*map(int, body(answer))),
         script=script("trim"),
         keys=(keys.meta, keys.task, keys.lease, keys.dead, keys.why),
     )

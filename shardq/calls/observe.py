@@ -37,6 +37,12 @@ class ShardCounts:
     """
     died: Mapping[str, int]
     """Topic → tasks that died since the shard came into use, for the topics of which any did."""
+    died_lately: int
+    """The dead tasks that died in the last ten minutes."""
+    trimmed: int
+    """Dead tasks that were removed because they were too old or too many."""
+    trimmed_ms: int | None
+    """When one was last removed because there were too many."""
     drawn: Mapping[Drawn, Mapping[str, int]]
     """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
 
@@ -53,7 +59,7 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
     """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
 
     def decode(answer: list[Any]) -> ShardCounts:
-        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died = body(answer)
+        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
         late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
         return ShardCounts(
             now_us=int(now),
@@ -69,6 +75,9 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
             ready=dict(zip(topics, lengths, strict=True)),
             waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
             died=_by_topic(died),
+            died_lately=deaths[0],
+            trimmed=int(deaths[1] or 0),
+            trimmed_ms=int(deaths[2]) if deaths[2] else None,
             drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
         )
 
@@ -78,6 +87,24 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
         decode=decode,
         script=script("peek"),
         keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, keys.looks, *map(keys.ready, topics)),
+    )
+
+
+def newest_dead(keys: ShardKeys, count: int) -> Command[list[str]]:
+    """The ids of the last tasks that died."""
+    return Command(
+        slot=keys.slot,
+        words=("ZRANGE", keys.dead, 0, count - 1, "REV"),
+        decode=lambda ids: [id.decode() for id in ids],
+    )
+
+
+def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
+    """The reasons of dead tasks; empty for one without."""
+    return Command(
+        slot=keys.slot,
+        words=("HMGET", keys.why, *ids),
+        decode=lambda reasons: [(reason or b"").decode(errors="replace") for reason in reasons],
     )
 
 

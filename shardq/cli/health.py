@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from shardq.cli.durations import read_by, seconds
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.words import in_options
 from shardq.engine import Health
 from shardq.engine.advice import unsaid
-from shardq.engine.health import MAX_LATE_S, MAX_READY_AGE_S
+from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.errors import BadInput, ShardqError
 
 WELL, NOT_WELL, UNKNOWN = 0, 1, 2
@@ -49,7 +50,7 @@ class TimedOut(BaseException):
     epilog=f"""\b
 example:
   shardq health
-  shardq health --max-late 2s --max-ready-age 10m --timeout 5s
+  shardq health --max-late 2s --max-ready-age 10m --max-dead 0
   * * * * *  shardq health > /tmp/health || mail -s shardq me < /tmp/health
 \b
 exit codes:
@@ -70,12 +71,20 @@ exit codes:
     callback=read_by(seconds),
     help=f"How long a ready task may wait for a consumer, as far as anybody has looked. Default: {MAX_READY_AGE_S:g}s.",
 )
+@click.option(
+    "--max-dead",
+    type=Whole(0),
+    metavar="N",
+    default=MAX_DEAD,
+    show_default=True,
+    help="How many tasks may have died in the last ten minutes.",
+)
 @timeout_option(TIMEOUT_S)
 @shared
 @pass_given
-def health(given: Given, max_late: float | None, max_ready_age: float | None, timeout: float) -> int:
+def health(given: Given, max_late: float | None, max_ready_age: float | None, max_dead: int, timeout: float) -> int:
     """Say if all is well: somebody serves every shard and every route, no task is late, ready tasks are taken by
-    workers that know them, no worker hangs, servers, replicas and clocks are as they should be.
+    workers that know them, few die, no worker hangs, servers, replicas and clocks are as they should be.
 
     A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long
     tasks have been ready is known from the second look on, by anybody: `shardq run` looks every ten seconds, unless it
@@ -87,6 +96,7 @@ def health(given: Given, max_late: float | None, max_ready_age: float | None, ti
             seen = engine.health(
                 MAX_LATE_S if max_late is None else max_late,
                 MAX_READY_AGE_S if max_ready_age is None else max_ready_age,
+                max_dead,
             )
         if given.json:
             tell(verdict_shown(seen))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from dataclasses import dataclass, field
 
 from shardq.dashboard.asking import Asker
+from shardq.engine.health import cause_of
 from shardq.listing.query import Place, Query, TaskPage
 from shardq.model.task import TaskInfo
 
@@ -21,10 +21,6 @@ SINCE_S = (7 * 86_400, 86_400, 3600, 300)
 
 GROUPS = 40
 """Groups that are shown."""
-
-_LENGTH = 160
-
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 
 
 @dataclass(slots=True)
@@ -73,20 +69,10 @@ async def _page(ask: Asker, topic: str | None, cursor: str | None, limit: int) -
 def grouped(tasks: list[TaskInfo]) -> list[Group]:
     groups: dict[str, Group] = {}
     for task in sorted(tasks, key=lambda task: task.died or dt.datetime.min.replace(tzinfo=dt.UTC)):
-        reason = kind_of(task.reason)
+        reason = cause_of(task.reason)
         group = groups.setdefault(reason, Group(reason))
         group.count += 1
         group.topics.add(task.topic)
         group.first, group.last = group.first or task.died, task.died
         group.example = task.id
     return sorted(groups.values(), key=lambda group: -group.count)
-
-
-def kind_of(reason: str | None) -> str:
-    """The error of a traceback, without what differs from task to task.
-
-    >>> kind_of("Traceback …\\n  File x\\nKeyError: 'order-4711'")
-    "KeyError: 'order-#'"
-    """
-    lines = (reason or "").strip().rpartition("\n")
-    return _VARYING.sub("#", lines[2][:_LENGTH].strip()) or "no reason was given"

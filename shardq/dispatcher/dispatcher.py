@@ -72,6 +72,7 @@ class Dispatcher:
         self._since = time.time()
         self._topics_lateness = TopicLateness()
         self._last_error = ""
+        self._logged = set[str]()
         self._membership = Membership(
             driver,
             cache,
@@ -254,4 +255,5 @@ class Dispatcher:
             leads=self._leads,
             clocks=self._clocks,
             topics_lateness=self._topics_lateness,
+            logged=self._logged,
         )

@@ -75,7 +75,9 @@ class Poller:
         leads: defaultdict[str, Lead],
         clocks: defaultdict[str, NodeClock],
         topics_lateness: TopicLateness,
+        logged: set[str],
     ) -> None:
+        """``logged``: the causes that any poller of the process has logged."""
         self.keys = keys
         self.wakeup = threading.Event()
         self._driver = driver
@@ -90,6 +92,7 @@ class Poller:
         self._caller = secrets.token_hex(6)
         """Names this poller to the script; a new name after each dispatch whose answer may have been lost."""
         self._pace = BatchSizer()
+        self._logged = logged
         self._leads = leads
         """Node → its lead; shared by the pollers of a process."""
         self._quiet = QuietShard(self._connection, keys, lambda: clocks[driver.node_of(keys.slot)])
@@ -253,7 +256,12 @@ class Poller:
         """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""
         keep = topology.dead_in_a_shard
         call = clean.trim(self.keys, topology.epoch, age_ms=topology.dead_age_ms, keep=keep)
-        if self._connection.call(call, timeout=CALL_TIMEOUT_S) == clean.CHUNK:
+        trimmed = self._connection.call(call, timeout=CALL_TIMEOUT_S)
+        if trimmed.early and "trimmed" not in self._logged:
+            self._logged.add("trimmed")
+            what = "shard %d removed %d dead tasks for good, as more than dead_count were dead (said once a process)"
+            log.warning(what, self.keys.shard, trimmed.early, extra={"shard": self.keys.shard})
+        if trimmed.removed == clean.CHUNK:
             return True
         self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)
         return False

@@ -26,7 +26,7 @@ from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
 from shardq.engine.control import CountsByShard, edit_topology
-from shardq.engine.health import Examined, Health, Reason, find_unserved, judge
+from shardq.engine.health import MAX_DEAD, Examined, Health, Reason, find_deaths, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_NAME,
@@ -400,6 +400,7 @@ class EngineBase:
         *,
         subscriber: Subscriber | None,
         pollers: Driver | None = None,
+        max_dead: int = MAX_DEAD,
     ) -> Operation[Examined]:
         """Looks at the servers on which a shard was seen, and for dispatchers that serve each. ``pollers``: as of
         ``_advice``; those of this process if there are any.
@@ -420,15 +421,17 @@ class EngineBase:
             text = f"it can't be told who serves the shards: {exc}"
             found.append(Advice("", "coverage", text, problem=not isinstance(exc, AccessDenied)))
             serving = None
-        return Examined(found, serving)
+        return Examined(found, serving, (yield from find_deaths(counts_by_shard, max_dead)))
 
-    def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float) -> Health:
+    def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
         dispatcher = self._dispatcher
         ours = [processor.name for processor in list(self._processors)]
         if dispatcher is not None:
             ours.append(dispatcher.process)
         own = self._own_reasons()
-        return judge(stats, examined, max_late=max_late, max_ready_age=max_ready_age, own=own, ours=ours)
+        return judge(
+            stats, examined, max_late=max_late, max_ready_age=max_ready_age, max_dead=max_dead, own=own, ours=ours
+        )
 
     def _own_reasons(self) -> list[Reason]:
         """The reasons in parts of this process that no look at the servers finds."""

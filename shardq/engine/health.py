@@ -4,24 +4,29 @@ an engine as a whole is built here, those on servers in ``advice`` and ``servers
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from shardq.calls import observe
 from shardq.dispatcher.poller import STUCK_S
 from shardq.engine.advice import Advice, Check
+from shardq.engine.control import CountsByShard
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, ShardqError
 from shardq.fleet.member import Member, fleet
 from shardq.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, serves, unforwarded, unserved, workers
 from shardq.fleet.sinks import together
 from shardq.layout.destinations import named as to_named
 from shardq.layout.topology import Route
-from shardq.operation import Operation, Pause
+from shardq.model.ids import topic_of
+from shardq.operation import Many, Operation, Pause
 from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
 from shardq.topology_cache import TopologyCache
@@ -33,6 +38,18 @@ seconds, from a stopped one at once, and no shard that is served falls this far 
 
 MAX_READY_AGE_S = 60.0
 """A ready task that nobody takes for longer than this is a reason: no worker serves its topic, or too few do."""
+
+MAX_DEAD = 100
+"""More tasks than that which died in the last ten minutes are a reason. A task dies when all its attempts have failed,
+25 over a day by default, or its handler gave it up: one in six seconds is a fault of a handler or of what it needs, not
+of single tasks, however many are handled.
+"""
+
+LATELY_S = 600.0
+"""The time for which deaths, and removals of dead tasks, are a reason."""
+
+SAMPLED = 200
+"""The deaths that are looked at for the commonest cause."""
 
 NAMED = 5
 """The most shards, schedules and topics that a sentence names; it counts the others."""
@@ -57,6 +74,8 @@ Kind = (
         "limit",
         "unknown_task",
         "stuck_worker",
+        "deaths",
+        "trimmed",
         "schedule",
         "spool",
     ]
@@ -88,7 +107,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
     """A sentence for each thing that is wrong: shards that could not be seen, or that nobody serves; pollers, routes,
     schedulers, workers and outbox relays of this process that fail or stand still; sinks that are down for any process;
-    tasks that are overdue, or that nobody takes; schedules that are overdue; servers that evict, are full, or failed;
+    tasks that are overdue, that nobody takes or knows, or that die; schedules that are overdue; servers that evict, are
+    full, or failed;
     replicas that are behind; clocks that differ; a spool that can't be replayed.
     """
     kinds: list[Kind]
@@ -112,6 +132,11 @@ def check_bound(seconds: float, option: str) -> None:
         raise InvalidOption(f"{option}={seconds!r} is not possible; give seconds, more than 0")
 
 
+def check_max_dead(count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InvalidOption(f"max_dead={count!r} is not possible; give an int from 0")
+
+
 @dataclass(frozen=True, slots=True)
 class Examined:
     """The findings of a look for health, beside the counts."""
@@ -119,6 +144,8 @@ class Examined:
     advised: list[Advice]
     unserved: Unserved | None
     """None if it can't be told."""
+    deaths: Sequence[tuple[str, str]] = ()
+    """Topic and reason of the last tasks that died, where too many did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +179,28 @@ class Unserved:
             )
             found.append(Reason("unserved_route", text))
         return found
+
+
+def find_deaths(counts_by_shard: CountsByShard, max_dead: int) -> Operation[list[tuple[str, str]]]:
+    """Reads topic and reason of the last tasks that died, if more than ``max_dead`` did lately."""
+    died = {
+        keys: counts.died_lately
+        for keys, counts in counts_by_shard
+        if not isinstance(counts, ShardqError) and counts.died_lately
+    }
+    if sum(died.values()) <= max_dead:
+        return []
+    most = -(-SAMPLED // len(died))
+    answers = yield Many({keys: observe.newest_dead(keys, min(most, count)) for keys, count in died.items()})
+    ids = {keys: found for keys, found in answers if not isinstance(found, ShardqError) and found}
+    answers = yield Many({keys: observe.reasons_of(keys, found) for keys, found in ids.items()})
+    reasons = {keys: told for keys, told in answers if not isinstance(told, ShardqError)}
+    return [
+        (topic_of(id), reason)
+        for keys, found in ids.items()
+        if keys in reasons
+        for id, reason in zip(found, reasons[keys], strict=True)
+    ]
 
 
 def find_unserved(cache: TopologyCache, forwarded: Collection[str]) -> Operation[Unserved]:
@@ -189,6 +238,7 @@ def judge(
     *,
     max_late: float,
     max_ready_age: float,
+    max_dead: int,
     own: Iterable[Reason],
     ours: Collection[str],
 ) -> Health:
@@ -207,6 +257,7 @@ def judge(
         *_not_healthy(others),
         *_unknown(fleet),
         *_untaken(stats, fleet if examined.unserved is not None else None, max_ready_age),
+        *_deaths(stats, examined.deaths, max_dead),
         *_schedules(stats),
         *(Reason(each.check, each.text) for each in advised if each.problem),
         *(of_spool(stats.spool) if stats.spool is not None else ()),
@@ -361,6 +412,36 @@ def _unknown(fleet: Sequence[Member]) -> Iterator[Reason]:
     if len(calls) > NAMED:
         text = f"no worker knows the calls of {len(calls) - NAMED} more names: see `shardq fleet`"
         yield Reason("unknown_task", text)
+
+
+def _deaths(stats: Stats, sample: Sequence[tuple[str, str]], max_dead: int) -> Iterator[Reason]:
+    if stats.died_lately > max_dead:
+        text = f"{stats.died_lately:,} tasks have died in the last {LATELY_S / 60:.0f} minutes"
+        if sample:
+            ((topic, cause), count) = Counter((topic, cause_of(reason)) for topic, reason in sample).most_common(1)[0]
+            text += f"; {count:,} of the last {len(sample):,} of topic {topic!r}, by {cause}"
+        yield Reason("deaths", f"{text}: see `shardq list --state dead`")
+    if stats.trimmed_age is not None and stats.trimmed_age < LATELY_S:
+        text = (
+            f"dead tasks were removed {stats.trimmed_age:,.0f} s ago, before their time and for good, as more than "
+            f"dead_count were dead; {stats.trimmed:,} in all by now: see `shardq list --state dead`"
+        )
+        yield Reason("trimmed", text)
+
+
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
+
+_LENGTH = 160
+
+
+def cause_of(reason: str | None) -> str:
+    """The error of a traceback, without what differs from task to task.
+
+    >>> cause_of("Traceback …\\n  File x\\nKeyError: 'order-4711'")
+    "KeyError: 'order-#'"
+    """
+    lines = (reason or "").strip().rpartition("\n")
+    return _VARYING.sub("#", lines[2][:_LENGTH].strip()) or "no reason was given"
 
 
 def _schedules(stats: Stats) -> Iterator[Reason]:

@@ -19,7 +19,7 @@ from shardq.dispatcher.membership import dispatchers
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
-from shardq.engine.health import MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound
+from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
 from shardq.errors import InvalidOption
@@ -242,25 +242,28 @@ class AsyncOperatorCommands(EngineBase, ABC):
         driver, deadline = await self._begin_look()
         return await self._look(driver, await self._count(driver, deadline), deadline, shards=shards)
 
-    async def health(self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S) -> Health:
+    async def health(
+        self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S, max_dead: int = MAX_DEAD
+    ) -> Health:
         """Looks at the shards, their servers and the dispatchers, and says if all is well; if not, why. True if it is.
 
         A scheduled task that is overdue by more than ``max_late`` seconds is a reason; so is a ready one that nobody
-        took for more than ``max_ready_age`` seconds, unless its topic is paused or forwarded. How long a task has been
-        ready is known from the second look on: see ``TopicStats.oldest_ready``. It raises only what keeps it from
-        looking at all.
+        took for more than ``max_ready_age`` seconds, unless its topic is paused. How long a task has been ready is
+        known from the second look on: see ``TopicStats.oldest_ready``. More than ``max_dead`` tasks that died in the
+        last ten minutes are a reason. It raises only what keeps it from looking at all.
 
-        >>> health = await engine.health(max_late=5.0, max_ready_age=60.0)
+        >>> health = await engine.health(max_late=5.0, max_ready_age=60.0, max_dead=100)
         >>> if not health:
         ...     print(health.ok, health.reasons)
         """
         check_bound(max_late, "max_late")
         check_bound(max_ready_age, "max_ready_age")
+        check_max_dead(max_dead)
         driver, deadline = await self._begin_look()
         counts_by_shard = await self._count(driver, deadline)
         stats = await self._look(driver, counts_by_shard, deadline, shards=True)
-        asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber())
-        return self._judge(stats, await arun(driver, asked, deadline=deadline), max_late, max_ready_age)
+        asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber(), max_dead=max_dead)
+        return self._judge(stats, await arun(driver, asked, deadline=deadline), max_late, max_ready_age, max_dead)
 
     async def _begin_look(self) -> tuple[AsyncDriver, float]:
         """Returns the driver, and the deadline of a look."""

@@ -123,6 +123,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     forwarded: int
     died: int
     """Tasks that died since their shards came into use: counted when they die, whatever became of them since."""
+    died_lately: int
+    """Dead tasks that died in the last ten minutes."""
+    trimmed: int
+    """Dead tasks that were removed since the shards were opened, because they were older than ``dead_age`` or more than
+    ``dead_count``.
+    """
+    trimmed_age: float | None
+    """Seconds since one was last removed because there were more than ``dead_count``; None if none ever was."""
     topics: Mapping[str, TopicStats]
     """Name → topic, for every topic that has, or had, a task, or for which something is set."""
     rates: Rates | None
@@ -169,6 +177,9 @@ UNSEEN = ShardCounts(
     ready={},
     waited_ms={},
     died={},
+    died_lately=0,
+    trimmed=0,
+    trimmed_ms=None,
     drawn={"scheduled": {}, "leased": {}, "dead": {}},
 )
 
@@ -240,6 +251,11 @@ def stats_of(
         dispatched=sum(s.dispatched for s in rows),
         forwarded=sum(s.forwarded for s in rows),
         died=sum(count for counts in seen for count in counts.died.values()),
+        died_lately=sum(counts.died_lately for counts in seen),
+        trimmed=sum(counts.trimmed for counts in seen),
+        trimmed_age=min(
+            (max(0.0, c.now_us / 1e6 - c.trimmed_ms / 1e3) for c in seen if c.trimmed_ms is not None), default=None
+        ),
         topics=topics_of(seen, cache.topology, interval),
         rates=interval.total if interval else None,
         head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),

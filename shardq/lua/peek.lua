@@ -14,7 +14,8 @@
 -- ARGV 4.. topics
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
 --         {length of each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
---         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …}} | {'stale', epoch} | {'missing'}
+--         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …},
+--         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused for want of memory is left out
 -- COST O(topics + n)
 local most = tonumber(ARGV[3])
@@ -89,6 +90,7 @@ local answer = {
   'ok', string.format('%.0f', now_us), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
   {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])}, died,
+  {redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'), unpack(redis.call('HMGET', KEYS[1], 'trimmed', 'trimmed_at'))},
 }
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server
 -- without memory takes the rest

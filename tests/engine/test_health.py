@@ -12,6 +12,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, InvalidOption, Task
+from shardq.dispatcher import poller
 from shardq.engine import servers as faults
 from shardq.engine.health import MAX_LATE_S
 from shardq.fleet.serving import NO_DISPATCHER
@@ -40,7 +41,7 @@ def test_all_is_well(running: Engine, engines: Engines, url: str) -> None:
 def test_bounds_that_are_none(engine: Engine, bound: float) -> None:
     for option in ("max_late", "max_ready_age"):
         with pytest.raises(InvalidOption, match=f"{option}=.*; give seconds, more than 0"):
-            engine.health(**{option: bound})
+            engine.health(**{option: bound})  # type: ignore[arg-type]
 
 
 def test_nobody_serves_the_shards(engine: Engine) -> None:
@@ -50,6 +51,48 @@ def test_nobody_serves_the_shards(engine: Engine) -> None:
     assert engine.health()
     engine.stop()
     wait_until(lambda: engine.health().reasons == [NO_DISPATCHER], "it is gone, or found to be")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("count", [-1, True, 1.5, "5"])
+def test_numbers_of_deaths_that_are_none(engine: Engine, count: int) -> None:
+    with pytest.raises(InvalidOption, match=r"max_dead=.*; give an int from 0"):
+        engine.health(max_dead=count)
+
+
+def test_deaths_above_a_number(running: Engine) -> None:
+    for topic in ("mail", "mail", "hooks"):
+        put(running, "dead", topic=topic)
+    assert running.health(), "three are few"
+    assert running.health(max_dead=3)
+    health = running.health(max_dead=2)
+    assert health.kinds == ["deaths"]
+    assert health.reasons == [
+        "3 tasks have died in the last 10 minutes; 2 of the last 3 of topic 'mail', by of no use: see `shardq list "
+        "--state dead`"
+    ]
+    assert health.stats.died_lately == 3
+    running.requeue_all("mail")
+    assert running.health(max_dead=2), "one is dead"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_dead_tasks_that_are_removed_before_their_time_are_told(
+    engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller, "TRIM_S", 0.1)
+    engine = engines.opened(url, name=name, shards=2, dead_count=2)
+    engine.start()
+    for _ in range(10):
+        put(engine, "dead")
+    wait_until(lambda: engine.stats().dead <= 2, "most are removed")
+    stats = engine.stats()
+    assert stats.trimmed == 10 - stats.dead
+    assert stats.trimmed_age is not None
+    assert 0 <= stats.trimmed_age < 60
+    assert engine.health().kinds == ["trimmed"]
+    said = [record.getMessage() for record in caplog.records if "dead_count" in record.getMessage()]
+    assert len(said) == 1, said
 
 
 def test_overdue_tasks(engine: Engine) -> None:

@@ -20,11 +20,12 @@ import pytest
 from rich.console import Console
 
 from cluster.ports import free_port
-from shardq import AsyncEngine, Delivery, Engine, Health, Task, Worker
+from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
 from shardq.cli.top.look import Eye
 from shardq.cli.top.screen import Screen
 from shardq.cli.top.state import State
 from shardq.dashboard import app
+from shardq.dispatcher import poller
 from shardq.engine.course import Course
 from shardq.engine.health import KINDS
 from shardq.fleet import reporter
@@ -35,7 +36,7 @@ from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total
 from tests.support.servers import Servers
-from tests.support.states import claim, ready_of
+from tests.support.states import claim, put, ready_of
 from tests.support.waiting import wait_until
 
 SHARDS = 4
@@ -168,6 +169,30 @@ def a_sink_that_is_down(world: World) -> None:
     world.engine.push("x", topic="mail")
 
 
+def tasks_die(world: World) -> None:
+    world.engine.start()
+
+    def handle(delivery: Delivery) -> None:
+        raise Bury(f"order {delivery.payload} is unknown" if delivery.payload % 10 else "no such address")
+
+    world.work("mail", handle, concurrency=50)
+    world.engine.push_many(Task(n, topic="mail") for n in range(1, 201))
+    wait_until(lambda: world.engine.stats().dead == 200, "all are dead", timeout=SEEN_S)
+
+
+def few_tasks_die(world: World) -> None:
+    world.engine.start()
+    put(world.engine, "dead", topic="mail")
+
+
+def dead_tasks_are_removed(world: World) -> None:
+    world.monkeypatch.setattr(poller, "TRIM_S", 0.1)
+    world.engine.configure(dead_count=SHARDS)
+    world.engine.start()
+    for _ in range(3 * SHARDS):
+        put(world.engine, "dead", topic="mail")
+
+
 class Situation(NamedTuple):
     make: Callable[[World], None]
     kinds: set[str]
@@ -196,6 +221,15 @@ SITUATIONS = (
         a_sink_that_no_dispatcher_serves,
         {"no_dispatcher", "unserved_route"},
         ("topic 'mail' is forwarded to http://127.0.0.1:", "but no running dispatcher serves it"),
+    ),
+    Situation(few_tasks_die, set()),
+    Situation(
+        tasks_die,
+        {"deaths"},
+        ("200 tasks have died in the last 10 minutes; ", " of topic 'mail', by order # is unknown: see "),
+    ),
+    Situation(
+        dead_tasks_are_removed, {"trimmed"}, ("before their time and for good, as more than dead_count were dead",)
     ),
     Situation(a_sink_that_is_down, {"route"}, ("topic 'mail' can't be forwarded to http://127.0.0.1:",)),
 )

@@ -96,19 +96,20 @@ FULL: State = {
     "ready/": ["g"],
     "ready/mail": ["mail/h", "mail/i"],
     "topics": {"": "11", "mail": "7"},
-    "meta": meta(wake_at=T + 70, late=3, reaped=2, buried=1, forwarded=9) | {"died/mail": "12"},
+    "meta": meta(wake_at=T + 70, late=3, reaped=2, buried=1, forwarded=9)
+    | {"died/mail": "12", "trimmed": "8", "trimmed_at": "5"},
 }
 
 PEEKS = {
     "an empty shard": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
-        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], []], []],
+        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], []], [], [0, None, None]],
     ),
     "a full one": Case(
         lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10, now_us=NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]),
-            *([0, 0, -1], [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1]], ["mail", "12"]),
+            *([0, 0, -1], [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1]], ["mail", "12"], [3, "8", "5"]),
         ],
         FULL,
         {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
@@ -117,7 +118,7 @@ PEEKS = {
         lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"]),
-            *([], [], [[], [], []], ["mail", "12"]),
+            *([], [], [[], [], []], ["mail", "12"], [3, "8", "5"]),
         ],
         FULL,
     ),
@@ -146,11 +147,19 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         ready={"mail": 2, "": 1},
         waited_ms={"mail": 0, "": 0},
         died={"mail": 12},
+        died_lately=3,
+        trimmed=8,
+        trimmed_ms=5,
         drawn={"scheduled": {"": 1, "news": 1}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
     )
     shard.seed({"meta": meta()})
     counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
     assert (counts.head_ms, counts.late_ms, counts.dispatched, counts.waited_ms) == (None, None, {}, {})
+
+
+def test_deaths_of_the_last_ten_minutes(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "dead": {"a": T - 600_001, "b": T - 600_000, "c": T - 1, "d": T}})
+    assert shard.run(observe.peek(keys, EPOCH, [], now_us=NOW)).died_lately == 3
 
 
 def test_peek_draws_no_more_than_it_is_told(shard: Shard, keys: ShardKeys) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardq.calls import clean
-from shardq.calls.clean import START, Purged
+from shardq.calls.clean import START, Purged, Trimmed
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
@@ -24,21 +24,24 @@ def died(n: int, *, first: int = 0) -> State:
 
 
 @pytest.mark.parametrize(
-    ("age_ms", "keep", "going"),
-    [(1001, 5, 0), (1000, 5, 1), (997, 9, 4), (5000, 3, 2), (999, 1, 4), (0, 0, 5)],
+    ("age_ms", "keep", "going", "early"),
+    [(1001, 5, 0, 0), (1000, 5, 1, 0), (997, 9, 4, 0), (5000, 3, 2, 2), (999, 1, 4, 2), (0, 0, 5, 0)],
 )
-def test_trim(shard: Shard, keys: ShardKeys, age_ms: int, keep: int, going: int) -> None:
+def test_trim(shard: Shard, keys: ShardKeys, age_ms: int, keep: int, going: int, early: int) -> None:
     shard.seed({"meta": meta()} | died(5))
-    assert shard.ask(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == ["ok", going]
+    assert shard.ask(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == ["ok", going, early]
     left = {name: value for name, value in died(5, first=going).items() if value}
-    assert shard.state() == {"meta": meta()} | left
+    counted = ({"trimmed": str(going)} if going else {}) | ({"trimmed_at": str(T)} if early else {})
+    assert shard.state() == {"meta": meta() | counted} | left
     # twice is harmless
-    assert shard.run(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == 0
+    assert shard.run(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == Trimmed(0, 0)
 
 
 def test_trim_a_chunk_and_one_more(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "dead": {f"i{n}": T for n in range(clean.CHUNK + 1)}})
-    assert [shard.run(clean.trim(keys, EPOCH, age_ms=0, keep=0, now_us=NOW)) for _ in range(3)] == [clean.CHUNK, 1, 0]
+    removed = [shard.run(clean.trim(keys, EPOCH, age_ms=0, keep=0, now_us=NOW)).removed for _ in range(3)]
+    assert removed == [clean.CHUNK, 1, 0]
+    assert shard.state()["meta"]["trimmed"] == str(clean.CHUNK + 1)
 
 
 FULL: State = {

@@ -141,7 +141,7 @@ def operating() -> None:
     assert_type(stats.rates, shardq.Rates | None)
     assert_type(stats.spool, shardq.SpoolStats | None)
     assert_type(stats.replay, shardq.ReplayStats | None)
-    health = engine.health(max_late=5.0, max_ready_age=60)
+    health = engine.health(max_late=5.0, max_ready_age=60, max_dead=1000)
     assert_type(health, shardq.Health)
     assert_type(health.ok, bool)
     assert_type(engine.fleet(), list[shardq.Member])
