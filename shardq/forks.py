@@ -5,7 +5,8 @@ for ever: a lock that one of them held stays locked, a buffer is never sent, a h
 goes on using what is its own: connections, names, numbers. Whatever has any of these registers here, and is told in the
 child before anything else runs there.
 
-A child forked inside a handler or a hook is no worker: it ends where that ends.
+A child forked inside a handler or a hook is no worker: it ends where that ends. A child that is spawned has nothing of
+its parent: what it would have to be sent says so, see ``OfOneProcess``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,24 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from shardq.errors import ShardqError
+
 T = TypeVar("T")
 
 _depth = 0
 
 _known: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+
+
+class OfOneProcess:
+    """A base for what another process makes anew."""
+
+    def __reduce__(self) -> NoReturn:
+        raise ShardqError(
+            f"{type(self).__name__} can't be pickled, copied or sent to another process: its connections, locks and "
+            "threads are this one's; make it there, by a function or a module that both import, with the same url and "
+            "name"
+        )
 
 
 def watch(one: T, forked: Callable[[T], None]) -> None:

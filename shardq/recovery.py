@@ -148,8 +148,9 @@ def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Oper
         for source in left:
             yield from deliver_all(cache, source)
     raise Unavailable(
-        "tasks that were moved are not on all replicas yet, and until then the number of shards can't change again: "
-        "see that the replicas are connected and keep up (`shardq stats`), and repeat it"
+        "nothing is changed: tasks that were moved are not on all replicas yet; an announced resize waits for that, "
+        "and so do pauses, limits and routes: see that the replicas are connected and keep up (`shardq stats`), and "
+        "repeat it"
     )
 
 

@@ -1,5 +1,8 @@
 """The version, of the installed package: the one source is ``pyproject.toml``. Loaded at its first use."""
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
-__version__ = version("shardq")
+try:
+    __version__ = version("shardq")
+except PackageNotFoundError:  # a zipapp or a frozen program may have no metadata of its packages
+    __version__ = "unknown"

@@ -21,6 +21,14 @@ HELP = frozenset(("-h", "--help", "--version"))
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from shardq.version import __version__  # here: it takes a while to load
+
+        click.echo(f"shardq {__version__}")
+        ctx.exit()
+
+
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -39,7 +47,9 @@ exit codes:
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP""",
 )
 @shared
-@click.version_option(package_name="shardq", prog_name="shardq", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def app() -> None:
     """Push delayed tasks, run the pollers that move them when they are due, look at them, and operate the engine.
 

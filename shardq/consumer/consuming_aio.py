@@ -21,6 +21,7 @@ from shardq.consumer.waiting.registry import Waiter
 from shardq.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.errors import LeaseLost, ShardqError
+from shardq.forks import OfOneProcess
 from shardq.model.checks import due_spec, duration_ms
 from shardq.model.task import Delivery
 from shardq.operation import arun
@@ -54,7 +55,7 @@ class AsyncSettlingBlock:
         return await self._end(exc)
 
 
-class AsyncConsuming(ABC):
+class AsyncConsuming(OfOneProcess, ABC):
     """The commands of ``AsyncConsumer``."""
 
     _driver: AsyncDriver

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 
 from shardq.errors import InvalidDelay, InvalidOption
-from shardq.model.checks import due_spec, reason_text
+from shardq.model.checks import due_spec, is_seconds, reason_text
 
 
 class Retry(Exception):
@@ -68,11 +68,6 @@ class Snooze(Exception):
         snooze_ms(delay)
         self.delay = delay
         super().__init__(f"again after {delay}")
-
-
-def is_seconds(value: object) -> bool:
-    """True for a number from 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

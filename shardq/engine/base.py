@@ -67,7 +67,7 @@ LISTENING = 1
 """Connections of a subscriber to each node."""
 
 
-class EngineBase:
+class EngineBase(forks.OfOneProcess):
     """The base of ``Engine`` and ``AsyncEngine``. No I/O but the embedded server's coming and going."""
 
     def __init__(

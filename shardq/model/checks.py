@@ -60,6 +60,9 @@ MAX_DELAY_S = 7_900 * 365 * 86_400
 """7,900 years of 365 days. Delays are not compared with this machine's clock, which may be wrong: with this
 bound none given before the year 2099 ends after the year 9999."""
 
+MAX_WAIT_S = 1e9
+"""Nothing in this process waits for longer than 31 years: the system's own waits take no larger numbers."""
+
 MAX_WINDOW_S = 366 * 86_400
 """A year."""
 
@@ -175,11 +178,15 @@ def later(due: int, ms: int) -> int:
     return min(due + ms, MAX_AT_MS) if due > 0 else due - ms
 
 
-def check_seconds(seconds: float, what: str, *, most: float = inf) -> None:
+def is_seconds(value: object, *, most: float = MAX_WAIT_S) -> TypeGuard[float]:
+    """True for a length of time, or none at all: a number of seconds that clocks can be counted on by."""
+    return _is_number(value) and 0 <= value <= most
+
+
+def check_seconds(seconds: float, what: str, *, most: float = MAX_WAIT_S) -> None:
     """A length of time, or none at all; ``what`` names the option in the message."""
-    if not _is_number(seconds) or not 0 <= seconds <= most or seconds == inf:
-        bounds = "0 or more" if most == inf else f"from 0 to {most:g}"
-        raise InvalidOption(f"{what} can't be {_shown(seconds)}; give seconds as a number, {bounds}")
+    if not is_seconds(seconds, most=most):
+        raise InvalidOption(f"{what} can't be {_shown(seconds)}; give seconds as a number, from 0 to {most:g}")
 
 
 def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *, window_ms: int = 0) -> int | None:

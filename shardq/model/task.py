@@ -167,7 +167,8 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     died: dt.datetime | None
     """The time of its death; None unless dead."""
     attempt: int
-    """The present attempt, or the next one: 1 for a task never claimed."""
+    """The present attempt, or the next one: 1 for a task never claimed. Of a dead task the last one: 0 for one that has
+    expired before its first."""
     failures: int
     lapses: int
     """Leases that ran out."""

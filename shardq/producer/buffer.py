@@ -21,6 +21,7 @@ from typing import Any, Unpack
 
 from shardq import forks
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
+from shardq.model.checks import check_seconds
 from shardq.model.task import PushOptions, Receipt
 from shardq.producer.packing import Entries
 
@@ -117,6 +118,8 @@ class Pending:
 
         >>> receipt = pending.result(timeout=5)
         """
+        if timeout is not None:
+            check_seconds(timeout, "timeout")
         sending = self._sending
         if not sending.done.wait(timeout):
             raise TimeoutError(
@@ -138,7 +141,7 @@ class Pending:
         raise error
 
 
-class Buffer:
+class Buffer(forks.OfOneProcess):
     """The buffer that ``engine.buffered()`` returns. Thread-safe. ``close()``, or leaving its ``with`` block, sends the
     rest.
 

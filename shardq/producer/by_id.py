@@ -111,7 +111,7 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
         deadline=instant if task.state == "leased" else None,
         holder=task.token.rpartition(":")[0] or task.token if task.state == "leased" else None,
         died=instant if task.state == "dead" else None,
-        attempt=task.failures + task.lapses + 1,
+        attempt=task.failures + task.lapses + (task.state != "dead"),
         failures=task.failures,
         lapses=task.lapses,
         reason=task.reason,

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardq.consumer.policy import Backoff, is_seconds
+from shardq.consumer.policy import Backoff
 from shardq.errors import InvalidOption, ShardqError
-from shardq.model.checks import check_name, check_topic, duration_ms
+from shardq.forks import OfOneProcess
+from shardq.model.checks import check_name, check_seconds, check_topic, duration_ms
 from shardq.model.task import Delivery
 from shardq.worker.decorator import TaskDecorator
 from shardq.worker.handlers import Attempts, Handler, Registered, Registry, TaskFunction, TopicFunction, check_on
@@ -56,7 +57,7 @@ class Plan:
         return {topic: most for topic, handler in self.handlers.items() if (most := handler.max_attempts) is not None}
 
 
-class WorkerBase(TaskDecorator[T]):
+class WorkerBase(TaskDecorator[T], OfOneProcess):
     """The base of ``Worker`` and ``AsyncWorker``."""
 
     def __init__(
@@ -74,8 +75,7 @@ class WorkerBase(TaskDecorator[T]):
     ) -> None:
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
             raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
-        if not is_seconds(grace):
-            raise InvalidOption(f"grace={grace!r} is not possible; give seconds, 0 or more")
+        check_seconds(grace, "grace")
         if topics is not None:
             if isinstance(topics, str) or not isinstance(topics, Iterable):
                 raise InvalidOption(f"topics={topics!r} is not possible; give [name, …] or {{name: weight, …}}")

@@ -10,7 +10,7 @@ from typing import Any
 from shardq.consumer import policy
 from shardq.consumer.policy import Backoff
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.checks import check_max_attempts, check_topic
+from shardq.model.checks import check_max_attempts, check_topic, is_seconds
 from shardq.model.task import Delivery
 from shardq.schedules.every import Every
 from shardq.worker.arguments import Arguments, calling, payload_of, typed
@@ -28,7 +28,7 @@ class Attempts:
     backoff: Backoff | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout is not None and not (policy.is_seconds(self.timeout) and self.timeout > 0):
+        if self.timeout is not None and not (is_seconds(self.timeout) and self.timeout > 0):
             raise InvalidOption(f"timeout={self.timeout!r} is not possible; give seconds, more than 0")
         if self.max_attempts is not None:
             check_max_attempts(self.max_attempts)

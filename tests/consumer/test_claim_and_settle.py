@@ -137,6 +137,22 @@ def test_the_last_attempt(running: Engine, consumer: Consumer) -> None:
     assert (task.state, task.reason, task.failures) == ("dead", "it broke twice", 2)
 
 
+def test_the_attempt_of_a_dead_task_is_its_last(running: Engine, consumer: Consumer) -> None:
+    id = running.push("x", max_attempts=2)
+    for attempt in (1, 2):
+        (delivery,) = consumer.claim(1, wait=30)
+        assert delivery.attempt == attempt
+        consumer.retry(delivery)
+    found, listed = running.get(id), running.tasks(state="dead")
+    assert found is not None
+    assert (found.state, found.attempt, found.failures) == ("dead", 2, 2)
+    assert [task.attempt for task in listed] == [2]
+    running.requeue(id, delay=60)
+    requeued = running.get(id)
+    assert requeued is not None
+    assert requeued.attempt == 1
+
+
 def test_the_engines_own_limit_of_attempts(engines: Engines, url: str, name: str) -> None:
     engine = engines.opened(url, name=name, shards=1, max_attempts=1)
     engine.start()
@@ -281,7 +297,7 @@ def test_what_can_not_be_claimed(engine: Engine, consumer: Consumer) -> None:
         with pytest.raises(InvalidOption, match="give an int from 1"):
             consumer.claim(most)  # type: ignore[arg-type]  # that is the point
     for wait in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InvalidOption, match="give seconds as a number, 0 or more"):
+        with pytest.raises(InvalidOption, match="give seconds as a number, from 0 to"):
             consumer.claim(1, wait=wait)
     with pytest.raises(InvalidTopic):
         engine.consumer("no/slash")

@@ -90,9 +90,9 @@ def test_a_function_that_runs_nothing_when_it_is_called(engine: Engine) -> None:
     [
         ({"concurrency": 0}, "concurrency=0 is not possible; give an int from 1 to 100,000"),
         ({"concurrency": True}, "concurrency=True is not possible"),
-        ({"grace": -1}, "grace=-1 is not possible; give seconds, 0 or more"),
-        ({"grace": float("nan")}, "grace=nan is not possible"),
-        ({"grace": "5"}, "grace='5' is not possible"),
+        ({"grace": -1}, "grace can't be -1; give seconds as a number, from 0 to"),
+        ({"grace": float("nan")}, "grace can't be nan"),
+        ({"grace": "5"}, "grace can't be '5'"),
         ({"lease": 0}, "lease can't be 0; give more than 0"),
         ({"lease": "30"}, "lease can't be '30'"),
         ({"max_attempts": 0}, "max_attempts can't be 0"),
