@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from shardq.calls.answers import body, nothing
+from shardq.calls.limits import permit_name
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import DEFAULT_ATTEMPTS
+from shardq.model.ids import topic_of
 from shardq.scripts import script
 
 MAX_CLAIM = 1000
@@ -29,8 +33,10 @@ class Claim:
     ids: list[str]
     records: list[bytes]
     """The record of each, still encoded."""
+    tokens: Mapping[int, str]
+    """Position in these lists → the token of its own, of tasks with a permit. The others have that of the claim."""
     pasts: Mapping[int, tuple[int, int]]
-    """Position in these lists → failures and lapses, of tasks that have either."""
+    """Likewise → failures and lapses, of tasks that have either."""
     left: list[int]
     """The number left in the ready list of each topic asked for."""
     crowds: list[int]
@@ -48,6 +54,7 @@ def claim(
     lease_ms: int,
     token: str,
     max_attempts: Mapping[str, int] | None = None,
+    permits: Mapping[str, int] | None = None,
     waiter: str = "",
     retry_for_s: float | None = None,
     now_us: str = "",
@@ -55,7 +62,8 @@ def claim(
     """Claims at most ``max`` in all and ``shares`` of each topic, in their order; 0 only asks for the number there.
 
     ``max_attempts`` of a topic holds for tasks that bring no limit of their own, also when their lease runs out; for
-    other topics the dispatcher's number does. ``waiter`` is the process to register in each list found empty. A lost
+    other topics the dispatcher's number does. ``permits``: topic whose tasks need a permit → the number of the first
+    one for this claim. ``waiter`` is the process to register in each list found empty. A lost
     answer costs a lease: the tasks come back at its deadline.
     """
     return Call(
@@ -69,9 +77,9 @@ def claim(
             token,
             keys.wake(""),
             waiter,
-            *_flat(shares, max_attempts or {}),
+            *_flat(shares, max_attempts or {}, permits or {}),
         ],
-        decode=_claim,
+        decode=partial(_claim, token, permits or {}),
         script=script("claim"),
         keys=(
             *(keys.meta, keys.task, keys.leased, keys.lease, keys.ghost, keys.dead, keys.why),
@@ -82,21 +90,35 @@ def claim(
     )
 
 
-def _flat(shares: Mapping[str, int], limits: Mapping[str, int]) -> list[Word]:
-    return [word for topic, share in shares.items() for word in (topic, share, limits.get(topic, ""))]
+def _flat(shares: Mapping[str, int], limits: Mapping[str, int], permits: Mapping[str, int]) -> list[Word]:
+    return [
+        word
+        for topic, share in shares.items()
+        for word in (topic, share, limits.get(topic, ""), permits.get(topic, ""))
+    ]
 
 
-def _claim(answer: list[Any]) -> Claim:
-    left, crowds, dropped, ids, records, pasts = body(answer)
+def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
+    left, crowds, dropped, text, records, pasts = body(answer)
     past = iter(pasts)
+    ids = text.decode().split("\n") if records else []
     return Claim(
-        ids.decode().split("\n") if records else [],
+        ids,
         records,
+        dict(_tokens(token, permits, ids)) if permits else {},
         {position - 1: (failures, lapses) for position, failures, lapses in zip(past, past, past, strict=True)},
         left,
         crowds,
         dropped,
     )
+
+
+def _tokens(token: str, permits: Mapping[str, int], ids: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Position → token, of the tasks with a permit: they are numbered as they were given."""
+    following = {topic: count(first) for topic, first in permits.items()}
+    for position, id in enumerate(ids):
+        if (numbers := following.get(topic_of(id))) is not None:
+            yield position, permit_name(token, next(numbers))
 
 
 def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:

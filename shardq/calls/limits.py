@@ -1,5 +1,8 @@
 """permit, release and renew: the fleet-wide limits of a topic, in the control slot: a token bucket for its rate, and a
 set of permits for its concurrency.
+
+A permit goes with a lease: its name is the token of the lease. So whoever can settle or extend a delivery can give its
+permit back, or renew it, in whatever process. What makes this exact is told in ``lua/README.md``.
 """
 
 from __future__ import annotations
@@ -15,6 +18,18 @@ from shardq.scripts import script
 
 MAX_PERMITS = 1000
 
+MARGIN_MS = 2000
+"""A permit lapses so much later than its lease: it is granted before the lease is, and renewed before that is extended.
+"""
+
+MARK = "#"
+"""Only the token of a lease with a permit has it."""
+
+
+def permit_name(token: str, number: int) -> str:
+    """The name of a permit, and the token of its lease. ``token``: that of the claim."""
+    return f"{token}{MARK}{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Permit:
@@ -24,37 +39,53 @@ class Permit:
 
 
 def permit(
-    keys: ControlKeys, epoch: int, topic: str, limit: Limit, want: int, *, lease_ms: int, prefix: str, now_us: str = ""
+    keys: ControlKeys,
+    epoch: int,
+    topic: str,
+    limit: Limit,
+    want: int,
+    *,
+    lease_ms: int,
+    token: str,
+    waiter: str = "",
+    others_wait: bool = False,
+    now_us: str = "",
 ) -> Call[Permit]:
-    """A lost answer costs the permits until they lapse."""
+    """``waiter`` is the process to wake when a permit goes back, if none is granted now; with ``others_wait`` also if
+    some are. A lost answer costs the permits until they lapse.
+    """
     return Call(
         slot=keys.slot,
         words=[
-            *(epoch, now_us, min(want, MAX_PERMITS)),
+            *(epoch, now_us, topic, min(want, MAX_PERMITS)),
             *("" if limit.rate is None else limit.rate, "" if limit.concurrency is None else limit.concurrency),
-            *(lease_ms, prefix),
+            *(lease_ms + MARGIN_MS, token, keys.wake(""), waiter, int(others_wait)),
         ],
         decode=lambda answer: Permit(*body(answer)),
         script=script("permit"),
-        keys=(keys.topology, keys.bucket(topic), keys.permits(topic)),
+        keys=(keys.topology, keys.bucket(topic), keys.permits(topic), keys.waiting(topic)),
     )
 
 
-def release(keys: ControlKeys, topic: str, names: Sequence[str], *, unused: int) -> Call[None]:
+def release(keys: ControlKeys, topic: str, names: Sequence[str], *, unused: int, wakes: int = 0) -> Call[None]:
+    """Each permit that was still there wakes a process that waits for one; ``wakes``: so many more."""
     return Call(
         slot=keys.slot,
-        words=[unused, *names],
+        words=[topic, unused, keys.wake(""), wakes, *names],
         decode=nothing,
         script=script("release"),
-        keys=(keys.bucket(topic), keys.permits(topic)),
+        keys=(keys.bucket(topic), keys.permits(topic), keys.waiting(topic)),
     )
 
 
-def renew(keys: ControlKeys, topic: str, names: Sequence[str], *, lease_ms: int, now_us: str = "") -> Call[None]:
+def renew(
+    keys: ControlKeys, topic: str, concurrency: int | None, names: Sequence[str], *, lease_ms: int, now_us: str = ""
+) -> Call[set[str]]:
+    """Returns those that had lapsed, and whose places are taken."""
     return Call(
         slot=keys.slot,
-        words=[now_us, lease_ms, *names],
-        decode=nothing,
+        words=[now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
+        decode=lambda answer: {names[position - 1] for position in body(answer)},
         script=script("renew"),
         keys=(keys.bucket(topic), keys.permits(topic)),
     )

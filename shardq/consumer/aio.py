@@ -16,6 +16,7 @@ from shardq.consumer.claim_notes import ClaimNotes
 from shardq.consumer.claiming import claim, give_back, give_back_leases
 from shardq.consumer.claims import Claims
 from shardq.consumer.consuming_aio import AsyncConsuming
+from shardq.consumer.rate_limiter import permits_of
 from shardq.consumer.settling import SettlementsByShard, settle
 from shardq.consumer.waiting.wakeups import Wakeups
 from shardq.drivers.aio import AsyncDriver
@@ -116,9 +117,11 @@ class AsyncConsumer(AsyncConsuming):
     async def _settled(
         self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
     ) -> dict[str, SettleStatus]:
-        """Settles. Where permits go back with it, that is finished even if the caller is cancelled."""
+        """Settles. Where permits may go back with it, that is finished even if the caller is cancelled."""
         steps = arun(self._driver, settle(self._claims, by_shard), deadline=deadline)
-        return await (self._background.finish(steps) if surely or self._claims.limiter.any_held else steps)
+        if not surely and self._claims.cache.topology.limits:
+            surely = any(permits_of([*acks, *others]) for acks, others in by_shard.values())
+        return await (self._background.finish(steps) if surely else steps)
 
     async def _end(self, delivery: Delivery, done: bool) -> None:
         """Settles the delivery, even if the loop over its consumer is cancelled in it, or left as the engine closes."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from shardq.calls.consume import Claim, Leased, SettleGiveBack
-from shardq.calls.limits import Permit
+from shardq.calls.limits import Permit, permit_name
 from shardq.calls.request import Call
+from shardq.layout.topology import Limit
+from shardq.model.ids import topic_of
 
 T = TypeVar("T")
 
@@ -26,38 +28,45 @@ class ClaimNotes:
     """True once nothing more is to be claimed, and what still comes is to be given back."""
     _leases: list[tuple[int, str, Claim]] = field(default_factory=list)
     _permits: dict[str, list[str]] = field(default_factory=dict)
-    """Topic → names of permits that belong to no delivery yet."""
+    """Topic → names of permits that belong to no lease."""
+    numbered: set[str] = field(default_factory=set)
+    """Topics whose permits go with leases: those with a concurrency."""
 
     def leased(self, shard: int, token: str, claim: Claim) -> Claim:
         """Notes the answer of one shard."""
         if claim.ids:
             self._leases.append((shard, token, claim))
+            if self._permits:
+                self._use_permits(claim)
         return claim
 
-    def permitted(self, topic: str, prefix: str, permit: Permit) -> Permit:
-        """Notes granted permits. Their names are the prefix and numbers from 1."""
+    def permitted(self, topic: str, limit: Limit, token: str, permit: Permit) -> Permit:
+        """Notes granted permits. ``token`` is that of the claim."""
         if permit.granted:
-            names = [f"{prefix}{number}" for number in range(1, permit.granted + 1)]
+            if limit.concurrency is not None:
+                self.numbered.add(topic)
+            names = [permit_name(token, number) for number in range(1, permit.granted + 1)]
             self._permits.setdefault(topic, []).extend(names)
         return permit
 
-    def names(self, topic: str, count: int) -> list[str]:
-        """Takes the names of ``count`` permits, which belong to deliveries from now on."""
-        names = self._permits.get(topic, [])
-        notes = names[:count]
-        del names[:count]
-        return notes
+    def _use_permits(self, claim: Claim) -> None:
+        """Takes out the permits of what was given. Of a topic with a rate alone any will do."""
+        for position, id in enumerate(claim.ids):
+            if names := self._permits.get(topic_of(id)):
+                names.remove(claim.tokens.get(position, names[-1]))
 
     def leases(self) -> GiveBacksByShard:
         """Takes all that was leased, to be given back unbegun."""
         leases, self._leases = self._leases, []
         by_shard: GiveBacksByShard = {}
         for shard, token, claim in leases:
-            by_shard.setdefault(shard, ([], []))[1].extend(SettleGiveBack(id, token) for id in claim.ids)
+            by_shard.setdefault(shard, ([], []))[1].extend(
+                SettleGiveBack(id, claim.tokens.get(position, token)) for position, id in enumerate(claim.ids)
+            )
         return by_shard
 
     def permits(self) -> dict[str, list[str]]:
-        """Takes all permits that belong to no delivery, by topic."""
+        """Takes all permits that belong to no lease, by topic."""
         permits, self._permits = self._permits, {}
         return {topic: names for topic, names in permits.items() if names}
 

@@ -16,6 +16,7 @@ from shardq.consumer.arguments import back_unbegun
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.claim_planner import ShardClaim
 from shardq.consumer.claims import Claims
+from shardq.consumer.rate_limiter import LATE_S, permits_of
 from shardq.consumer.settling import SettlementsByShard, settle
 from shardq.consumer.waiting.registry import ReadyList
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -136,11 +137,12 @@ def _claim(
     round = 0
     while round < ROUNDS and not (deliveries and asked >= spare.until):
         wanted, topics = max - len(deliveries), claims.open_topics()
+        token, began = claims.token(), time.monotonic()
         try:
             caps: dict[str, int] = {}
             if limited := claims.limiter.limited(topics):
                 wants = {topic: min(wanted, claims.planner.known(topic, shards)) for topic in limited}
-                caps = yield from claims.limiter.granted(wants, claims.token(), notes)
+                caps = yield from claims.limiter.granted(wants, token, notes, claims.waiter)
             # After the first trip: only shards known to have something, and shards nobody has asked yet.
             among = [shard for shard in shards if shard in unasked or claims.planner.left([shard])]
             few = round == 0 and wakeups is None
@@ -151,6 +153,7 @@ def _claim(
                 notes,
                 shard_claims,
                 wakeups,
+                token,
                 wanted=wanted,
                 filled=filled,
                 retry_for_s=retry_for_s,
@@ -165,7 +168,9 @@ def _claim(
             yield from claims.limiter.unused(notes)
             break
         if limited:
-            yield from claims.limiter.used(found, notes)
+            yield from claims.limiter.unused(notes)
+            if time.monotonic() - began > LATE_S:
+                found = yield from _with_permits(claims, found)
         deliveries += found
         leased.append((asked, found))
         asked = time.monotonic()
@@ -202,6 +207,7 @@ def _ask(
     notes: ClaimNotes,
     shard_claims: Sequence[ShardClaim],
     wakeups: Wakeups | None,
+    token: str,
     *,
     wanted: int,
     filled: Filled | None,
@@ -215,9 +221,10 @@ def _ask(
     cache = claims.cache
     epoch = cache.topology.epoch
     before = wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
-    requests: list[tuple[tuple[ShardKeys, str, ShardClaim], Call[Claim]]] = []
+    requests: list[tuple[tuple[ShardKeys, ShardClaim], Call[Claim]]] = []
+    numbers = dict.fromkeys(notes.numbered, 1)
     for ask in shard_claims:
-        keys, token = cache.keys(ask.shard), claims.token()
+        keys = cache.keys(ask.shard)
         call = consume.claim(
             keys,
             epoch,
@@ -227,18 +234,21 @@ def _ask(
             lease_ms=claims.lease_ms,
             token=token,
             max_attempts=claims.topic_attempts,
+            permits=dict(numbers),
             waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
             retry_for_s=retry_for_s,
         )
-        requests.append(((keys, token, ask), noting(call, partial(notes.leased, ask.shard, token))))
-    given: list[tuple[ShardKeys, str, Claim]] = []
+        requests.append(((keys, ask), noting(call, partial(notes.leased, ask.shard, token))))
+        for topic in numbers:
+            numbers[topic] += ask.shares.get(topic, 0)
+    given: list[tuple[ShardKeys, Claim]] = []
     stale = False
     broken: list[tuple[ShardKeys, SettleRetry]] = []
     refusals: list[tuple[ShardKeys, Refusal]] = []
     errors: list[ShardqError] = []
     named: list[ReadyList] = []
     crowd = 0
-    for (keys, token, ask), result in (yield Many(requests, spare)):
+    for (keys, ask), result in (yield Many(requests, spare)):
         if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
             claims.note_unreachable(keys.shard, list(ask.shares), result, time.monotonic() - asked)
             continue
@@ -258,14 +268,14 @@ def _ask(
                 named.append((keys.shard, topic))
                 crowd = max(crowd, size)
         if result.ids:
-            given.append((keys, token, result))
+            given.append((keys, result))
     if wakeups:
         wakeups.waiters.registered(before, named, crowd)
-    got = sum(len(claimed.ids) for _, _, claimed in given)
+    got = sum(len(claimed.ids) for _, claimed in given)
     if filled is not None and not notes.caller_left and got >= wanted and filled():
         yield Pause(0)
     deliveries: list[Delivery] = []
-    for keys, token, claimed in given:
+    for keys, claimed in given:
         deliveries += _deliveries(claims, keys, token, claimed, broken)
     if refusals:
         errors += (yield from claims.recovery.recover_all(refusals)).values()
@@ -285,6 +295,16 @@ def _ask(
     return deliveries, stale
 
 
+def _with_permits(claims: Claims, found: list[Delivery]) -> Operation[list[Delivery]]:
+    """Renews the permits of a claim that took long: they may lapse before its leases. Gives back what has none."""
+    permits = permits_of(found)
+    taken, sure = yield from claims.limiter.renewed(permits, claims.lease_ms)
+    if not sure:
+        taken = {name for names in permits.values() for name in names}
+    yield from give_back_leases(claims, back_unbegun(delivery for delivery in found if delivery.token in taken))
+    return [delivery for delivery in found if delivery.token not in taken]
+
+
 def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
     """Tells the registry which shards have a list that is not empty, or can't be asked; a claim will tell more."""
     topics = claims.open_topics()
@@ -298,18 +318,21 @@ def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Oper
 
 
 def _deliveries(
-    claims: Claims, keys: ShardKeys, token: str, claimed: Claim, broken: list[tuple[ShardKeys, SettleRetry]]
+    claims: Claims, keys: ShardKeys, claim_token: str, claimed: Claim, broken: list[tuple[ShardKeys, SettleRetry]]
 ) -> list[Delivery]:
     """Makes the deliveries of one shard. Those that can't be decoded go to ``broken``."""
     deliveries: list[Delivery] = []
     plain, shard, pasts = claims.plain, keys.shard, claimed.pasts
     headers: Mapping[str, str]
     tags: tuple[str, ...]
+    token, tokens = claim_token, claimed.tokens
     failures = lapses = 0
+    alike = not pasts and not tokens
     for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
         topic = topic_of(id)
-        if pasts:
+        if not alike:
             failures, lapses = pasts.get(position, (0, 0))
+            token = tokens.get(position, claim_token)
         to_payload = plain.get(record[0])
         if to_payload is not None:
             try:

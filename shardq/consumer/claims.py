@@ -61,7 +61,7 @@ class Claims:
         self.left_out: frozenset[str] = frozenset()
         """Topics that the worker of this consumer can't handle now."""
         self.waiter: Waiter | None = None
-        """The waiter of the present claim, or of the last one."""
+        """The waiter of the present claim; None unless it waits."""
         self.recovery = Recovery(cache)
         """The recovery from refusals of claims, as long as each claim meets some."""
         self._calls = 0

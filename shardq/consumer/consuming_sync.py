@@ -159,7 +159,7 @@ class Consuming(OfOneProcess, ABC):
         self._driver.check_open()
         timeout = self._driver.settings.timeout
         until = deadline - timeout
-        wakeups = self._wakeups(deadline)
+        wakeups = self._claims.limiter.wakeups = self._wakeups(deadline)
         event = self._event = self._new_event()
         waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
         strategy = WaitStrategy(self._claims, wakeups, waiter, until)
@@ -179,6 +179,7 @@ class Consuming(OfOneProcess, ABC):
                     return deliveries
             return []
         finally:
+            self._claims.waiter = None
             wakeups.waiter_left(waiter, self._claims.planner.left(self._claims.cache.topology.span()))
 
     def close(self) -> None:

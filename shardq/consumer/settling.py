@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from shardq.calls import consume
 from shardq.calls.consume import Leased, OtherSettlement, SettleStatus
 from shardq.calls.request import Call
 from shardq.consumer.claims import Claims
+from shardq.consumer.rate_limiter import LATE_S, permits_of
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Delivery
@@ -53,7 +55,7 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
         else:
             statuses |= result
             done += parts[number]
-    yield from claims.limiter.settled(done)
+    yield from claims.limiter.released(permits_of(done))
     if errors:
         first = next(iter(errors.values()))
         if not done:
@@ -78,19 +80,28 @@ def _settle_others(
 def extend(
     claims: Claims, by_shard: Mapping[int, Sequence[Leased]], lease_ms: int
 ) -> Operation[dict[str, SettleStatus]]:
-    """Moves the deadlines of leases. Returns, by id, those that are no longer held."""
+    """Moves the deadlines of leases. Returns, by id, those that are no longer held.
+
+    Permits are renewed first, so that none lapses under a lease. A lease that was over, and whose place another has
+    got, is not extended.
+    """
+    items = [item for held in by_shard.values() for item in held]
+    permits, began = permits_of(items), time.monotonic()
+    taken: set[str] = set()
+    if permits:
+        taken, _ = yield from claims.limiter.renewed(permits, lease_ms)
+    statuses: dict[str, SettleStatus] = {item.id: "lost" for item in items if item.token in taken}
     requests = {
         (shard, number): (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
         for shard, held in by_shard.items()
-        for number, some in enumerate(_slices(held, consume.MAX_CLAIM))
+        for number, some in enumerate(_slices([item for item in held if item.token not in taken], consume.MAX_CLAIM))
     }
     results = values((yield from call_shards(claims.cache, requests)).items())
-    statuses = {id: status for result in results.values() for id, status in result.items()}
-    if claims.limiter.any_held:
-        items = [item for held in by_shard.values() for item in held]
-        yield from claims.limiter.extended([item for item in items if item.id not in statuses], lease_ms)
-        # Whoever has these leases now has permits of its own.
-        yield from claims.limiter.settled([item for item in items if item.id in statuses])
+    statuses |= {id: status for result in results.values() for id, status in result.items()}
+    if permits:
+        yield from claims.limiter.released(permits_of(item for item in items if item.id in statuses))
+        if time.monotonic() - began > LATE_S:
+            yield from claims.limiter.renewed(permits_of(item for item in items if item.id not in statuses), lease_ms)
     return statuses
 
 

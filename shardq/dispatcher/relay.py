@@ -248,7 +248,7 @@ class Relay:
             Limit(rate=rate),
             want,
             lease_ms=int(LEASE_S * 1000),
-            prefix=f"{self._token()}:",
+            token=self._token(),
         )
         try:
             permit = self._driver.call(call, timeout=CALL_TIMEOUT_S)

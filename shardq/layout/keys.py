@@ -74,6 +74,14 @@ class ControlKeys:
         """The holders of permits of a topic with limited concurrency."""
         return f"{self.limits}/permits/{topic}"
 
+    def waiting(self, topic: str) -> str:
+        """The processes that wait for a permit of the topic, by how long: a sorted set."""
+        return f"{self.limits}/waiting/{topic}"
+
+    def wake(self, process: str) -> str:
+        """The channel on which a waiting process hears that a permit went back."""
+        return f"{self.prefix}wake/{process}"
+
 
 @functools.lru_cache(maxsize=4 * MAX_SHARDS)
 def shard_keys(name: str, shard: int) -> ShardKeys:

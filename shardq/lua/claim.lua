@@ -18,7 +18,8 @@
 -- ARGV 7 prefix of the wake channels of this shard; a process's name follows
 -- ARGV 8 the caller's process, to be woken for each list left empty, or '' when it does not wait
 -- ARGV 9.. for each list: its topic, how many of it at most, attempts allowed to a task that brings no limit of its own
---         ('': the dispatcher says)
+--         ('': the dispatcher says), the number of the first permit, or '' for a topic that needs none. A task with a
+--         permit is leased under the token, '#' and the number of its permit, the next one under the next number
 -- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, the ids with a line
 --         feed between them, {record, …}, {position, failures, lapses, …} only for tasks (from 1) that have either} |
 --         {'stale', epoch} | {'missing'}
@@ -33,9 +34,10 @@ local ids_given, records_given, entries, pasts = {}, {}, {}, {}
 local met, odd, reasons = {}, {}, {}
 local taken_of, drained, given_of = {}, {}, {}
 local given, looked, bytes = 0, 0, 0
-local lists = (#ARGV - 8) / 3
+local lists = (#ARGV - 8) / 4
 for list = 8, 7 + lists do
-  local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 3 - 14])), ARGV[list * 3 - 13]
+  local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 4 - 22])), ARGV[list * 4 - 21]
+  local permit, own = tonumber(ARGV[list * 4 - 20]), token
   local first_lease = lease_entry(0, 0, allowed, token)
   local ids, stale, at, taken, ended = {}, {}, 0, 0, false
   while wanted > 0 and looked < 1000 and bytes < 1048576 do
@@ -70,9 +72,10 @@ for list = 8, 7 + lists do
         elseif known then
           local entry = first_lease
           given, wanted = given + 1, wanted - 1
-          if lease or (head and head.m) then
+          if permit then own, permit = token .. '#' .. permit, permit + 1 end
+          if permit or lease or (head and head.m) then
             local failures, lapses = lease_of(lease)
-            entry = lease_entry(failures, lapses, head and head.m or allowed, token)
+            entry = lease_entry(failures, lapses, head and head.m or allowed, own)
             if failures + lapses > 0 then
               local place = #pasts
               pasts[place + 1], pasts[place + 2], pasts[place + 3] = given, failures, lapses
@@ -135,7 +138,7 @@ for i = 1, lists do
   lengths[i] = drained[7 + i] and 0 or redis.call('LLEN', KEYS[7 + i])
   if lengths[i] > 0 then
     -- more than this caller takes: the next one is woken, and will wake the next
-    if taken_of[7 + i] > 0 then draw(ARGV[6 + i * 3], waiting, 1, ARGV[7]) end
+    if taken_of[7 + i] > 0 then draw(ARGV[5 + i * 4], waiting, 1, ARGV[7]) end
   elseif ARGV[8] ~= '' then
     -- a process that did not come back for an hour is gone: who waits looks again at least every half hour
     if redis.pcall('ZADD', waiting, 'NX', steady_ms, ARGV[8]) == 1 then

@@ -32,7 +32,7 @@ local function follows(id, other)
 end
 local function held(entry)
   local _, _, _, token = lease_of(entry)
-  local name = string.match(token, '^(.*):%d+$') or token
+  local name = string.match(token, '^(.*):[%d#]+$') or token
   return name == holder or string.match(name, '^(.*)%-' .. string.rep('%x', 12) .. '$') == holder
 end
 local first = redis.call('ZCOUNT', index, '-inf', '(' .. from)

@@ -84,10 +84,11 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
                 max=10,
                 lease_ms=100,
                 token="new",
+                permits=permits,
                 waiter=waiter,
                 now_us=NOW,
             )
-            for waiter in ("", "p2")
+            for waiter, permits in (("", {}), ("p2", {"mail": 3}))
         ),
         consume.wake(keys, epoch, "", now_us=NOW),
         consume.settle(keys, epoch, [SettleAck("leased", "tok")], now_us=NOW),
@@ -146,12 +147,23 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
         ),
         fleet.fleet(control_keys, now_us=NOW),
         *(
-            limits.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, prefix="me:1:", now_us=NOW)
+            limits.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, token="me:1", now_us=NOW)
             for limit in (Limit(rate=100), Limit(concurrency=3), Limit(rate=100, concurrency=3))
         ),
+        *(
+            limits.permit(
+                *(control_keys, EPOCH, "mail", Limit(concurrency=most), 1),
+                lease_ms=100,
+                token="me:1",
+                waiter="p2",
+                others_wait=others,
+                now_us=NOW,
+            )
+            for most, others in ((1, False), (2, True), (5, True))
+        ),
         limits.release(control_keys, "mail", ["p1"], unused=0),
-        limits.release(control_keys, "mail", [], unused=2),
-        limits.renew(control_keys, "mail", ["p1"], lease_ms=100, now_us=NOW),
+        limits.release(control_keys, "mail", [], unused=2, wakes=1),
+        *(limits.renew(control_keys, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW) for most in (None, 1, 2)),
         *(schedules.schedules(control_keys, names, now_us=NOW) for names in ((), ("nightly",))),
         *(
             schedules.set_schedule(control_keys, "nightly", seen=b"{}", state=state, declaration=declared, tell=True)
@@ -172,6 +184,7 @@ WHOLE: State = {
     "reports": {"me": "r", "worker": "r", "late": "r"},
     "limits/rate/mail": {"tokens": "3.000000", "at_us": NOW},
     "limits/permits/mail": {"p1": T + 50, "old": T - 5},
+    "limits/waiting/mail": {"p9": T - 9},
     "schedules": {"nightly": "{}", "nightly/declared": "{}"},
 }
 """The control keys, likewise."""

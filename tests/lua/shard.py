@@ -99,7 +99,7 @@ class Shard:
             kind = name.partition("/")[0]
             if kind == "ready":
                 self._fill("RPUSH", key, list(value))
-            elif kind in _ZSETS or "permits" in name:
+            elif kind in _ZSETS or "permits" in name or "/waiting/" in name:
                 self._fill("ZADD", key, [word for member, score in value.items() for word in (score, member)])
             else:
                 self._fill("HSET", key, [word for pair in value.items() for word in pair])

@@ -145,16 +145,17 @@ def test_who_waits_keeps_its_place(shard: Shard, keys: ShardKeys) -> None:
 def test_a_permit_of_the_dead_holds_no_longer(centre: Shard, control: ControlKeys) -> None:
     def ask(ms: int, prefix: str) -> Permit:
         limit = Limit(None, 1)
-        call = limits.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, prefix=prefix, now_us=at(ms))
+        call = limits.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
         return centre.run(call)
 
     centre.seed({"topology": {"epoch": f"{EPOCH}"}})
     assert ask(0, "a") == Permit(1, 0)
     assert ask(-HOUR, "b") == Permit(0, 50)
-    assert ask(LEASE - 10 - HOUR, "b") == Permit(0, 10)
-    centre.run(limits.renew(control, "mail", ["a1"], lease_ms=LEASE, now_us=at(LEASE - 5 - HOUR)))
-    assert ask(LEASE - HOUR, "b") == Permit(0, 50)
-    assert ask(2 * LEASE - 5 - HOUR, "b") == Permit(1, 0)
+    length = LEASE + limits.MARGIN_MS
+    assert ask(length - 10 - HOUR, "b") == Permit(0, 10)
+    centre.run(limits.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(length - 5 - HOUR)))
+    assert ask(length - HOUR, "b") == Permit(0, 50)
+    assert ask(2 * length - 5 - HOUR, "b") == Permit(1, 0)
 
 
 def test_a_permit_that_is_renewed_before_anybody_asks(centre: Shard, control: ControlKeys) -> None:
@@ -162,19 +163,19 @@ def test_a_permit_that_is_renewed_before_anybody_asks(centre: Shard, control: Co
     limit = Limit(None, 1)
 
     def ask(ms: int, prefix: str) -> Permit:
-        call = limits.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, prefix=prefix, now_us=at(ms))
+        call = limits.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
         return centre.run(call)
 
     ask(0, "a")
-    centre.run(limits.renew(control, "mail", ["a1"], lease_ms=LEASE, now_us=at(20_000)))
-    centre.run(limits.renew(control, "mail", ["a1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
-    assert ask(30_000 + LEASE - 1 - HOUR, "b").granted == 0
-    assert ask(30_000 + LEASE - HOUR, "b").granted == 1
+    centre.run(limits.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(20_000)))
+    centre.run(limits.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
+    assert ask(30_000 + LEASE + limits.MARGIN_MS - 1 - HOUR, "b").granted == 0
+    assert ask(30_000 + LEASE + limits.MARGIN_MS - HOUR, "b").granted == 1
 
 
 def test_a_rate_goes_on_from_where_the_clock_is(centre: Shard, control: ControlKeys) -> None:
     def ask(ms: int) -> int:
-        call = limits.permit(control, EPOCH, "mail", Limit(100, None), 5, lease_ms=1, prefix="a", now_us=at(ms))
+        call = limits.permit(control, EPOCH, "mail", Limit(100, None), 5, lease_ms=1, token="a", now_us=at(ms))
         return centre.run(call).granted
 
     centre.seed({"topology": {"epoch": f"{EPOCH}"}, "limits/rate/mail": {"tokens": "0", "at_us": at(0)}})

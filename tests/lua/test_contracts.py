@@ -32,7 +32,7 @@ def key_names(keys: ShardKeys | ControlKeys) -> list[str]:
     names = [name for name in fields if isinstance(name, str) and name != keys.prefix]
     if isinstance(keys, ShardKeys):
         return [*names, keys.ready("mail"), keys.waiting("mail")]
-    return [*names, keys.bucket("mail"), keys.permits("mail")]
+    return [*names, keys.bucket("mail"), keys.permits("mail"), keys.waiting("mail")]
 
 
 def kind_of(key: str) -> str:

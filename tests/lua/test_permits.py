@@ -14,7 +14,11 @@ from tests.lua.shard import EPOCH, NOW, Shard, State, T, at
 
 OPEN: State = {"topology": {"epoch": f"{EPOCH}"}}
 
-RATE, PERMITS = "limits/rate/mail", "limits/permits/mail"
+RATE, PERMITS, WAITING = "limits/rate/mail", "limits/permits/mail", "limits/waiting/mail"
+
+LEASE_MS = 100
+LAPSE = T + LEASE_MS + calls.MARGIN_MS
+"""When a permit of now lapses: behind its lease."""
 
 
 def permit(
@@ -24,10 +28,19 @@ def permit(
     rate: float | None = None,
     concurrency: int | None = None,
     now_us: str = NOW,
-    prefix: str = "me:1:",
+    token: str = "me:1",
+    waiter: str = "",
+    others_wait: bool = False,
     epoch: int = EPOCH,
 ) -> Call[Permit]:
-    return calls.permit(keys, epoch, "mail", Limit(rate, concurrency), want, lease_ms=100, prefix=prefix, now_us=now_us)
+    return calls.permit(
+        *(keys, epoch, "mail", Limit(rate, concurrency), want),
+        lease_ms=LEASE_MS,
+        token=token,
+        waiter=waiter,
+        others_wait=others_wait,
+        now_us=now_us,
+    )
 
 
 def test_without_a_topology_or_with_an_older_one(centre: Shard, control: ControlKeys) -> None:
@@ -45,16 +58,17 @@ def test_without_a_topology_or_with_an_older_one(centre: Shard, control: Control
 def test_concurrency(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     assert centre.ask(permit(control, 2, concurrency=3)) == ["ok", 2, 0]
-    assert centre.run(permit(control, 2, concurrency=3, prefix="me:2:")) == Permit(1, 0)
+    assert centre.run(permit(control, 2, concurrency=3, token="me:2")) == Permit(1, 0)
     assert centre.state() == OPEN | {
         RATE: {"clock": f"{T}"},
-        PERMITS: {"me:1:1": T + 100, "me:1:2": T + 100, "me:2:1": T + 100},
+        PERMITS: {"me:1#1": LAPSE, "me:1#2": LAPSE, "me:2#1": LAPSE},
     }
-    # none: when the first lapses, but never later than in 50 ms, as one may be given back
+    # none: when the first lapses; but who hears nothing looks in 50 ms, as one may go back
     assert centre.run(permit(control, 2, concurrency=3, now_us=at(20))) == Permit(0, 50)
-    assert centre.run(permit(control, 2, concurrency=3, now_us=at(90))) == Permit(0, 10)
-    assert centre.run(permit(control, 2, concurrency=3, now_us=at(100), prefix="me:3:")) == Permit(2, 0)
-    assert centre.state()[PERMITS] == {"me:3:1": T + 200, "me:3:2": T + 200}
+    until_ms = LEASE_MS + calls.MARGIN_MS
+    assert centre.run(permit(control, 2, concurrency=3, now_us=at(until_ms - 10))) == Permit(0, 10)
+    assert centre.run(permit(control, 2, concurrency=3, now_us=at(until_ms), token="me:3")) == Permit(2, 0)
+    assert centre.state()[PERMITS] == {"me:3#1": LAPSE + until_ms, "me:3#2": LAPSE + until_ms}
 
 
 @pytest.mark.parametrize("concurrency", [1, 0])
@@ -69,28 +83,121 @@ def test_given_back(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     centre.run(permit(control, 3, concurrency=3))
     for _ in range(2):
-        assert centre.ask(calls.release(control, "mail", ["me:1:1", "me:1:3", "none"], unused=0)) == ["ok"]
-        assert centre.state()[PERMITS] == {"me:1:2": T + 100}
+        assert centre.ask(calls.release(control, "mail", ["me:1#1", "me:1#3", "none"], unused=0)) == ["ok"]
+        assert centre.state()[PERMITS] == {"me:1#2": LAPSE}
 
 
-def test_renewed_they_live_on_and_only_if_they_live(centre: Shard, control: ControlKeys) -> None:
+# ---- waiting
+
+
+def test_a_process_that_is_denied_is_woken_when_a_permit_goes_back(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
-    centre.run(permit(control, 2, concurrency=3))
+    centre.run(permit(control, 2, concurrency=2))
+    for n, process in enumerate(("p1", "p2", "p1", "p3")):
+        # it needs not look soon
+        assert centre.run(permit(control, 2, concurrency=2, waiter=process, now_us=at(n))).again_ms > 2000
+    assert centre.state()[WAITING] == {"p1": T, "p2": T + 1, "p3": T + 3}
+    with centre.listener(*(control.wake(process) for process in ("p1", "p2", "p3"))) as listener:
+        # what was not there, or is back already, wakes nobody
+        centre.run(calls.release(control, "mail", ["none"], unused=0))
+        assert centre.state()[WAITING].keys() == {"p1", "p2", "p3"}
+        centre.run(calls.release(control, "mail", ["me:1#1", "none"], unused=0))
+        assert listener.heard() == [(control.wake("p1"), "mail")]
+        assert centre.state()[WAITING].keys() == {"p2", "p3"}
+        # one that was woken in vain passes it on
+        centre.run(calls.release(control, "mail", [], unused=0, wakes=1))
+        assert listener.heard() == [(control.wake("p2"), "mail")]
+        assert centre.state()[WAITING].keys() == {"p3"}
+
+
+def test_a_process_that_does_not_hear_is_passed_over(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {WAITING: {"gone": T - 9, "p1": T - 5}, PERMITS: {"a": T + 50}})
+    with centre.listener(control.wake("p1")) as listener:
+        centre.run(calls.release(control, "mail", ["a"], unused=0))
+        assert listener.heard() == [(control.wake("p1"), "mail")]
+    assert centre.state() == OPEN
+
+
+def test_who_takes_less_than_there_is_wakes_the_next(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {WAITING: {"p1": T - 9, "p2": T - 5}})
+    with centre.listener(control.wake("p1")) as listener:
+        centre.run(permit(control, 1, concurrency=2))
+        assert listener.heard() == [(control.wake("p1"), "mail")]
+        centre.run(permit(control, 1, concurrency=2, token="me:2"))
+        assert centre.state()[WAITING] == {"p2": T - 5}
+
+
+def test_a_process_with_others_that_wait_is_woken_for_the_next(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN)
+    centre.run(permit(control, 1, concurrency=1, waiter="p1"))
+    assert WAITING not in centre.state(), "nobody of it waits on"
+    centre.run(permit(control, 1, concurrency=2, token="me:2", waiter="p1", others_wait=True))
+    assert centre.state()[WAITING] == {"p1": T}
+
+
+def test_a_rate_registers_nobody(centre: Shard, control: ControlKeys) -> None:
+    """It is known when there are more."""
+    centre.seed(OPEN)
+    centre.run(permit(control, 1, rate=1))
+    assert centre.run(permit(control, 1, rate=1, concurrency=5, waiter="p1")) == Permit(0, 1000)
+    assert WAITING not in centre.state()
+
+
+def test_processes_that_did_not_come_back_for_an_hour_are_forgotten(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {WAITING: {"old": T - 3_600_000, "young": T - 3_500_000}, PERMITS: {"a": T + 50}})
+    centre.run(permit(control, 1, concurrency=1, waiter="p1"))
+    assert centre.state()[WAITING].keys() == {"young", "p1"}
+
+
+# ---- renewed
+
+
+def test_renewed_they_lapse_later(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN)
+    centre.run(permit(control, 2, concurrency=2))
     for _ in range(2):
-        renewal = calls.renew(control, "mail", ["me:1:1", "gone"], lease_ms=100, now_us=at(60))
+        renewal = calls.renew(control, "mail", 2, ["me:1#1"], lease_ms=LEASE_MS, now_us=at(60))
         assert centre.ask(renewal) == ["ok"]
-        assert centre.state()[PERMITS] == {"me:1:1": T + 160, "me:1:2": T + 100}
-    assert centre.ask(calls.renew(control, "mail", [], lease_ms=100, now_us=at(60))) == ["ok"]
+        assert centre.state()[PERMITS] == {"me:1#1": LAPSE + 60, "me:1#2": LAPSE}
+    assert centre.run(calls.renew(control, "mail", 2, [], lease_ms=LEASE_MS, now_us=at(60))) == set()
+
+
+def test_one_that_lapsed_has_its_place_again_unless_it_is_taken(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {PERMITS: {"theirs": T + 50}})
+    renewal = calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)
+    assert centre.ask(renewal) == ["ok", 2]
+    assert centre.run(renewal) == {"b"}
+    assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE}
+    # nobody has removed this one: its place is its own
+    centre.seed(OPEN | {PERMITS: {"theirs": T + 50, "a": T - 5, "gone": T - 5}})
+    assert centre.run(calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
+    assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE, "gone": T - 5}
+
+
+def test_a_lower_limit_takes_no_place_from_who_runs(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {PERMITS: {"a": T + 50, "b": T + 50}})
+    assert centre.run(calls.renew(control, "mail", 1, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
+    assert centre.state()[PERMITS] == {"a": LAPSE, "b": LAPSE}
+
+
+def test_of_a_limit_that_was_lifted_none_is_refused(centre: Shard, control: ControlKeys) -> None:
+    """If it is set again, those count that are still there."""
+    centre.seed(OPEN | {PERMITS: {"a": T + 50}})
+    assert centre.run(calls.renew(control, "mail", None, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
+    assert centre.state()[PERMITS] == {"a": LAPSE}
 
 
 def test_a_thousand_permits(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     assert centre.run(permit(control, 5000, concurrency=2000)) == Permit(1000, 0)
-    names = [f"me:1:{n}" for n in range(1, 1001)]
+    names = [f"me:1#{n}" for n in range(1, 1001)]
     assert centre.state()[PERMITS].keys() == set(names)
-    centre.run(calls.renew(control, "mail", names, lease_ms=500, now_us=NOW))
+    centre.run(calls.renew(control, "mail", 2000, names, lease_ms=500, now_us=NOW))
     centre.run(calls.release(control, "mail", names, unused=0))
     assert centre.state() == OPEN | {RATE: {"clock": f"{T}"}}
+
+
+# ---- rate
 
 
 def test_rate(centre: Shard, control: ControlKeys) -> None:
@@ -145,5 +252,5 @@ def test_rate_and_concurrency(centre: Shard, control: ControlKeys) -> None:
     # what concurrency forbids costs no tokens
     assert centre.run(permit(control, 50, rate=100, concurrency=4)).granted == 0
     assert centre.state()[RATE]["tokens"] == "6.000000"
-    centre.run(calls.release(control, "mail", [f"me:1:{n}" for n in range(1, 5)], unused=0))
+    centre.run(calls.release(control, "mail", [f"me:1#{n}" for n in range(1, 5)], unused=0))
     assert centre.run(permit(control, 50, rate=100, concurrency=9)) == Permit(6, 0)

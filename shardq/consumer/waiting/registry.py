@@ -40,7 +40,11 @@ others find it done.
 """
 
 ReadyList = tuple[int, str]
-"""A ready list: shard and topic."""
+"""A ready list: shard and topic. With PERMITS in place of the shard: the permits of a limited topic, which wake one
+waiter in the same way.
+"""
+
+PERMITS = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +54,8 @@ class Waiter:
     topics: Collection[str]
     wake: Callable[[], None]
     """Ends the waiter's sleep. May be called from any thread."""
+    denied: Collection[str] = ()
+    """Limited topics that had no permit left when it went to sleep: only a permit that goes back is news of these."""
     woken_for: set[ReadyList] = field(default_factory=set)
     """The lists that it was woken for and has not claimed from yet."""
     asked: set[ReadyList] = field(default_factory=set)
@@ -110,6 +116,15 @@ class WaiterRegistry:
         with self._lock:
             self._forget(entry)
             return self._offer(entry)
+
+    def permit_wakeups(self, topic: str) -> int:
+        """Returns how often a permit of the topic may have gone back, as far as this process was told."""
+        return self._wakeups.get((PERMITS, topic), 0)
+
+    def others_wait(self, waiter: Waiter, topic: str) -> bool:
+        """True if another waiter wants tasks of the topic."""
+        with self._lock:
+            return any(topic in other.topics for other in self._waiters if other is not waiter)
 
     def messages_missed(self, shard: int) -> None:
         """Notes that messages of the shard may have been missed, or the shard was lost: the process may be registered
@@ -217,8 +232,9 @@ class WaiterRegistry:
     @staticmethod
     def _wake_first(waiters: Iterable[Waiter], entry: ReadyList) -> Waiter | None:
         """Wakes the waiter that waits longest and was not woken yet. Returns it."""
+        shard, topic = entry
         for waiter in waiters:
-            if not waiter.woken_for and entry[1] in waiter.topics:
+            if not waiter.woken_for and topic in waiter.topics and (shard == PERMITS or topic not in waiter.denied):
                 waiter.woken_for.add(entry)
                 waiter.wake()
                 return waiter

@@ -59,6 +59,7 @@ class WaitStrategy:
             return None
         waiters = self.wakeups.waiters
         waiters.ask(self.waiter)
+        self.waiter.denied = ()
         topics = self.claims.open_topics()
         span = self.claims.cache.topology.span()
         recheck = None if self._claims_made else waiters.recheck_due(topics, now)
@@ -80,11 +81,8 @@ class WaitStrategy:
         if now >= self.until:
             return None
         self._claims_made = 0
-        # A list that was not empty and gave nothing is being emptied by others.
-        pause = self._contended_s(now) if reachable else UNSUBSCRIBED_S if shards else waiters.sleep_s(topics, now)
+        denied = self.waiter.denied = {t: at for t, at in self.claims.limiter.denied().items() if at > now}
+        # A list that was not empty and gave nothing is being emptied by others, if no limit stands in the way.
+        contended_s = min(denied.values()) - now if denied else CONTENDED_S
+        pause = contended_s if reachable else UNSUBSCRIBED_S if shards else waiters.sleep_s(topics, now)
         return Sleep(min(pause, self.until - now))
-
-    def _contended_s(self, now: float) -> float:
-        """The time until a limited topic gives permits again, where a limit is what stands in the way."""
-        again = [at - now for at in self.claims.limiter.denied().values() if at > now]
-        return min(again) if again else CONTENDED_S

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from shardq.calls import consume
+from shardq.calls import consume, limits
 from shardq.calls.control import opened_by
 from shardq.calls.schedules import CHANGED
-from shardq.consumer.waiting.registry import ReadyList, Waiter, WaiterRegistry
+from shardq.consumer.waiting.registry import PERMITS, ReadyList, Waiter, WaiterRegistry
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
@@ -61,6 +61,8 @@ class Wakeups:
         self._thread = threading.Thread(target=self._run, name="shardq-waiting", daemon=True)
         self._thread.start()
         subscriber.subscribe(cache.control.news, cache.control.slot, self._on_news)
+        self._on_permit = self._on_wakeup(PERMITS)
+        subscriber.subscribe(cache.control.wake(self.process), cache.control.slot, self._on_permit)
         self._subscribe(cache.topology)
 
     def __repr__(self) -> str:
@@ -69,6 +71,13 @@ class Wakeups:
     def is_subscribed(self, keys: ShardKeys) -> bool:
         """True if a wake-up from this shard would reach the process: only then it may be registered there."""
         return self._subscriber.is_subscribed(keys.wake(self.process))
+
+    def waiting_for_permits(self, waiter: Waiter, topic: str) -> tuple[str, bool]:
+        """Returns the process to wake when a permit goes back, empty if that would not reach it; and True if others
+        here wait for one, too.
+        """
+        hears = self._subscriber.is_subscribed(self._cache.control.wake(self.process))
+        return self.process if hears else "", hears and self.waiters.others_wait(waiter, topic)
 
     def close(self) -> None:
         """Leaves registrations behind: the first task that draws one finds that nobody hears, and draws another."""
@@ -79,6 +88,7 @@ class Wakeups:
             self._condition.notify()
         ended([self._thread])
         self._subscriber.unsubscribe(self._cache.control.news, self._on_news)
+        self._subscriber.unsubscribe(self._cache.control.wake(self.process), self._on_permit)
         for shard, on_wakeup in self._callbacks.items():
             self._subscriber.unsubscribe(self._cache.keys(shard).wake(self.process), on_wakeup)
 
@@ -170,4 +180,8 @@ class Wakeups:
 
     def _wake_another(self, entry: ReadyList) -> Operation[None]:
         shard, topic = entry
-        return call_shard(self._cache, self._cache.keys(shard), lambda keys, epoch: consume.wake(keys, epoch, topic))
+        if shard == PERMITS:
+            yield limits.release(self._cache.control, topic, (), unused=0, wakes=1)
+            return
+        keys = self._cache.keys(shard)
+        yield from call_shard(self._cache, keys, lambda keys, epoch: consume.wake(keys, epoch, topic))
