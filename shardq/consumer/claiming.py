@@ -137,7 +137,7 @@ def _claim(
     round = 0
     while round < ROUNDS and not (deliveries and asked >= spare.until):
         wanted, topics = max - len(deliveries), claims.open_topics()
-        token, began = claims.token(), time.monotonic()
+        token = claims.token()
         try:
             caps: dict[str, int] = {}
             if limited := claims.limiter.limited(topics):
@@ -169,7 +169,7 @@ def _claim(
             break
         if limited:
             yield from claims.limiter.unused(notes)
-            if time.monotonic() - began > LATE_S:
+            if time.monotonic() - asked > LATE_S:
                 found = yield from _with_permits(claims, found)
         deliveries += found
         leased.append((asked, found))

@@ -196,7 +196,9 @@ class Delivery(msgspec.Struct, frozen=True):
     attempt: int
     headers: Mapping[str, str]
     token: str
-    """The lease: settle and extend are good only while the task is held under it."""
+    """The lease: settle and extend are good only while the task is held under it. With a ``#`` in it, it is the name of
+    the task's place under its topic's ``concurrency``, too.
+    """
     shard: int
     """The shard that gave it out, and the one that takes it back."""
     failures: int
