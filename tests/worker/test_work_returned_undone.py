@@ -144,7 +144,7 @@ class Waiter:
     def __init__(self) -> None:
         self.threads: list[str] = []
 
-    async def __call__(self, delivery: Delivery) -> None:
+    async def __call__(self, delivery: Any) -> None:
         await asyncio.sleep(0)
         self.threads.append(threading.current_thread().name)
 
