@@ -212,6 +212,7 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     engine.pause("mail")
     engine.limit("other", rate=5, concurrency=5)
     engine.limit("mail", rate=5)
+    engine.configure(dead_count=10**6)
     engine.forward("mail", to=f"list of:{name}")
     engine.forward("mail", to=None)
     engine.limit("mail")

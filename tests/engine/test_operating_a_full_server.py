@@ -46,6 +46,10 @@ COMMANDS: dict[str, tuple[Command, Command]] = {
     "resume": (lambda engine: engine.resume("paused"), lambda engine: not engine.topology.paused),
     "limit": (lambda engine: engine.limit("mail", rate=5), lambda engine: "mail" in engine.topology.limits),
     "lift": (lambda engine: engine.limit("limited"), lambda engine: not engine.topology.limits),
+    "configure": (
+        lambda engine: engine.configure(dead_count=10),
+        lambda engine: engine.topology.settings.dead_count == 10,
+    ),
     "forward": (lambda engine: engine.forward("mail", to="there"), lambda engine: "mail" in engine.topology.routes),
     "end of forwarding": (
         lambda engine: engine.forward("forwarded", to=None),
