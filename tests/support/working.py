@@ -21,13 +21,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from shardq import Backoff, Delivery, Engine, Worker
+from shardq import Backoff, Delivery, Engine, Snooze, Worker
 from tests.support.workers import say, wait_for_the_end
 
 
 class Options(msgspec.Struct, kw_only=True):
     folder: str
-    """Where the notes go. A file ``open`` there opens the gate for tasks whose payload is "gate"."""
+    """Where the notes go. A file ``open`` there opens the gate for tasks whose payload is "gate", and ends the snoozes
+    of those whose payload is "snooze".
+    """
     concurrency: int = 16
     processes: int = 1
     lease: float = 30.0
@@ -41,7 +43,7 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 class Note(NamedTuple):
-    kind: Literal["begun", "done", "failed"]
+    kind: Literal["begun", "done", "failed", "snoozed"]
     id: str
     attempt: int
     pid: int
@@ -89,6 +91,9 @@ class Handlers:
         self._end(delivery)
 
     def _end(self, delivery: Delivery) -> None:
+        if delivery.payload == "snooze" and not self._gate.exists():
+            self._note("snoozed", delivery)
+            raise Snooze(0.05)
         if random.random() < self._options.fails:
             self._note("failed", delivery)
             raise ValueError("by chance")

@@ -86,6 +86,21 @@ def test_when_its_grace_is_over_it_ends(running: Engine, start: Start, noted: Ca
     assert running.consumer().claim(1)[0].attempt == 1
 
 
+@pytest.mark.parametrize("flavour", ["function", "coroutine"])
+def test_processes_snooze_tasks_without_an_attempt(
+    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None], flavour: str
+) -> None:
+    ids = running.push_many([Task("snooze", max_attempts=1) for _ in range(8)])
+    worker = start(processes=2, concurrency=2, flavour=flavour)
+    wait_until(lambda: len(noted("snoozed")) >= 4 * len(ids), "all come again and again", timeout=SOON_S)
+    open_gate()
+    wait_until(lambda: {note.id for note in noted("done")} == set(ids), "all are done", timeout=SOON_S)
+    assert {note.attempt for note in noted("begun")} == {1}
+    assert noted("failed") == []
+    os.kill(worker.pid, signal.SIGTERM)
+    ends(worker)
+
+
 def test_several_processes(
     running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None]
 ) -> None:
