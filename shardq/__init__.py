@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         InvalidTopic,
         InvalidUrl,
         LeaseLost,
+        MissingPackage,
         NaiveDatetime,
         NotReplicated,
         OutOfMemory,
@@ -76,9 +77,9 @@ else:
         "shardq.errors": (
             "AccessDenied BadInput ChangeUnderWay Conflict DedupWithoutId DelayAndAt DurabilityUnavailable "
             "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
-            "InvalidTopic InvalidUrl LeaseLost NaiveDatetime NotReplicated OutOfMemory PayloadNotDecodable "
-            "PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld SettleError "
-            "ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
+            "InvalidTopic InvalidUrl LeaseLost MissingPackage NaiveDatetime NotReplicated OutOfMemory "
+            "PayloadNotDecodable PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld "
+            "SettleError ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
         "shardq.fleet.member": "Member",
         "shardq.layout.topology": "EngineSettings",
@@ -185,6 +186,7 @@ __all__ = [
     "SpoolFault",
     "SpoolFull",
     "PayloadNotDecodable",
+    "MissingPackage",
     "EmbeddedFault",
     "EngineClosed",
 ]

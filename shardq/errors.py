@@ -33,6 +33,7 @@
     ├── SpoolFault                       the file of spool= can't be used: broken, of another engine, its disk full
     │   └── SpoolFull                    it holds as much as spool_bytes= allows
     ├── PayloadNotDecodable              a stored payload that its codec or its handler's types cannot read
+    ├── MissingPackage (also an ImportError)  what was used needs a package that is not installed: says the line for pip
     ├── EmbeddedFault                    the embedded server could not be found, started or reached
     └── EngineClosed                     used after close(), in another event loop, or after a fork
 
@@ -363,6 +364,16 @@ class SpoolFault(ShardqError):
 
 class SpoolFull(SpoolFault):
     """The spool holds as many bytes as ``spool_bytes=`` allows. What raised this was not spooled."""
+
+
+class MissingPackage(ShardqError, ImportError):
+    """A package that is not installed is needed for what was used. The message has the line for pip.
+
+    >>> try:
+    ...     engine.every("nightly", cron="0 3 * * *")
+    ... except shardq.MissingPackage as error:
+    ...     print(error)                # cron= needs cronsim: pip install 'shardq[cron]', or …
+    """
 
 
 class EmbeddedFault(ShardqError):

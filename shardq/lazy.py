@@ -31,7 +31,9 @@ def lazily(
         except ModuleNotFoundError as exc:
             if (sentence := (needs or {}).get((exc.name or "").partition(".")[0])) is None:
                 raise
-            raise ImportError(sentence) from exc
+            from shardq.errors import MissingPackage
+
+            raise MissingPackage(sentence) from exc
         value = place if place.__name__ == f"{package}.{name}" else getattr(place, name)
         setattr(sys.modules[package], name, value)
         return value

@@ -13,7 +13,7 @@ from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.settings import SecretSetting, Setting
 from shardq.cli.signals import Ending
-from shardq.errors import ShardqError
+from shardq.errors import MissingPackage
 
 HOST, PORT = "127.0.0.1", 8787
 
@@ -85,7 +85,7 @@ def dashboard(
         from shardq.dashboard.application import app
         from shardq.dashboard.serving import served  # here: other commands need none of it
     except ModuleNotFoundError as exc:
-        raise ShardqError(f"there is no {exc.name!r}; {NEEDED}") from exc
+        raise MissingPackage(f"there is no {exc.name!r}; {NEEDED}") from exc
     secret = token or secrets.token_urlsafe(24)
     with opened(given, log=log) as engine, Ending() as ending:
         found = app(engine, token=secret, read_only=read_only, hosts=filter(None, (allow_host or "").split(",")))

@@ -209,8 +209,6 @@ def _said(exc: sa.exc.DBAPIError, chosen: Outbox) -> str:
 
 
 def _outbox(table: str, schema: str | None) -> Outbox:
-    try:
-        from shardq.outbox import Outbox
-    except ImportError as exc:
-        raise ShardqError(f"{exc}") from exc
+    from shardq.outbox import Outbox  # here: it needs SQLAlchemy
+
     return Outbox(table, schema=schema)

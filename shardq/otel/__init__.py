@@ -6,12 +6,14 @@
 It needs opentelemetry-api: ``pip install 'shardq[otel]'``. ``README.md`` beside this file says which spans there are.
 """
 
+from shardq.errors import MissingPackage
+
 try:
     import opentelemetry.trace  # noqa: F401
 except ModuleNotFoundError as exc:
     if (exc.name or "").partition(".")[0] != "opentelemetry":
         raise
-    raise ImportError("shardq.otel needs opentelemetry-api: pip install 'shardq[otel]'") from exc
+    raise MissingPackage("shardq.otel needs opentelemetry-api: pip install 'shardq[otel]'") from exc
 
 from shardq.otel.instrument import Instrumentation, Traces, instrument
 

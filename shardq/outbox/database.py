@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from shardq.errors import BadInput
+from shardq.errors import BadInput, MissingPackage
 from shardq.outbox.tables import Outbox
 
 _DRIVERS = {
@@ -35,7 +35,7 @@ def open_database(url: str | sa.URL) -> sa.Engine:
     except sa.exc.NoSuchModuleError as exc:
         raise BadInput(f"SQLAlchemy knows no database {asked.drivername!r}; use postgresql, sqlite or mysql") from exc
     except ModuleNotFoundError as exc:
-        raise BadInput(
+        raise MissingPackage(
             f"{chosen.drivername} needs the package {exc.name!r}: pip install {_PACKAGES.get(exc.name or '', exc.name)}"
         ) from exc
 

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Protocol
 
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, MissingPackage
 
 UTC = "UTC"
 
@@ -50,7 +50,7 @@ class CronTimetable:
         except ModuleNotFoundError as exc:
             if exc.name != "cronsim":
                 raise
-            raise InvalidOption(MISSING) from exc
+            raise MissingPackage(MISSING) from exc
         self._cron = cron
         self._zone = _zone(tz)
         self._iterate = CronSim

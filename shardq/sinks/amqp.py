@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from shardq.drivers.tls import context_of
-from shardq.errors import InvalidOption, InvalidUrl
+from shardq.errors import InvalidUrl, MissingPackage
 from shardq.sinks.amqp_frames import SHORT, Frames, message_id
 from shardq.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
 from shardq.sinks.urls import options, split
@@ -33,7 +33,7 @@ try:
     import amqp
     import amqp.exceptions
 except ImportError as exc:
-    raise InvalidOption("amqp:// URLs need py-amqp: pip install 'shardq[amqp]'") from exc
+    raise MissingPackage("amqp:// URLs need py-amqp: pip install 'shardq[amqp]'") from exc
 
 HEARTBEAT_S = 10
 """A broker that is silent for two of these is gone."""

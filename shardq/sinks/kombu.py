@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from shardq.errors import InvalidOption, InvalidUrl
+from shardq.errors import InvalidUrl, MissingPackage
 from shardq.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent
 
 try:
@@ -28,7 +28,7 @@ try:
     from kombu.transport import virtual
     from kombu.utils.json import loads
 except ImportError as exc:
-    raise InvalidOption("kombu+…:// URLs need kombu, which comes with Celery: pip install 'shardq[celery]'") from exc
+    raise MissingPackage("kombu+…:// URLs need kombu, which comes with Celery: pip install 'shardq[celery]'") from exc
 
 IDLE_S = 8.0
 """Nobody answers heartbeats between two batches: a connection that was idle for so long is replaced by another."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from shardq.drivers.tls import context_of
-from shardq.errors import InvalidOption, InvalidUrl
+from shardq.errors import InvalidUrl, MissingPackage
 from shardq.sinks.base import SEND_S, SENT, Message, Refused, Result, Sink, Unsent
 from shardq.sinks.urls import options
 
@@ -29,7 +29,7 @@ try:
     import nats.errors
     import nats.js.errors
 except ImportError as exc:
-    raise InvalidOption("nats:// URLs need nats-py: pip install 'shardq[nats]'") from exc
+    raise MissingPackage("nats:// URLs need nats-py: pip install 'shardq[nats]'") from exc
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

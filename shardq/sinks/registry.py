@@ -54,7 +54,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def check(route: Route) -> None:
-    """Checks a URL before anything is stored. Raises InvalidUrl, or InvalidOption if a package is missing.
+    """Checks a URL before anything is stored. Raises InvalidUrl, or MissingPackage.
 
     Variables of the environment are those of the process that forwards, and are not read here.
     """

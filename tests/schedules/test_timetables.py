@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardq import Every, InvalidOption
+from shardq import Every, InvalidOption, MissingPackage
 from shardq.schedules.timetable import CronTimetable, IntervalTimetable, Timetable
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -158,6 +158,6 @@ def test_what_recurs_in_short() -> None:
 
 def test_a_missing_cronsim_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    with pytest.raises(InvalidOption, match=r"pip install 'shardq\[cron\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install 'shardq\[cron\]'"):
         Every(cron="* * * * *")
     Every(interval=5)

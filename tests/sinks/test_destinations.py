@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import BadInput, Engine, InvalidOption
+from shardq import BadInput, Engine, InvalidOption, MissingPackage
 from shardq.layout.destinations import masked
 from shardq.layout.topology import Route
 from shardq.sinks import Message, Sent, Sink, registry
@@ -117,7 +117,7 @@ def test_a_password_is_shown_nowhere(
 def test_a_missing_package_is_named(package: str, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"shardq.sinks.{to.partition('://')[0]}", raising=False)
-    with pytest.raises(InvalidOption, match=r"need .*: pip install 'shardq\["):
+    with pytest.raises(MissingPackage, match=r"need .*: pip install 'shardq\["):
         Engine("redis://127.0.0.1:1").forward("mail", to=to)
 
 

@@ -10,12 +10,12 @@ message that the app's transport would have sent; ``brokers`` tells where it goe
 What goes to a broker that is no Redis is published by ``shardq.sinks.kombu``.
 """
 
-from shardq.errors import InvalidOption
+from shardq.errors import MissingPackage
 
 try:
     import celery as _celery  # noqa: F401  what follows needs it
 except ImportError as exc:
-    raise InvalidOption("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from exc
+    raise MissingPackage("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from exc
 
 from shardq.integrations.celery.delaying import CeleryDelaying, delay_through
 

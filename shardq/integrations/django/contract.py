@@ -12,6 +12,8 @@ from typing import Any
 
 import django
 
+from shardq.errors import MissingPackage
+
 LONGEST = 16_000
 """The characters of a traceback in a result, whose end says most: a message may be of any length."""
 
@@ -38,7 +40,7 @@ else:
     except ModuleNotFoundError as exc:
         if exc.name != "django_tasks":
             raise
-        raise ModuleNotFoundError(
+        raise MissingPackage(
             f"Django {django.get_version()} has no task framework of its own; the backend needs the package "
             "django-tasks: pip install 'shardq[django-tasks]'",
             name="django_tasks",

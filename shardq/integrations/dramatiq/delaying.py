@@ -12,7 +12,7 @@ import uuid
 from typing import Any
 
 from shardq.engine.sync import Engine
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import InvalidOption, MissingPackage, ShardqError
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
 from shardq.model.task import Outcome
 from shardq.sinks.dramatiq import HEADER
@@ -21,7 +21,7 @@ try:
     import dramatiq
     from dramatiq.common import current_millis, dq_name, q_name
 except ImportError as exc:
-    raise InvalidOption("shardq.integrations.dramatiq needs Dramatiq: pip install 'shardq[dramatiq]'") from exc
+    raise MissingPackage("shardq.integrations.dramatiq needs Dramatiq: pip install 'shardq[dramatiq]'") from exc
 
 log = logging.getLogger("shardq.integrations")
 

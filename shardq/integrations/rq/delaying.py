@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from shardq.engine.sync import Engine
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, MissingPackage
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
 from shardq.integrations.redis_url import url_of
 from shardq.sinks.rq import FIELD, Ticket
@@ -27,7 +27,7 @@ try:
     import rq
     from rq.job import Job
 except ImportError as exc:
-    raise InvalidOption("shardq.integrations.rq needs RQ: pip install 'shardq[rq]'") from exc
+    raise MissingPackage("shardq.integrations.rq needs RQ: pip install 'shardq[rq]'") from exc
 
 NET_S = 600
 """Longer than the engine is late, or a push takes."""

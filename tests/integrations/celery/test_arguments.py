@@ -136,4 +136,4 @@ def test_native_delays_of_quorum_queues_are_taken_out() -> None:
 def test_the_package_is_named_where_it_is_missing() -> None:
     program = "import sys; sys.modules['celery'] = None; import shardq.integrations.celery"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "InvalidOption: shardq.integrations.celery needs Celery: pip install 'shardq[celery]'" in done.stderr
+    assert "MissingPackage: shardq.integrations.celery needs Celery: pip install 'shardq[celery]'" in done.stderr

@@ -53,6 +53,8 @@ def failures(error: shardq.ShardqError) -> None:
             assert_type(error.stored, list[str])
             assert_type(error.failed, dict[str, shardq.ShardqError])
             print(shardq.PushError.merged([error]))
+        case shardq.MissingPackage():
+            assert_type(error.name, str | None)
         case shardq.LeaseLost():
             assert_type(error.ids, list[str])
         case shardq.Conflict():

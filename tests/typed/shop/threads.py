@@ -1,6 +1,7 @@
 """Everything of Engine, for threads."""
 
 import datetime as dt
+from dataclasses import dataclass
 from typing import Literal, assert_type
 
 import shardq
@@ -22,6 +23,13 @@ codec: shardq.Codec = Text()
 notes = shardq.Engine(codec=codec)
 engine = shardq.Engine("redis://127.0.0.1:6379/0", name="shop", shards=16, spool="spool", replay=10.0, timeout=5)
 worker = engine.worker(topics={"mail": 2, "": 1}, concurrency=8, processes=2, backoff=shardq.Backoff(base=2.0))
+
+
+@dataclass
+class Order:
+    number: int
+
+
 HOUR = dt.timedelta(hours=1)
 
 
@@ -42,6 +50,12 @@ def invoice(delivery: shardq.Delivery) -> None:
     if delivery.attempt == 2:
         raise shardq.Snooze(HOUR)
     raise shardq.Bury("of no use")
+
+
+@worker.on("order", type=Order)
+def ship(delivery: shardq.Delivery[Order]) -> None:
+    assert_type(delivery.payload, Order)
+    assert_type(delivery.payload.number, int)
 
 
 class Log:

@@ -27,6 +27,10 @@ send.options(later=5)  # type: ignore[call-arg]
 engine.task(topics="mail")  # type: ignore[call-overload]
 
 
+def ship(delivery: shardq.Delivery[int]) -> str:
+    return delivery.payload  # type: ignore[return-value]
+
+
 async def main() -> None:
     await send("ann")  # type: ignore[call-arg]
     dig.push(5)  # type: ignore[unused-coroutine]
