@@ -101,7 +101,8 @@ class Carrier(Protocol):
 
 def run(driver: Carrier, operation: Operation[T], timeout: float | None = None, *, deadline: float | None = None) -> T:
     """Carries an operation out before the ``deadline`` (by the monotonic clock), which is the end of a command's
-    ``timeout``. Without it, the timeout bounds each trip. None is the driver's default.
+    ``timeout``. Without it, the timeout bounds each trip, of which ``Many`` requests are one. None is the driver's
+    default.
     """
     return drive(operation, partial(_carry_out, driver, timeout, deadline))
 

@@ -126,10 +126,12 @@ class AsyncDriver(DriverBase):
         """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
-        hold back the calls of another. ``timeout`` is for each call, or ends at the ``deadline`` for all. ``spare``:
-        when to give up calls although they have time.
+        hold back the calls of another. ``timeout`` is for all of them, and ends at the ``deadline`` if there is one.
+        ``spare``: when to give up calls although they have time.
         """
         self._router.check_open()
+        if deadline is None:
+            deadline = time.monotonic() + (self.settings.timeout if timeout is None else timeout)
         spare = self.spare(spare)
         source = iter(calls)
         exhausted = False

@@ -52,8 +52,8 @@ CONNECT_LOOK_S = 0.005
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Deadline = float | Callable[[K], float] | None
-"""The end of the caller's time for all calls, or for the call of each key, asked for when it is sent. None: each call
-has the timeout for itself.
+"""The end of the caller's time for all calls, or for the call of each key, asked for when it is pulled and when the
+caller was away. None: the timeout begins now.
 """
 
 
@@ -116,7 +116,7 @@ class Pipelines(Generic[K, T]):
         router: NodeRouter,
         *,
         timeout: float,
-        deadline: Deadline[K] = None,
+        deadline: float | Callable[[K], float],
         spare: Spare | None = None,
     ) -> None:
         self._calls = iter(calls)
@@ -189,11 +189,8 @@ class Pipelines(Generic[K, T]):
 
     # ---- what to do next
 
-    def _deadline_of(self, key: K) -> float | None:
-        deadline = self._deadline(key) if callable(self._deadline) else self._deadline
-        if self._given_up_at == math.inf:
-            return deadline
-        return self._given_up_at if deadline is None else min(deadline, self._given_up_at)
+    def _deadline_of(self, key: K) -> float:
+        return min(self._given_up_at, self._deadline(key) if callable(self._deadline) else self._deadline)
 
     def _give_up_later(self, until: float) -> None:
         """Ends all calls at that time, if they are not over before."""

@@ -84,11 +84,13 @@ class Driver(DriverBase):
         """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
-        hold back the calls of another. ``timeout`` is for each call, or ends at the ``deadline`` for all. ``spare``:
-        when to give up calls although they have time.
+        hold back the calls of another. ``timeout`` is for all of them, and ends at the ``deadline`` if there is one.
+        ``spare``: when to give up calls although they have time.
         """
         self._router.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
+        if deadline is None:
+            deadline = time.monotonic() + timeout_s
         return Pipelines(calls, self._router, timeout=timeout_s, deadline=deadline, spare=self.spare(spare)).run()
 
     def begin(self, call: Command[T]) -> BegunCall[T] | None:

@@ -84,7 +84,7 @@ ROWS = {
     "push_many": [
         on_engine(lambda engine: engine.push_many(_many())),
         on_engine(lambda engine: engine.push_many([Task(n, id=str(n), delay=60) for n in range(100)])),
-        on_engine(lambda engine: engine.push_many([Task(n, delay=60) for n in range(16_000)])),
+        on_engine(lambda engine: engine.push_many(_many(), batch=4)),
         on_engine(lambda engine: engine.push_many(_many(), durability="fsynced")),
     ],
     "push_iter": [on_engine(lambda engine: next(iter(engine.push_iter(_many()))))],
@@ -104,13 +104,19 @@ ROWS = {
     "forward": [on_engine(lambda engine: engine.forward("mail", to="list"))],
     "pause": [on_engine(lambda engine: engine.pause("mail"))],
     "resume": [on_engine(lambda engine: engine.resume("mail"))],
+    "configure": [on_engine(lambda engine: engine.configure(max_attempts=3))],
     "limit": [on_engine(lambda engine: engine.limit("mail", rate=1))],
     "configure": [on_engine(lambda engine: engine.configure(max_attempts=9))],
     "resize": [on_engine(lambda engine: engine.resize(SHARDS + 1))],
     "expand": [on_engine(lambda engine: engine.expand(SHARDS + 1))],
     "shrink": [on_engine(lambda engine: engine.shrink(SHARDS - 1))],
     "preview": [on_engine(lambda engine: engine.preview(SHARDS + 1))],
-    "growth": [on_engine(lambda engine: engine.growth())],
+    "growth": [
+        on_engine(lambda engine: engine.growth()),
+        on_engine(lambda engine: engine.growth().progress()),
+        on_engine(lambda engine: engine.growth().done()),
+        on_engine(lambda engine: engine.growth().wait(timeout=WAIT_S), WAIT_S + TIMEOUT_S),
+    ],
     "stats": [on_engine(lambda engine: engine.stats())],
     "health": [on_engine(lambda engine: engine.health())],
     "fleet": [on_engine(lambda engine: engine.fleet())],
@@ -160,7 +166,16 @@ def test_every_public_call_has_a_row() -> None:
 class Table:
     """The calls, each with an engine of its own, so that none meets what another has done."""
 
-    def __init__(self, engines: Engines, url: str, name: str, opened: bool, leave_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        url: str,
+        name: str,
+        opened: bool,
+        *,
+        leave_out: Collection[str] = (),
+        spools: Path | None = None,
+    ) -> None:
         self._engines = engines
         self._rows: dict[tuple[str, int], tuple[Row, Engine, Consumer | None]] = {}
         for call in CALLS:
@@ -168,7 +183,8 @@ class Table:
                 continue
             row = ROWS[call[0]][call[1]]
             number = len(self._rows)
-            engine = engines.make(url, name=f"{name}-{number}", shards=SHARDS, timeout=TIMEOUT_S)
+            spool = None if spools is None else spools / str(number)
+            engine = engines.make(url, name=f"{name}-{number}", shards=SHARDS, timeout=TIMEOUT_S, spool=spool)
             if opened:
                 engine.open()
             needs = call[0].startswith("consumer.") and (opened or engines.kind == "asyncio")
@@ -193,7 +209,7 @@ class Table:
         with contextlib.suppress(ShardqError, StopIteration):
             if call[0].startswith("consumer.") and consumer is None:
                 consumer = engine.consumer()
-            row.call(engine, consumer)  # type: ignore[arg-type]  # those that need one have it
+            self._engines.done(row.call(engine, consumer))  # type: ignore[arg-type]  # those that need one have it
         return time.monotonic() - began
 
 
@@ -215,6 +231,25 @@ def test_a_frozen_server(engines: Engines, own_server: Server, name: str, opened
     table = Table(engines, own_server.url, name, opened)
     with frozen(own_server):
         assert table.late() == {}
+
+
+def test_a_frozen_server_and_a_spool(
+    engines: Engines, own_server: Server, name: str, opened: bool, tmp_path: Path
+) -> None:
+    table = Table(engines, own_server.url, name, opened, spools=tmp_path)
+    with frozen(own_server):
+        assert table.late() == {}
+    engines.close()
+
+
+def test_a_cluster_without_an_answer(engines: Engines, server_binary: Path, name: str, opened: bool) -> None:
+    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
+        table = Table(engines, cluster.url, name, opened)
+        with contextlib.ExitStack() as all_frozen:
+            for node in cluster.masters:
+                all_frozen.enter_context(frozen(node))
+            assert table.late() == {}
+        engines.close()
 
 
 def test_a_frozen_node_of_three(engines: Engines, server_binary: Path, name: str, opened: bool) -> None:
