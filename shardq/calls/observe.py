@@ -46,6 +46,11 @@ class ShardCounts:
     drawn: Mapping[Drawn, Mapping[str, int]]
     """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
 
+    @property
+    def head_age(self) -> float | None:
+        """Seconds since the first scheduled task was due."""
+        return None if self.head_ms is None else self.now_us / 1e6 - self.head_ms / 1e3
+
 
 Drawn = Literal["scheduled", "leased", "dead"]
 """A state of which ids are drawn to tell their topics: its set is too large to be gone through."""
@@ -226,21 +231,42 @@ def clock(slot: int) -> Command[float]:
     return Command(slot=slot, words=("TIME",), decode=lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
 
 
-def failed_nodes(slot: int) -> Command[list[str]]:
-    """The nodes that a cluster has declared failed, masters and replicas, as ADDRESS (ROLE); nodes without an address
-    are left out. An error at a single server.
+@dataclass(frozen=True, slots=True, order=True)
+class FailedNode:
+    """A node that its cluster has declared failed."""
+
+    address: str
+    is_master: bool
+    slots: tuple[tuple[int, int], ...]
+    """The slots that no other node has taken over: first and last of each range."""
+
+    def serves(self, slot: int) -> bool:
+        """True if the slot is one of those that are lost with it."""
+        return any(first <= slot <= last for first, last in self.slots)
+
+
+def failed_nodes() -> Command[list[FailedNode]]:
+    """The nodes that a cluster has declared failed, as any of its nodes tells; nodes without an address are left out.
+    An error at a single server.
     """
 
-    def decode(text: bytes) -> list[str]:
-        # id 10.0.0.1:6379@16379,host master,fail - 0 0 3 disconnected 0-5460
+    def decode(text: bytes) -> list[FailedNode]:
+        # id 10.0.0.1:6379@16379,host master,fail - 0 0 3 disconnected 0-5460 7000 [7001->-id]
         rows = [row.split(" ") for row in text.decode().splitlines() if row]
         return sorted(
-            f"{row[1].partition('@')[0]} ({'master' if 'master' in row[2] else 'replica'})"
+            FailedNode(
+                row[1].partition("@")[0], "master" in row[2], tuple(_range(word) for word in row[8:] if word[0] != "[")
+            )
             for row in rows
             if "fail" in row[2].split(",") and "noaddr" not in row[2]
         )
 
-    return Command(slot=slot, words=("CLUSTER", "NODES"), decode=decode)
+    return Command[list[FailedNode]](slot=-1, words=("CLUSTER", "NODES"), decode=decode).briefly()
+
+
+def _range(word: str) -> tuple[int, int]:
+    first, _, last = word.partition("-")
+    return int(first), int(last or first)
 
 
 def info_fields(text: bytes) -> dict[bytes, bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from hiredis import pack_command
 
@@ -27,6 +27,10 @@ def pack(*words: Word) -> bytes:
     # signal, such as Ctrl-C, raises in that.
     texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
     return pack_command(texts)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
+
+
+BRIEFLY_S = 0.5
+"""The seconds in which the requests of views are retried: the views as a whole answer within three."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,11 @@ class Command(Generic[T]):
     """True if an answer in flight, when Ctrl-C interrupts the thread, is awaited for a moment and decoded: it says what
     the caller was given. asyncio tasks are shielded instead.
     """
+
+    def briefly(self) -> Self:
+        """The request of a view, which shows what does not answer as unknown and waits for no failover."""
+        self.retry_for_s = BRIEFLY_S
+        return self
 
     def packed(self) -> bytes:
         """The bytes as sent first."""

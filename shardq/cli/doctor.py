@@ -9,14 +9,14 @@ import click
 from shardq.cli.health import NOT_WELL, UNKNOWN, WELL, bounded, timeout_option
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking, opened
 from shardq.cli.words import in_options
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine, control, parts
 from shardq.engine import doctor as checks
+from shardq.engine.advice import named
 from shardq.engine.connections import connected
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
-from shardq.engine.health import named
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import AccessDenied, ShardqError
 from shardq.operation import Operation, run
@@ -54,7 +54,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """
 
     def look() -> int:
-        with opened(given) as engine, connected(engine.options) as driver:
+        with opened(given) if fix else looking(given) as engine, connected(engine.options) as driver:
             code = WELL
             for check, found in _all_checks(engine, driver, everything=everything):
                 if not found:
@@ -80,14 +80,15 @@ def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator
         )
     )
     found += checks.findings_on_tasks(engine.health())
-    unseen = [(keys.shard, seen) for keys, seen in counts if isinstance(seen, ShardqError)]
+    seen = [keys for keys, told in counts if not isinstance(told, ShardqError)]
+    unseen = [(keys.shard, told) for keys, told in counts if isinstance(told, ShardqError)]
     if unseen:
-        text = f"{named([shard for shard, _ in unseen])} can't be seen: {unseen[0][1]}"
+        text = f"{named([shard for shard, _ in unseen])} can't be seen, and what follows is without: {unseen[0][1]}"
         found.append(Finding("coverage", text))
     later = {
         "versions": checks.find_versions(cache),
-        "places": checks.find_misplaced(cache, everything=everything),
-        "records": checks.find_orphans(cache, everything=everything),
+        "places": checks.find_misplaced(cache, seen, everything=everything),
+        "records": checks.find_orphans(cache, seen, everything=everything),
     }
     for check in OK:
         if check == "epochs":

@@ -12,14 +12,13 @@ from typing import Any
 from shardq.calls.request import Command
 from shardq.calls.resharding import meta_fields
 from shardq.cli.shard_view import ShardColumn, of_shard
-from shardq.dispatcher.membership import dispatchers
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import ShardqError
-from shardq.layout.keys import ShardKeys, control_keys, shard_keys
+from shardq.fleet.serving import dispatchers
+from shardq.layout.keys import ShardKeys, shard_keys
 from shardq.layout.topology import Topology
-from shardq.operation import run
 
 NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
 
@@ -51,8 +50,9 @@ class EngineView:
     def look(cls, engine: Engine, driver: Driver, *, shards: int = 0) -> EngineView:
         """Reads it. ``shards``: sweeps are read of so many shards, if the engine has fewer now."""
         health = engine.health()
-        keys = [shard_keys(engine.name, shard) for shard in range(max(shards, len(health.stats.shards)))]
-        members = run(driver, dispatchers(control_keys(engine.name)))
+        span = range(max(shards, len(health.stats.shards)))
+        keys = [shard_keys(engine.name, shard) for shard in span if shard not in health.stats.missing]
+        members = [member.name for member in dispatchers(health.fleet)]
         return cls(health, engine.topology, _sweeps(driver, keys), members)
 
     @property
@@ -63,7 +63,7 @@ class EngineView:
         """The part of the shard in a resharding."""
         topology, sweep = self.topology, self.sweeps.get(shard)
         if sweep is None:
-            return "?"
+            return "–"
         if sweep.on_the_way:
             return f"{sweep.on_the_way:,} on the way"
         if shard >= max((topology.shards, *topology.priors)):

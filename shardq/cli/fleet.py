@@ -10,7 +10,7 @@ import msgspec
 
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, lateness_shown, milliseconds, say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking
 from shardq.cli.table import Column, Table
 from shardq.fleet import Lateness, Member
 
@@ -46,7 +46,7 @@ def fleet(given: Given) -> None:
     process that does both is in two lines. One that was killed goes after 3 seconds, the only dispatcher after 8, a
     worker after 30.
     """
-    with opened(given) as engine:
+    with looking(given) as engine:
         members = engine.fleet()
     if given.json:
         for member in members:

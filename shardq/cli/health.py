@@ -14,7 +14,7 @@ from shardq.cli.durations import read_by, seconds
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking
 from shardq.cli.words import in_options
 from shardq.engine import Health
 from shardq.engine.advice import unsaid
@@ -92,7 +92,7 @@ def health(given: Given, max_late: float | None, max_ready_age: float | None, ma
     """
 
     def look() -> int:
-        with opened(given) as engine:
+        with looking(given) as engine:
             seen = engine.health(
                 MAX_LATE_S if max_late is None else max_late,
                 MAX_READY_AGE_S if max_ready_age is None else max_ready_age,

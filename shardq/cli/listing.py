@@ -15,7 +15,7 @@ from shardq.cli.filters import Filter, Range, filter_options, topic_option
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking
 from shardq.cli.table import Column, Table
 from shardq.engine import Engine
 from shardq.listing.query import MAX_LIMIT, STATES
@@ -76,7 +76,7 @@ def list_tasks(
     if holder is not None and (state not in (None, "leased") or due is not None):
         raise click.UsageError("--holder goes with --state leased, or none: other tasks are held by nobody")
     most, asked = None if every else limit or TABLE, Filter(topic, state, due)
-    with opened(given) as engine:
+    with looking(given) as engine:
         query = asked.arguments(engine) | {"holder": holder}
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
@@ -141,7 +141,7 @@ def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None
     """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their payloads.
     `shardq forecast` counts what falls due later.
     """
-    with opened(given) as engine:
+    with looking(given) as engine:
         now = engine.forecast("hour").now
         query = {"topic": topic, "state": "scheduled"}
         tasks = list(islice(_walk(engine, query, min(number, MAX_LIMIT)), number))

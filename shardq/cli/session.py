@@ -5,19 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shardq import operation
 from shardq.calls.control import read_topology
 from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given
+from shardq.drivers.discover import ASK_TIMEOUT_S
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
-from shardq.engine import Engine
-from shardq.errors import ShardqError
+from shardq.engine import Engine, parts
+from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
+from shardq.engine.servers import find_failed, lost
+from shardq.errors import ServerFault, ShardqError, Unavailable
 from shardq.layout.keys import control_keys
 
 
 @contextmanager
+def looking(given: Given) -> Iterator[Engine]:
+    """Opens the engine for a view, which waits for no server that is gone: it says what is lost."""
+    with opened(given, timeout=STATS_TIMEOUT_S) as engine:
+        try:
+            yield engine
+        except ServerFault as exc:
+            raise _with_lost(parts.driver_of(engine), exc) from exc
+
+
+@contextmanager
 def opened(
-    given: Given, *, create: bool = False, shards: int | None = None, codec: str = "json", log: str | None = None
+    given: Given,
+    *,
+    create: bool = False,
+    shards: int | None = None,
+    codec: str = "json",
+    log: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
 ) -> Iterator[Engine]:
     """Opens the engine, and closes it at the end.
 
@@ -26,7 +46,8 @@ def opened(
     """
     set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
-    asked = Engine(given.engine_url, name=name, codec=codec)
+    until = min(timeout, DEFAULT_CONNECT_TIMEOUT_S)
+    asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until)
     settings, server = asked.options.enter()
     try:
         exists = _exists(settings, name)
@@ -39,7 +60,9 @@ def opened(
             )
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.new_shards)
-        with Engine(asked.options.url, name=name, shards=shards, codec=codec) as engine:
+        with Engine(
+            asked.options.url, name=name, shards=shards, codec=codec, timeout=timeout, connect_timeout=until
+        ) as engine:
             yield engine
     finally:
         if server is not None:
@@ -50,6 +73,16 @@ def _exists(settings: Settings, name: str) -> bool:
     driver = Driver(settings)
     try:
         driver.open()
-        return bool(driver.call(read_topology(control_keys(name))))
+        keys = control_keys(name)
+        try:
+            return bool(driver.call(read_topology(keys), settings.timeout - ASK_TIMEOUT_S))
+        except ServerFault as exc:
+            raise _with_lost(driver, exc, f"the topology of {name!r} is in slot {keys.slot}") from exc
     finally:
         driver.close()
+
+
+def _with_lost(driver: Driver, exc: ServerFault, what: str = "") -> ServerFault:
+    """The error, with the nodes that are lost before it. ``what`` needs them."""
+    told = [lost(node) for node in operation.run(driver, find_failed(), ASK_TIMEOUT_S) if node.slots]
+    return Unavailable("; ".join(filter(None, [*told, what])) + f": {exc}") if told else exc

@@ -38,7 +38,11 @@ def of_shard(show: Callable[[ShardStats], str]) -> Callable[[Row], str]:
 
 
 def _count(field: str) -> Callable[[Row], str]:
-    return lambda row: f"{getattr(row, field):,}" if has_counts(row) else "?"
+    def cell(row: Row) -> str:
+        count = getattr(row, field)
+        return row.shown(count) if isinstance(row, Stats) else "–" if count is None else f"{count:,}"
+
+    return cell
 
 
 def _lateness(field: str) -> Callable[[Row], str]:

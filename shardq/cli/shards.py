@@ -11,7 +11,7 @@ import click
 from shardq.cli.engine_view import EngineView, resharding_column
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking
 from shardq.cli.shard_view import COUNTS, DEAD, NODE, ShardColumn, has_counts, of_shard, print_shards
 from shardq.cli.table import Column, Table
 from shardq.dispatcher.shares import shares
@@ -34,7 +34,7 @@ def shards(given: Given) -> None:
 
     All keys of a shard begin with shardq:{TAG}: and share a slot.
     """
-    with opened(given) as engine, connected(engine.options) as driver:
+    with looking(given) as engine, connected(engine.options) as driver:
         spread = Spread(EngineView.look(engine, driver), driver.nodes())
     if given.json:
         tell(spread.shown())
@@ -46,7 +46,8 @@ def shards(given: Given) -> None:
 class NodeRow:
     node: str
     shards: int
-    tasks: int
+    tasks: int | None
+    """None if none of its shards could be read."""
     share: float | None
 
 
@@ -64,9 +65,13 @@ class Spread:
         counts, tasks = Counter[str](), Counter[str]()
         for shard in self._stats.shards:
             counts[shard.node] += 1
-            tasks[shard.node] += held(shard)
+            if not shard.error:
+                tasks[shard.node] += held(shard)
         self._nodes = [
-            NodeRow(node, counts[node], tasks[node], self._share(tasks[node])) for node in sorted({*masters, *counts})
+            NodeRow(node, counts[node], tasks[node], self._share(tasks[node]))
+            if node in tasks or not counts[node]
+            else NodeRow(node, counts[node], None, None)
+            for node in sorted({*masters, *counts})
         ]
         """Nodes without a shard count in the mean, too."""
 
@@ -82,7 +87,7 @@ class Spread:
     def _fullest(self) -> dict[str, float | None]:
         return {
             "shards": fullest([node.shards for node in self._nodes]),
-            "tasks": fullest([node.tasks for node in self._nodes]),
+            "tasks": None if self._stats.missing else fullest([node.tasks or 0 for node in self._nodes]),
         }
 
     def shown(self) -> dict[str, Any]:
@@ -126,7 +131,7 @@ class Spread:
             ShardColumn("slot", of_shard(lambda shard: str(self._keys[shard.shard].slot)), rank=12),
             *COUNTS,
             DEAD,
-            ShardColumn("share", lambda row: _percent(self._share(held(row))) if has_counts(row) else "?", rank=10),
+            ShardColumn("share", lambda row: _percent(self._share(held(row))) if has_counts(row) else "–", rank=10),
             *([resharding_column(lambda: self._seen)] if change else []),
             NODE,
             ShardColumn("dispatcher", of_shard(lambda shard: self._dispatchers.get(shard.shard, "nobody")), rank=8),
@@ -135,7 +140,7 @@ class Spread:
         Table(
             Column[NodeRow]("node", lambda node: node.node, text=True),
             Column("shards", lambda node: str(node.shards), rank=1),
-            Column("tasks", lambda node: f"{node.tasks:,}", rank=2),
+            Column("tasks", lambda node: "–" if node.tasks is None else f"{node.tasks:,}", rank=2),
             Column("share", lambda node: _percent(node.share), rank=3),
         ).print(self._nodes, totals=("fullest / mean", *map(_ratio, self._fullest.values()), ""))
         dispatchers = counted(len(self._seen.dispatchers), "dispatcher") if self._seen.dispatchers else "no dispatchers"
@@ -163,7 +168,7 @@ class Spread:
 
 def held(row: ShardStats | Stats) -> int:
     """Tasks of all states."""
-    return row.scheduled + row.ready + row.leased + row.dead
+    return (row.scheduled or 0) + (row.ready or 0) + (row.leased or 0) + (row.dead or 0)
 
 
 def fullest(counts: list[int]) -> float | None:

@@ -17,11 +17,11 @@ from shardq.cli.durations import read_by, seconds
 from shardq.cli.health import exit_code, say_verdict, verdict_shown
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, counted, per_second, say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking
 from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
-from shardq.cli.topics import print_topics
+from shardq.cli.topics import print_topics, shown_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.advice import unsaid
@@ -65,7 +65,7 @@ def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -
     """
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
-    with opened(given) as engine, ExitStack() as stack:
+    with looking(given) as engine, ExitStack() as stack:
         seen = _seen(engine, spool)
         show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty(), totals=totals)
         while True:
@@ -167,6 +167,9 @@ def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(health.stats)
     for own in ("lateness", "dispatchers", "connections", "failing_routes", "relays"):
         del fields[own]
+    if health.stats.is_blind:
+        fields |= dict.fromkeys(("scheduled", "ready", "leased", "dead", "dispatched", "forwarded", "died"))
+    fields["topics"] = shown_topics(health.stats)
     if health.stats.schedules is not None:
         del fields["schedules"]["pushed"]
     for shard in fields["shards"]:

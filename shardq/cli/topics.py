@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 import msgspec
@@ -11,7 +12,7 @@ from shardq.calls.observe import Drawn
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import age, complain, per_second, say, tell
-from shardq.cli.session import opened
+from shardq.cli.session import looking, opened
 from shardq.cli.table import Column, Table
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Stats, TopicStats
@@ -35,12 +36,12 @@ def topics(given: Given) -> None:
     A number with ~ is an estimate. How long a task has been ready is known as far as anybody has looked: 0 at the first
     look.
     """
-    with opened(given) as engine:
+    with looking(given) as engine:
         health = engine.health()
     seen = health.stats
     if given.json:
-        for topic, row in seen.topics.items():
-            tell({"topic": topic} | msgspec.to_builtins(row))
+        for topic, fields in shown_topics(seen).items():
+            tell({"topic": topic} | fields)
     elif seen.topics:
         print_topics(seen)
     else:
@@ -56,12 +57,12 @@ def print_topics(seen: Stats) -> None:
     rates = seen.rates is not None
     Table(
         Column[TopicRow]("topic", lambda row: row[0] or "''", text=True),
-        Column("scheduled", lambda row: _count(row[1], "scheduled"), rank=1),
-        Column("ready", lambda row: f"{row[1].ready:,}"),
+        Column("scheduled", lambda row: _count(seen, row[1], "scheduled"), rank=1),
+        Column("ready", lambda row: seen.shown(row[1].ready)),
         Column("oldest", lambda row: age(row[1].oldest_ready), rank=2),
-        Column("leased", lambda row: _count(row[1], "leased"), rank=5),
-        Column("dead", lambda row: _count(row[1], "dead"), rank=3),
-        Column("dispatched", lambda row: f"{row[1].dispatched:,}", rank=6),
+        Column("leased", lambda row: _count(seen, row[1], "leased"), rank=5),
+        Column("dead", lambda row: _count(seen, row[1], "dead"), rank=3),
+        Column("dispatched", lambda row: seen.shown(row[1].dispatched), rank=6),
         *([Column[TopicRow]("taken per s", lambda row: per_second(row[1].taken_per_s), rank=4)] if rates else []),
         Column("set", lambda row: _settings(row[1]), text=True),
     ).print(list(seen.topics.items()))
@@ -70,9 +71,18 @@ def print_topics(seen: Stats) -> None:
 TopicRow = tuple[str, TopicStats]
 
 
-def _count(row: TopicStats, state: Drawn) -> str:
+def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
+    """The topics as JSON. Where no shard could be read, the counts are null."""
+    topics: dict[str, dict[str, Any]] = msgspec.to_builtins(seen.topics)
+    if seen.is_blind:
+        for fields in topics.values():
+            fields |= dict.fromkeys(("scheduled", "ready", "leased", "dead", "dispatched", "died"))
+    return topics
+
+
+def _count(seen: Stats, row: TopicStats, state: Drawn) -> str:
     """A count, with ~ if it is an estimate."""
-    return f"{'~' if state in row.estimated else ''}{getattr(row, state):,}"
+    return seen.shown(getattr(row, state), mark="~" if state in row.estimated else "")
 
 
 def _settings(row: TopicStats) -> str:

@@ -6,6 +6,7 @@ part, and adds ``live(NAME, template, context)`` to its routes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -64,7 +65,15 @@ async def seen(request: Request) -> dict[str, Any]:
     """
     sampler = dashboard_of(request).sampler
     course = await sampler.newest()
-    return {"course": course, "look": course.look, "seen_at": sampler.seen_at, "interval_s": sampler.interval_s}
+    look = course.look
+    age_s = time.monotonic() - look.at if look else None
+    return {
+        "course": course,
+        "look": look,
+        "look_age_s": age_s,
+        "seen_at": sampler.seen_at,
+        "interval_s": sampler.interval_s,
+    }
 
 
 def event(text: str) -> str:

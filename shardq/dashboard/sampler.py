@@ -31,6 +31,9 @@ bounds of what was measured.
 LEAST_S, MOST_S = 1.0, 60.0
 """Bounds of the time between two looks."""
 
+LONGEST_S = 3.0
+"""A page waits so long for a look, and then shows what was seen before, with its age. The look goes on."""
+
 LINGER_S = 5.0
 """Looks go on for so long after the last watcher has left: pages open their stream anew now and then."""
 
@@ -66,7 +69,8 @@ class Sampler:
         self.interval_s = LEAST_S
         self._dispatched: dict[int, int] = {}
         self._looked_at = float("-inf")
-        self._lock = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        """The look under way, or the last one."""
         self._watchers = 0
         self._left_at = 0.0
         self._passing = 0
@@ -85,11 +89,16 @@ class Sampler:
 
     async def newest(self) -> Course:
         """The newest course, after a look if the last one is too old."""
-        asked_at = time.monotonic()
-        if asked_at - self._looked_at >= self.interval_s:
-            async with self._lock:
-                if self._looked_at < asked_at:  # nobody has looked while this waited
-                    await self._look()
+        if time.monotonic() - self._looked_at >= self.interval_s:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+            looking = self._looking
+            await asyncio.wait({looking}, timeout=LONGEST_S)
+            if looking.done():
+                looking.result()
+            elif not self.course.trouble:
+                self.course.trouble = f"the servers have not answered for {LONGEST_S:g} s"
+                self._tell()
         return self.course
 
     def look_soon(self) -> None:
@@ -131,6 +140,8 @@ class Sampler:
     def end(self) -> None:
         """Ends every ``watch``: the process is about to end."""
         self._end.set()
+        if self._looking is not None:
+            self._looking.cancel()
         self._tell()
 
     async def _run(self) -> None:
@@ -158,7 +169,7 @@ class Sampler:
 
     def _late(self, stats: Stats) -> dict[int, float | None]:
         late = {shard.shard: late_ms(shard, self._dispatched.get(shard.shard)) for shard in stats.shards}
-        self._dispatched = {shard.shard: shard.dispatched for shard in stats.shards if not shard.error}
+        self._dispatched = {shard.shard: shard.dispatched for shard in stats.shards if shard.dispatched is not None}
         return late
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -56,6 +56,9 @@ class Advice:
     """Tasks are lost, refused or late by now: a reason not to be healthy, not only a warning."""
     log: str = SERVERS
 
+
+NAMED = 5
+"""The most shards, schedules and topics that a sentence names; it counts the others."""
 
 UNTOLD = "settings that lose tasks, and what replicas have, can't be told"
 UNMOVED = "pushes with durability= are refused, and beside replicas no task is moved to another shard"
@@ -150,6 +153,17 @@ def unasked(path: Path) -> Advice:
         "it"
     )
     return Advice("", "server", text, log="shardq")
+
+
+def named(some: Sequence[int]) -> str:
+    """Some shards, as a sentence names them.
+
+    >>> named([3]), named(range(8))
+    ('shard 3', 'shards 0, 1, 2, 3, 4 and 3 more')
+    """
+    numbers = ", ".join(map(str, some[:NAMED]))
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"shard{'' if len(some) == 1 else 's'} {numbers}{more}"
 
 
 def unsubscribed(refusals: Mapping[str, str]) -> list[Advice]:

@@ -413,7 +413,7 @@ class EngineBase(forks.OfOneProcess):
         }
         found = yield from self._advice(driver, counts_by_shard, pollers=pollers or self._pollers_driver())
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
-        found += yield from servers.find_faults(slots)
+        found += yield from servers.find_faults(slots, self._map())
         try:
             forwarded = [sink.topic for sink in dispatcher.sinks()] if dispatcher else ()
             serving = yield from find_unserved(self._map(), forwarded)

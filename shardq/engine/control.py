@@ -214,7 +214,7 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
     draw = drawn_of_a_shard(len(cache.topology.span()))
 
     def make(keys: ShardKeys, epoch: int) -> observe.Peek:
-        return observe.peek(keys, epoch, known.get(keys.shard, []), draw=draw)
+        return observe.peek(keys, epoch, known.get(keys.shard, []), draw=draw).briefly()
 
     while True:
         counts_by_shard = yield from call_every_shard(cache, make)
@@ -231,5 +231,5 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
 def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, observe.Replication]]:
     """Returns how far the replicas of each node are, for nodes that answer. ``nodes``: slot → its node."""
     slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
-    answers = yield Many({node: observe.replication(slot) for node, slot in slots.items()})
+    answers = yield Many({node: observe.replication(slot).briefly() for node, slot in slots.items()})
     return {node: said for node, said in answers if not isinstance(said, ShardqError)}

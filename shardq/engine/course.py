@@ -67,9 +67,11 @@ class NodeLook:
 
     node: str
     shards: int
-    scheduled: int
-    ready: int
-    per_s: float
+    unseen: int
+    """Those of them that could not be read. If that is all, the counts are None."""
+    scheduled: int | None
+    ready: int | None
+    per_s: float | None
     behind: float | None
     """Seconds that its first scheduled task is overdue; None if it is not."""
     replicas: int | None
@@ -78,12 +80,14 @@ class NodeLook:
 
 def _node(node: str, shards: Sequence[ShardStats], stats: Stats) -> NodeLook:
     replication = stats.replication.get(node)
+    seen = [shard for shard in shards if not shard.error]
     return NodeLook(
         node,
         len(shards),
-        sum(shard.scheduled for shard in shards),
-        sum(shard.ready for shard in shards),
-        sum(shard.dispatched_per_s or 0.0 for shard in shards),
+        len(shards) - len(seen),
+        sum(shard.scheduled or 0 for shard in seen) if seen else None,
+        sum(shard.ready or 0 for shard in seen) if seen else None,
+        sum(shard.dispatched_per_s or 0.0 for shard in seen) if seen else None,
         max((late for shard in shards if (late := behind(shard.head_age)) is not None), default=None),
         replication.replicas if replication else None,
         replication.unconfirmed if replication else None,

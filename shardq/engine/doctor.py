@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from shardq.calls import places, resharding
 from shardq.calls.observe import Replication
-from shardq.engine.advice import Advice
-from shardq.engine.health import Examined, Health, Kind, named
+from shardq.engine.advice import Advice, named
+from shardq.engine.health import Examined, Health, Kind
 from shardq.engine.servers import replicas_behind
 from shardq.errors import ShardqError
 from shardq.fleet.member import fleet
@@ -120,7 +120,7 @@ def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:
 def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     """Finds shards that missed the last change of the topology, or were lost."""
     topology = cache.topology
-    answers = yield Many({keys: resharding.meta_fields(keys, "epoch") for keys in cache.span()})
+    answers = yield Many({keys: resharding.meta_fields(keys, "epoch").briefly() for keys in cache.span()})
     epochs = {keys: int(told[0] or 0) for keys, told in answers if not isinstance(told, ShardqError)}
     lost = [keys for keys, epoch in epochs.items() if not epoch]
     behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
@@ -156,13 +156,13 @@ def _opener(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Mend:
     return mend
 
 
-def find_misplaced(cache: TopologyCache, *, everything: bool) -> Operation[list[Finding]]:
-    """Finds records in shards where they do not belong; while the number of shards changes, some do by right."""
+def find_misplaced(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
+    """Finds records in these shards that do not belong there; while the number of shards changes, some do by right."""
     topology = cache.topology
     if topology.priors or topology.pending:
         return []
     found = []
-    for keys in cache.span():
+    for keys in shards:
         ids = yield from _records(cache, keys, everything=everything)
         elsewhere = [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != keys.shard]
         if elsewhere:
@@ -187,11 +187,13 @@ def _mover(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str
     return mend
 
 
-def find_orphans(cache: TopologyCache, *, everything: bool) -> Operation[list[Finding]]:
-    """Finds records without a place, which nobody will ever get, and places without a record. Looks at each twice."""
+def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
+    """Finds records without a place, which nobody will ever get, and places without a record, in these shards. Looks at
+    each twice.
+    """
     lost: dict[ShardKeys, list[str]] = {}
     empty: dict[ShardKeys, list[str]] = {}
-    for keys in cache.span():
+    for keys in shards:
         ids = yield from _records(cache, keys, everything=everything)
         if some := (yield from _without_place(keys, ids)):
             lost[keys] = some

@@ -14,7 +14,7 @@ import msgspec
 
 from shardq.calls import observe
 from shardq.dispatcher.poller import STUCK_S
-from shardq.engine.advice import Advice, Check
+from shardq.engine.advice import NAMED, Advice, Check, named
 from shardq.engine.control import CountsByShard
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
@@ -50,9 +50,6 @@ LATELY_S = 600.0
 
 SAMPLED = 200
 """The deaths that are looked at for the commonest cause."""
-
-NAMED = 5
-"""The most shards, schedules and topics that a sentence names; it counts the others."""
 
 AGAIN_S = 1.5
 """Longer than a heartbeat's interval, with which dispatchers hear of each other."""
@@ -458,14 +455,3 @@ def _schedules(stats: Stats) -> Iterator[Reason]:
 
 def _named_shards(some: Sequence[ShardStats]) -> str:
     return named([each.shard for each in some])
-
-
-def named(some: Sequence[int]) -> str:
-    """Some shards, as a sentence names them.
-
-    >>> named([3]), named(range(8))
-    ('shard 3', 'shards 0, 1, 2, 3, 4 and 3 more')
-    """
-    numbers = ", ".join(map(str, some[:NAMED]))
-    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
-    return f"shard{'' if len(some) == 1 else 's'} {numbers}{more}"

@@ -225,7 +225,8 @@ class AsyncOperatorCommands(EngineBase, ABC):
         >>> for member in await engine.fleet():
         ...     print(member.kind, member.host, member.pid, member.handled, member.failed, member.last_error)
         """
-        return await self._carry_out(lambda cache: fleet(cache.control))
+        driver, deadline = await self._begin_look()
+        return await arun(driver, fleet(self._map().control), deadline=deadline)
 
     async def stats(self, *, shards: bool = True) -> Stats:
         """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after

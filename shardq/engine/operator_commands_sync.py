@@ -225,7 +225,8 @@ class OperatorCommands(EngineBase, ABC):
         >>> for member in engine.fleet():
         ...     print(member.kind, member.host, member.pid, member.handled, member.failed, member.last_error)
         """
-        return self._carry_out(lambda cache: fleet(cache.control))
+        driver, deadline = self._begin_look()
+        return run(driver, fleet(self._map().control), deadline=deadline)
 
     def stats(self, *, shards: bool = True) -> Stats:
         """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after

@@ -8,27 +8,33 @@ import time
 from collections.abc import Iterator, Mapping
 
 from shardq.calls import observe
-from shardq.calls.observe import Replication
-from shardq.engine.advice import Advice
+from shardq.calls.observe import FailedNode, Replication
+from shardq.engine.advice import Advice, Check, named
 from shardq.errors import ShardqError
 from shardq.operation import Many, Operation
+from shardq.topology_cache import TopologyCache
 
 SKEW_S = 1.0
 """Clocks that are further apart are told: tasks are due by their master's, ``at=`` goes by the caller's, and after a
 failover by another server's."""
 
 
-def find_faults(slots: Mapping[str, int]) -> Operation[list[Advice]]:
-    """Asks these nodes for their clocks, and one of them for the nodes that its cluster has declared failed. Nodes that
-    can't be asked are left out. ``slots``: one slot of each node.
+def find_faults(slots: Mapping[str, int], cache: TopologyCache) -> Operation[list[Advice]]:
+    """Asks these nodes for their clocks, and any node for those that its cluster has declared failed. Nodes that can't
+    be asked are left out. ``slots``: one slot of each node.
     """
     began = time.time()
     answers = yield Many({node: observe.clock(slot) for node, slot in slots.items()})
     ended = time.time()
     clocks: dict[str, float] = {node: told for node, told in answers if not isinstance(told, ShardqError)}
-    answers = yield Many([(node, observe.failed_nodes(slot)) for node, slot in list(slots.items())[:1]])
-    failed = [node for _, told in answers if not isinstance(told, ShardqError) for node in told]
-    return [*skews(clocks, began, ended), *(_failed(node) for node in failed)]
+    failed = yield from find_failed()
+    return [*skews(clocks, began, ended), *(Advice("", *_lost(node, cache), problem=True) for node in failed)]
+
+
+def find_failed() -> Operation[list[FailedNode]]:
+    """The nodes that a cluster has declared failed, if it can tell."""
+    ((_, told),) = yield Many({"": observe.failed_nodes()})
+    return [] if isinstance(told, ShardqError) else told
 
 
 def skews(clocks: Mapping[str, float], began: float, ended: float) -> Iterator[Advice]:
@@ -71,9 +77,24 @@ def replicas_behind(replication: Mapping[str, Replication]) -> Iterator[Advice]:
             yield Advice("", "replicas", f"the replica {replica} of {node} {what}", problem=True)
 
 
-def _failed(node: str) -> Advice:
-    text = (
-        f"the cluster has declared the node {node} failed: start it again, or remove it from the cluster "
-        "(CLUSTER FORGET, on every other node)"
+def _lost(node: FailedNode, cache: TopologyCache) -> tuple[Check, str]:
+    if not node.slots:
+        text = (
+            f"the cluster has declared the node {node.address} ({'master' if node.is_master else 'replica'}) failed: "
+            "start it again, or remove it from the cluster (CLUSTER FORGET, on every other node)"
+        )
+        return "coverage" if node.is_master else "replicas", text
+    shards = [keys.shard for keys in cache.span() if node.serves(keys.slot)]
+    kept = [f"what is stored in {named(shards)}"] if shards else []
+    kept += ["the topology and the fleet's reports"] if node.serves(cache.control.slot) else []
+    away = " and ".join(kept) or "nothing of this engine"
+    return "coverage", f"{lost(node)}: {away} is away until it is started again"
+
+
+def lost(node: FailedNode) -> str:
+    """The sentence on a master that failed and that no replica stands in for."""
+    slots = ", ".join(f"{first}-{last}" if first < last else f"{first}" for first, last in node.slots)
+    return (
+        f"the cluster has declared the node {node.address} (master) failed, and no replica has taken over its slots "
+        f"{slots}"
     )
-    return Advice("", "replicas" if node.endswith("(replica)") else "coverage", text, problem=True)

@@ -34,17 +34,17 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     node: str
     error: str | None = None
-    """The reason why it could not be read, in which case its counts say nothing; None if it was."""
-    scheduled: int
-    ready: int
-    leased: int
-    dead: int
-    dispatched: int
+    """The reason why it could not be read, in which case each of its counts is None; None if it was."""
+    scheduled: int | None
+    ready: int | None
+    leased: int | None
+    dead: int | None
+    dispatched: int | None
     """Moved to ready lists since the shard was opened."""
-    forwarded: int
-    reaped: int
+    forwarded: int | None
+    reaped: int | None
     """Leases that ran out and whose task went back to its ready list."""
-    buried: int
+    buried: int | None
     """Leases that ran out once too often."""
     ready_by_topic: Mapping[str, int]
     dispatched_by_topic: Mapping[str, int]
@@ -103,10 +103,12 @@ class ScheduleStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of all shards. The totals add up what was read shard by shard, one after the other.
+    """The state of all shards. The totals add up what was read shard by shard, one after the other. Shards that could
+    not be read are ``missing``, and in no total.
 
     >>> stats = engine.stats()
     >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
+    >>> print("without the shards", stats.missing) if stats.missing else None
     >>> print({topic: seen.ready for topic, seen in stats.topics.items()})
     """
 
@@ -115,6 +117,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     settings: EngineSettings
     """The settings of the engine, as this process knows them."""
     server: str
+    missing: tuple[int, ...]
+    """The shards that could not be read."""
+    is_blind: bool
+    """True if no shard could be read, so that every total is 0 and says nothing."""
     scheduled: int
     ready: int
     leased: int
@@ -162,26 +168,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     replay: ReplayStats | None
     """The memory and the replays of this engine after failovers; None without ``replay=``."""
 
+    def shown(self, count: int, *, mark: str = "") -> str:
+        """A count over all shards as a view shows it: never a number where none was read.
 
-UNSEEN = ShardCounts(
-    now_us=0,
-    scheduled=0,
-    leased=0,
-    dead=0,
-    head_ms=None,
-    late_ms=None,
-    reaped=0,
-    buried=0,
-    forwarded=0,
-    dispatched={},
-    ready={},
-    waited_ms={},
-    died={},
-    died_lately=0,
-    trimmed=0,
-    trimmed_ms=None,
-    drawn={"scheduled": {}, "leased": {}, "dead": {}},
-)
+        >>> print(engine.stats().shown(1234))           # 1,234; ≥ 1,234 without some shards; – without all of them
+        """
+        if self.is_blind:
+            return "–"
+        return f"{'≥ ' if self.missing else ''}{mark}{count:,}"
 
 
 def _shard(
@@ -191,24 +185,24 @@ def _shard(
     report: PollerReport | None,
     interval: Interval | None,
 ) -> ShardStats:
-    counts = UNSEEN if isinstance(seen, ShardqError) else seen
+    counts = None if isinstance(seen, ShardqError) else seen
     return ShardStats(
         shard=keys.shard,
         node=node,
         error=f"{type(seen).__name__}: {seen}" if isinstance(seen, ShardqError) else None,
-        scheduled=counts.scheduled,
-        ready=sum(counts.ready.values()),
-        leased=counts.leased,
-        dead=counts.dead,
-        dispatched=sum(counts.dispatched.values()),
-        forwarded=counts.forwarded,
-        reaped=counts.reaped,
-        buried=counts.buried,
-        ready_by_topic=counts.ready,
-        dispatched_by_topic=counts.dispatched,
+        scheduled=counts.scheduled if counts else None,
+        ready=sum(counts.ready.values()) if counts else None,
+        leased=counts.leased if counts else None,
+        dead=counts.dead if counts else None,
+        dispatched=sum(counts.dispatched.values()) if counts else None,
+        forwarded=counts.forwarded if counts else None,
+        reaped=counts.reaped if counts else None,
+        buried=counts.buried if counts else None,
+        ready_by_topic=counts.ready if counts else {},
+        dispatched_by_topic=counts.dispatched if counts else {},
         dispatched_per_s=interval.dispatched_of_shard.get(keys.shard) if interval else None,
-        head_age=None if counts.head_ms is None else counts.now_us / 1e6 - counts.head_ms / 1e3,
-        late_ms=counts.late_ms,
+        head_age=counts.head_age if counts else None,
+        late_ms=counts.late_ms if counts else None,
         lateness=report.lateness if report else None,
         poller=report.state if report else "elsewhere",
         poller_error=report.error if report else None,
@@ -244,12 +238,14 @@ def stats_of(
         epoch=cache.topology.epoch,
         settings=cache.topology.settings,
         server=server,
-        scheduled=sum(s.scheduled for s in rows),
-        ready=sum(s.ready for s in rows),
-        leased=sum(s.leased for s in rows),
-        dead=sum(s.dead for s in rows),
-        dispatched=sum(s.dispatched for s in rows),
-        forwarded=sum(s.forwarded for s in rows),
+        missing=tuple(keys.shard for keys, counts in counts_by_shard if isinstance(counts, ShardqError)),
+        is_blind=not seen,
+        scheduled=sum(counts.scheduled for counts in seen),
+        ready=sum(sum(counts.ready.values()) for counts in seen),
+        leased=sum(counts.leased for counts in seen),
+        dead=sum(counts.dead for counts in seen),
+        dispatched=sum(sum(counts.dispatched.values()) for counts in seen),
+        forwarded=sum(counts.forwarded for counts in seen),
         died=sum(count for counts in seen for count in counts.died.values()),
         died_lately=sum(counts.died_lately for counts in seen),
         trimmed=sum(counts.trimmed for counts in seen),
@@ -257,7 +253,7 @@ def stats_of(
             (max(0.0, c.now_us / 1e6 - c.trimmed_ms / 1e3) for c in seen if c.trimmed_ms is not None), default=None
         ),
         topics=topics_of(seen, cache.topology, interval),
-        rates=interval.total if interval else None,
+        rates=interval.total if interval and seen else None,
         head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),
         lateness=Lateness.total(s.lateness for s in rows if s.lateness),
         shards=rows if shards else [],

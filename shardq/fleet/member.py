@@ -84,7 +84,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 def fleet(keys: ControlKeys) -> Operation[list[Member]]:
     """Reads all processes that live: dispatchers first, then workers, each by name."""
-    seen = yield calls.fleet(keys)
+    seen = yield calls.fleet(keys).briefly()
     kinds: list[tuple[Kind, Mapping[str, int]]] = [("dispatcher", seen.dispatchers), ("worker", seen.workers)]
     return [
         member

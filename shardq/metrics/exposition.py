@@ -122,17 +122,21 @@ def _add_seen(samples: _Samples, seen: Seen) -> None:
     samples.add(catalogue.HEALTHY, float(seen.health.ok))
     for kind in KINDS:
         samples.add(catalogue.UNHEALTHY, float(kind in seen.health.kinds), kind)
-    samples.add(catalogue.UNSEEN, sum(shard.error is not None for shard in stats.shards))
+    samples.add(catalogue.UNSEEN, len(stats.missing))
     if seen.unserved is not None:
         samples.add(catalogue.UNSERVED, seen.unserved)
-    samples.add(catalogue.UNSWEPT, seen.unswept)
-    samples.add(catalogue.MISPLACED, seen.misplaced)
+    if seen.unswept is not None:
+        samples.add(catalogue.UNSWEPT, seen.unswept)
+    if seen.misplaced is not None:
+        samples.add(catalogue.MISPLACED, seen.misplaced)
+    if stats.is_blind:
+        return  # no sample is better than a zero
     samples.add(catalogue.HEAD_AGE, max(0.0, stats.head_age or 0.0))
     for state in STATES:
         counts = {topic: getattr(each, state) for topic, each in stats.topics.items()}
         for topic, count in _largest(counts).items():
             samples.add(catalogue.TASKS, count, state, topic)
-    if not any(shard.error for shard in stats.shards):
+    if not stats.missing:
         # without the deaths of one shard it would go back, and then rise by deaths of long ago
         for topic, count in _largest({topic: each.died for topic, each in stats.topics.items()}).items():
             samples.add(catalogue.DIED, count, topic)

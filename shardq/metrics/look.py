@@ -35,8 +35,8 @@ class Seen(NamedTuple):
     health: Health
     unserved: int | None
     """None if it can't be told."""
-    unswept: int
-    misplaced: int
+    unswept: int | None
+    misplaced: int | None
 
 
 class Looker:
@@ -101,6 +101,8 @@ def _seen(engine: Engine) -> Seen:
     health = engine.health()
     is_told = health.fleet or "no_dispatcher" in health.kinds
     nobodys = len(unserved(health.fleet, engine.topology.span())) if is_told else None
+    if health.stats.missing:
+        return Seen(health, nobodys, None, None)
     progress = engine.growth().progress()
     unswept = 0 if progress.done else progress.of - progress.swept
     misplaced = round(_leaving(health.stats, engine.topology) * unswept / progress.of) if unswept else 0
@@ -110,4 +112,8 @@ def _seen(engine: Engine) -> Seen:
 def _leaving(stats: Stats, topology: Topology) -> float:
     """The tasks that would belong elsewhere if no shard had been swept yet."""
     shares = leaving(topology.shards, topology.priors)
-    return sum((each.scheduled + each.dead) * shares[each.shard] for each in stats.shards if each.shard < len(shares))
+    return sum(
+        ((each.scheduled or 0) + (each.dead or 0)) * shares[each.shard]
+        for each in stats.shards
+        if each.shard < len(shares)
+    )

@@ -124,9 +124,9 @@ class Summary:
 def summary(cache: TopologyCache) -> Operation[Summary | None]:
     """None if the control slot does not answer. Where there are no schedules, one command says so."""
     try:
-        if not (yield schedules.are_there_schedules(cache.control)):
+        if not (yield schedules.are_there_schedules(cache.control).briefly()):
             return Summary(0, 0, ())
-        found = yield schedules.schedules(cache.control)
+        found = yield schedules.schedules(cache.control).briefly()
     except ServerFault:
         return None
     entries = [decode_entry(name, *stored) for name, stored in sorted(found.stored.items())]

@@ -98,7 +98,7 @@ def test_a_shard_that_can_not_be_seen(shardq: Shell, engine: Engine, url: str) -
             assert said.startswith("shard 2 could not be seen, the totals are without: ")
             assert "WRONGTYPE" in said
             (row,) = [line for line in done.lines if line.split()[:1] == ["2"]]
-            assert row.count("?") >= 4
+            assert row.count("–") >= 4
             shards = shardq.run(command, "--json").object["shards"]
             assert [bool(shard["error"]) for shard in shards] == [False, False, True, False]
         servers.ask(keys.slot, "DEL", keys.leased)

@@ -288,8 +288,8 @@ def test_a_task_that_loses_every_worker(running: Engine) -> None:
     assert task is not None
     assert (task.reason, task.lapses, task.failures) == ("lost with its worker", 2, 0)
     stats = running.stats()
-    assert sum(shard.reaped for shard in stats.shards) == 1
-    assert sum(shard.buried for shard in stats.shards) == 1
+    assert sum(shard.reaped or 0 for shard in stats.shards) == 1
+    assert sum(shard.buried or 0 for shard in stats.shards) == 1
 
 
 def test_what_can_not_be_claimed(engine: Engine, consumer: Consumer) -> None:

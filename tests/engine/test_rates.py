@@ -10,13 +10,32 @@ import pytest
 from shardq.calls.observe import ShardCounts
 from shardq.engine.control import CountsByShard
 from shardq.engine.rates import RateMeter
-from shardq.engine.stats import UNSEEN
 from shardq.errors import Unavailable
 from shardq.layout.keys import shard_keys
 
+EMPTY = ShardCounts(
+    now_us=0,
+    scheduled=0,
+    leased=0,
+    dead=0,
+    head_ms=None,
+    late_ms=None,
+    reaped=0,
+    buried=0,
+    forwarded=0,
+    dispatched={},
+    ready={},
+    waited_ms={},
+    died={},
+    died_lately=0,
+    trimmed=0,
+    trimmed_ms=None,
+    drawn={"scheduled": {}, "leased": {}, "dead": {}},
+)
+
 
 def seen(**counts: Any) -> ShardCounts:
-    return dataclasses.replace(UNSEEN, **counts)
+    return dataclasses.replace(EMPTY, **counts)
 
 
 def look(*shards: ShardCounts | None) -> CountsByShard:

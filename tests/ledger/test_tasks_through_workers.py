@@ -109,7 +109,7 @@ def test_every_task_ends_acknowledged_or_dead(url: str, name: str, tmp_path: Pat
     wrong = {id: task for id, task in dead.items() if not told_apart(task, by_id[id])}
     assert wrong == {}
     # what the killed processes held did come back, and no more than they can have held
-    reaped = sum(shard.reaped for shard in stats.shards)
+    reaped = sum(shard.reaped or 0 for shard in stats.shards)
     assert 0 < reaped <= len(fleet.killed) * 2000
 
 

@@ -52,7 +52,7 @@ def test_told_to_stop_it_finishes_and_gives_back(
     open_gate()
     ends(worker)
     stats = counted(running)
-    assert (stats.leased, stats.dead, sum(shard.reaped for shard in stats.shards)) == (0, 0, 0)
+    assert (stats.leased, stats.dead, sum(shard.reaped or 0 for shard in stats.shards)) == (0, 0, 0)
     done = {note.id for note in noted("done")}
     assert set(quick) <= done
     assert len(done) == 1004 == len(noted("begun"))

@@ -13,7 +13,7 @@ import click
 from shardq.cli.durations import read_by, seconds
 from shardq.cli.looking import Looker
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.session import opened
+from shardq.cli.session import looking
 from shardq.cli.signals import Ending
 from shardq.cli.top.keys import Keyboard
 from shardq.cli.top.look import Eye
@@ -48,7 +48,7 @@ def top(given: Given, every: float, view: str) -> None:
         raise click.UsageError(f"--every looks every {LEAST_S:g} s at most: each look asks every shard")
     if given.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("top is for a terminal; `shardq stats --json --watch 1` prints lines for programs")
-    with opened(given) as engine:
+    with looking(given) as engine:
         _Loop(engine, every, State(view=view)).run()
 
 

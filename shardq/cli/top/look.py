@@ -25,6 +25,9 @@ class Eye:
     def look(self) -> Look:
         engine, now = self._engine, time.monotonic()
         health = engine.health()
+        if health.stats.missing:
+            # both ask every shard, and fail with one
+            return Look(now, health)
         if self._forecast is None or now - self._forecast[0] >= FORECAST_S:
             self._forecast = now, engine.forecast("hour")
         dead = engine.tasks(state="dead", limit=DEAD) if health.stats.dead else []

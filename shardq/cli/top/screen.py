@@ -4,11 +4,12 @@ of the chosen view. Pure but for rich, which is loaded when the first screen is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardq.cli.output import milliseconds
+from shardq.cli.output import age, milliseconds
 from shardq.cli.table import Table
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.cli.top.views import View, view
@@ -68,7 +69,8 @@ class Screen:
         lines = [_line((self._title, "bold"), ("  paused" if state.paused else "", "yellow"), width=width)]
         look = course.look
         if course.trouble:
-            lines.append(_line(("cannot tell: ", "bold red"), (course.trouble, ""), width=width))
+            shown = f" (shown is what was read {age(time.monotonic() - look.at)} ago)" if look else ""
+            lines.append(_line((f"cannot tell{shown}: ", "bold red"), (course.trouble, ""), width=width))
         if look is None:
             return lines if course.trouble else [*lines, _line(("looking …", ""), width=width)]
         if not course.trouble:
@@ -143,7 +145,8 @@ def _verdict(look: Look, width: int, *, most: int) -> list[Text]:
 
 def _figures(course: Course, look: Look, width: int) -> list[Text]:
     stats, rates = look.stats, look.stats.rates
-    counts = "  ".join(f"{name} {getattr(stats, name):,}" for name in ("scheduled", "ready", "leased", "dead"))
+    states = ("scheduled", "ready", "leased", "dead")
+    counts = "  ".join(f"{state} {stats.shown(getattr(stats, state))}" for state in states)
     per_s = "rates: the second look tells"
     if rates is not None:
         per_s = f"in {rates.scheduled:,.0f}/s  dispatched {rates.dispatched:,.0f}/s  taken {rates.taken:,.0f}/s"

@@ -17,6 +17,8 @@ from shardq.fleet.serving import servers, unserved
 
 Row = TypeVar("Row")
 
+UNREAD = "this view needs every shard, and some can't be read"
+
 BAR = 40
 """The width of the longest bar of the future."""
 
@@ -47,6 +49,10 @@ class View(Generic[Row]):
         return rows[::-1] if turned else rows
 
 
+def _known(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
+
+
 def view(name: str, look: Look) -> View[Any]:
     return _VIEWS[name](look)
 
@@ -61,10 +67,10 @@ def _shards(look: Look) -> View[ShardStats]:
     return View(
         (
             Column("shard", lambda shard: str(shard.shard)),
-            Column("scheduled", lambda shard: "?" if shard.error else f"{shard.scheduled:,}", rank=1),
-            Column("ready", lambda shard: "?" if shard.error else f"{shard.ready:,}", rank=2),
-            Column("leased", lambda shard: "?" if shard.error else f"{shard.leased:,}", rank=5),
-            Column("dead", lambda shard: "?" if shard.error else f"{shard.dead:,}", rank=6),
+            Column("scheduled", lambda shard: _known(shard.scheduled), rank=1),
+            Column("ready", lambda shard: _known(shard.ready), rank=2),
+            Column("leased", lambda shard: _known(shard.leased), rank=5),
+            Column("dead", lambda shard: _known(shard.dead), rank=6),
             Column("per s", lambda shard: per_second(shard.dispatched_per_s), rank=2),
             Column("behind", lambda shard: age(behind(shard.head_age)), rank=1),
             Column("node", lambda shard: shard.node, rank=3),
@@ -95,8 +101,8 @@ def _nodes(look: Look) -> View[NodeLook]:
         (
             Column("node", lambda row: row.node, text=True),
             Column("shards", lambda row: str(row.shards), rank=4),
-            Column("scheduled", lambda row: f"{row.scheduled:,}", rank=1),
-            Column("ready", lambda row: f"{row.ready:,}", rank=2),
+            Column("scheduled", lambda row: _known(row.scheduled), rank=1),
+            Column("ready", lambda row: _known(row.ready), rank=2),
             Column("per s", lambda row: per_second(row.per_s), rank=2),
             Column("behind", lambda row: age(row.behind), rank=1),
             Column("replicas", lambda row: "?" if row.replicas is None else str(row.replicas), rank=3),
@@ -113,7 +119,7 @@ def _nodes(look: Look) -> View[NodeLook]:
             lambda row: row.unconfirmed,
         ),
         look.nodes,
-        lambda row: False,
+        lambda row: row.unseen > 0,
         "no node was reached",
     )
 
@@ -123,7 +129,7 @@ def _nodes(look: Look) -> View[NodeLook]:
 
 def _topics(look: Look) -> View[tuple[str, TopicStats]]:
     def estimate(count: int, state: str, topic: TopicStats) -> str:
-        return f"{'~' if state in topic.estimated else ''}{count:,}"
+        return look.stats.shown(count, mark="~" if state in topic.estimated else "")
 
     sinks = look.sinks
 
@@ -137,7 +143,7 @@ def _topics(look: Look) -> View[tuple[str, TopicStats]]:
         (
             Column("topic", lambda row: row[0] or "''", text=True),
             Column("scheduled", lambda row: estimate(row[1].scheduled, "scheduled", row[1]), rank=3),
-            Column("ready", lambda row: f"{row[1].ready:,}", rank=1),
+            Column("ready", lambda row: look.stats.shown(row[1].ready), rank=1),
             Column("leased", lambda row: estimate(row[1].leased, "leased", row[1]), rank=4),
             Column("dead", lambda row: estimate(row[1].dead, "dead", row[1]), rank=5),
             Column("taken/s", lambda row: per_second(row[1].taken_per_s), rank=2),
@@ -240,7 +246,7 @@ def _dead(look: Look) -> View[DeadRow]:
         (lambda row: row.count, lambda row: row.topic, lambda row: row.id, lambda row: row.reason),
         rows,
         lambda row: False,
-        "no dead tasks",
+        f"not read: {UNREAD}" if look.stats.missing else "no dead tasks",
     )
 
 
@@ -277,7 +283,7 @@ def _future(look: Look) -> View[Bucket]:
         (lambda row: row.start, lambda row: row.count, lambda row: row.count),
         rows,
         lambda row: row.start == "overdue" and row.count > 0,
-        "not counted yet",
+        f"not counted: {UNREAD}" if look.stats.missing else "not counted yet",
     )
 
 

@@ -25,10 +25,10 @@ PAGE = 100
 
 SORTS: dict[str, Callable[[ShardStats], float]] = {
     "shard": lambda shard: shard.shard,
-    "scheduled": lambda shard: -shard.scheduled,
-    "ready": lambda shard: -shard.ready,
-    "leased": lambda shard: -shard.leased,
-    "dead": lambda shard: -shard.dead,
+    "scheduled": lambda shard: -(shard.scheduled or 0),
+    "ready": lambda shard: -(shard.ready or 0),
+    "leased": lambda shard: -(shard.leased or 0),
+    "dead": lambda shard: -(shard.dead or 0),
     "per s": lambda shard: -(shard.dispatched_per_s or 0),
     "behind": lambda shard: -(behind(shard.head_age) or 0),
 }

@@ -37,7 +37,7 @@ function open() {
   source = new EventSource(part.dataset.live);
   source.onopen = () => {
     clearTimeout(lost);
-    say("live", true);
+    if (!part.querySelector("[data-partial]")) say("live", true);
   };
   source.onmessage = (message) => {
     const fresh = part.cloneNode(false);
@@ -45,6 +45,8 @@ function open() {
     // The part itself stays: what comes next goes into it.
     if (part.childNodes.length === fresh.childNodes.length) morph(part, fresh);
     else part.replaceChildren(...fresh.childNodes);
+    if (part.querySelector("[data-partial]")) say("in part: not all was read", false);
+    else say("live", true);
   };
   source.onerror = () => {
     clearTimeout(lost);

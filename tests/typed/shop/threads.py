@@ -148,6 +148,7 @@ def operating() -> None:
         opened.start()
         opened.stop()
     stats = engine.stats(shards=True)
+    assert_type(stats.shown(stats.scheduled), str)
     assert_type(stats, shardq.Stats)
     assert_type(stats.shards, list[shardq.ShardStats])
     assert_type(stats.topics["mail"], shardq.TopicStats)
