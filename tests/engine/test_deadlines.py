@@ -104,7 +104,6 @@ ROWS = {
     "forward": [on_engine(lambda engine: engine.forward("mail", to="list"))],
     "pause": [on_engine(lambda engine: engine.pause("mail"))],
     "resume": [on_engine(lambda engine: engine.resume("mail"))],
-    "configure": [on_engine(lambda engine: engine.configure(max_attempts=3))],
     "limit": [on_engine(lambda engine: engine.limit("mail", rate=1))],
     "configure": [on_engine(lambda engine: engine.configure(max_attempts=9))],
     "resize": [on_engine(lambda engine: engine.resize(SHARDS + 1))],
