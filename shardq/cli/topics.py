@@ -163,9 +163,10 @@ example:
 @shared
 @pass_given
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
-    """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced. They hold for a
-    forwarded topic, too; but --concurrency is refused with a list or a stream on the same server, because a task that
-    has left can't be counted.
+    """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced at once, also for
+    workers that wait under them. A place under --concurrency is free when its task is settled, by whichever consumer,
+    or two seconds after its lease. Limits hold for a forwarded topic, too; but --concurrency is refused with a list or
+    a stream on the same server, because a task that has left can't be counted.
     """
     if off == (rate is not None or concurrency is not None):
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
