@@ -105,6 +105,7 @@ ROWS = {
     "pause": [on_engine(lambda engine: engine.pause("mail"))],
     "resume": [on_engine(lambda engine: engine.resume("mail"))],
     "limit": [on_engine(lambda engine: engine.limit("mail", rate=1))],
+    "configure": [on_engine(lambda engine: engine.configure(max_attempts=9))],
     "resize": [on_engine(lambda engine: engine.resize(SHARDS + 1))],
     "expand": [on_engine(lambda engine: engine.expand(SHARDS + 1))],
     "shrink": [on_engine(lambda engine: engine.shrink(SHARDS - 1))],
