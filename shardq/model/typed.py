@@ -19,6 +19,8 @@ SHOWN = 3
 """Errors of one model that are shown."""
 
 _AT = re.compile(r"^(.*?)(?: - at (`key` in )?`\$(.*)`)?$", re.DOTALL)
+_VALUE = "Invalid enum value"
+"""Errors that begin so go on with the value."""
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 
@@ -56,7 +58,8 @@ class Fields:
         try:
             struct = msgspec.convert(values, self._struct, str_keys=True, dec_hook=_from_builtins)
         except msgspec.ValidationError as exc:
-            raise PayloadNotDecodable(_misfit(exc)) from exc.__cause__
+            # Not from its cause, whose text has the value.
+            raise PayloadNotDecodable(_misfit(exc)) from None
         return {name: getattr(struct, self._places[name]) for name in values}
 
 
@@ -77,7 +80,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _misfit(exc: msgspec.ValidationError) -> str:
-    """The error as FIELD: WHAT, as in ``to: expected str, got int``."""
+    """The error as FIELD: WHAT, as in ``to: expected str, got int``, without the value: it goes into logs."""
     found = _AT.match(str(exc))
     assert found is not None, "it matches every text"
     what, key, path = found[1], found[2], (found[3] or "").lstrip(".")
@@ -86,6 +89,8 @@ def _misfit(exc: msgspec.ValidationError) -> str:
         errors = of_model()
         said = [_said(path + _path(each["loc"]), each["msg"]) for each in errors[:SHOWN]]
         return "; ".join(said) + (f" and {len(errors) - SHOWN} more" if len(errors) > SHOWN else "")
+    if what.startswith(_VALUE):
+        what = _VALUE
     if missing := _MISSING.match(what):
         return _said(f"{path}.{missing[1]}", "is missing")
     return ("a key of " if key else "") + _said(path, what.replace("`", ""))

@@ -120,7 +120,7 @@ def calling(function: Callable[..., Any], arguments: Arguments, name: str) -> Ca
         try:
             args, kwargs = arguments.converted(args, kwargs)
         except PayloadNotDecodable as exc:
-            raise _misfit(name, exc) from exc.__cause__
+            raise _misfit(name, exc) from None
         return function(*args, **kwargs)
 
     return call
@@ -135,7 +135,7 @@ def typed(function: Callable[[Delivery], Any], type: Any) -> Callable[[Delivery]
         try:
             payload = fields.converted({"": delivery.payload})[""]
         except PayloadNotDecodable as exc:
-            raise _misfit(name_of(function), exc) from exc.__cause__
+            raise _misfit(name_of(function), exc) from None
         return function(msgspec.structs.replace(delivery, payload=payload))
 
     return handle
