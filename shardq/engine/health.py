@@ -395,7 +395,7 @@ def _unknown(fleet: Sequence[Member]) -> Iterator[Reason]:
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for worker in workers(fleet):
         for call in worker.unknown:
-            if not any(serves(other, call.topic) and knows(other, call.task) for other in workers(fleet)):
+            if not any(knows(other, call.topic, call.task) for other in workers(fleet)):
                 count, seconds = found.get((call.topic, call.task), (0, 0.0))
                 found[call.topic, call.task] = count + call.count, max(seconds, call.seconds)
     calls = sorted(found.items(), key=lambda each: -each[1][0])

@@ -31,8 +31,10 @@ def serves(worker: Member, topic: str) -> bool:
     return topic in worker.topics or OTHERS in worker.topics
 
 
-def knows(worker: Member, task: str) -> bool:
-    """True if the worker says that it knows the named task, or may."""
+def knows(worker: Member, topic: str, task: str) -> bool:
+    """True if the worker serves the topic, and says that it knows calls of the named task there, or may."""
+    if not serves(worker, topic) or any((call.topic, call.task) == (topic, task) for call in worker.unknown):
+        return False
     return task in worker.tasks or OTHERS in worker.tasks
 
 

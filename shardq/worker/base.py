@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.consumer.policy import Backoff
 from shardq.errors import InvalidOption, ShardqError
+from shardq.fleet.lateness import OTHERS
 from shardq.forks import OfOneProcess
 from shardq.model.checks import check_name, check_seconds, check_topic, duration_ms
 from shardq.model.task import Delivery
@@ -50,6 +51,14 @@ class Plan:
             functions=[each for each in self.functions if each.topic in topics],
             weights=None if self.weights is None else {topic: self.weights[topic] for topic in topics},
         )
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of tasks that it knows, those of earlier versions too; ``*`` where it has no named tasks, as its
+        handlers may take any call.
+        """
+        tasks = [each for each in self.functions if isinstance(each, TaskFunction)]
+        return [name for each in tasks for name in (each.name, *each.aliases)] or [OTHERS]
 
     @property
     def attempts(self) -> dict[str, int]:

@@ -24,7 +24,6 @@ from shardq.operation import run
 from shardq.threads import ended
 from shardq.worker.base import Plan
 from shardq.worker.coroutine_runner import CoroutineRunner
-from shardq.worker.handlers import TaskFunction
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement, settlements_by_shard
 from shardq.worker.logs import Once, tell
@@ -88,7 +87,7 @@ class Processor:
         self._tally = Tally(
             list(plan.handlers),
             plan.concurrency,
-            tasks=[each.name for each in plan.functions if isinstance(each, TaskFunction)],
+            tasks=plan.tasks,
             running=self._in_flight.unfinished,
             problems=lambda: self.problems,
         )

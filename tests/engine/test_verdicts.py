@@ -154,6 +154,15 @@ def a_call_that_no_worker_knows(world: World) -> None:
     world.run(other.worker())
 
 
+def a_call_that_some_worker_knows(world: World) -> None:
+    """One by an earlier name of a function, and an old worker beside it."""
+    a_call_that_no_worker_knows(world)
+    wait_until(lambda: world.engine.health().kinds == ["unknown_task"], "the old one has met it", timeout=SEEN_S)
+    newer = world.another()
+    newer.task(topic="mail", name="shop.give_back", aliases=["shop.refund"])(print)
+    world.run(newer.worker())
+
+
 def a_function_that_no_process_has(world: World) -> None:
     world.another().forward("mail", to=print, keep=True)
     world.ready("mail", 2)
@@ -212,6 +221,7 @@ SITUATIONS = (
         {"unknown_task"},
         ("topic 'mail': no worker that runs knows calls of 'shop.refund'; workers have given them back 1 times in ",),
     ),
+    Situation(a_call_that_some_worker_knows, set()),
     Situation(
         a_function_that_no_process_has,
         {"unserved_route"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardq.fleet import Member
+from shardq.fleet.report import UnknownCall
 from shardq.fleet.serving import knows, servers, serves, unforwarded, unserved
 from shardq.fleet.sinks import SinkStats
 from shardq.layout.topology import Route
@@ -40,7 +41,11 @@ def test_routes_that_nobody_serves() -> None:
 def test_topics_and_tasks_of_a_worker() -> None:
     some = Member(kind="worker", name="w", host="a", topics=("mail",), tasks=("shop.send",))
     assert (serves(some, "mail"), serves(some, "hooks")) == (True, False)
-    assert (knows(some, "shop.send"), knows(some, "shop.sent")) == (True, False)
+    assert (knows(some, "mail", "shop.send"), knows(some, "mail", "shop.sent")) == (True, False)
+    assert not knows(some, "hooks", "shop.send"), "it does not serve the topic"
     many = Member(kind="worker", name="w", host="a", topics=("mail", "*"), tasks=("shop.send", "*"))
     assert serves(many, "hooks")
-    assert knows(many, "shop.sent")
+    assert knows(many, "mail", "shop.sent")
+    call = UnknownCall(task="shop.sent", topic="mail", count=1, seconds=1.0)
+    old = Member(kind="worker", name="w", host="a", topics=("mail",), tasks=("*",), unknown=(call,))
+    assert not knows(old, "mail", "shop.sent"), "it has given one back"
