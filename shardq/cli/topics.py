@@ -33,8 +33,8 @@ def topics(given: Given) -> None:
     """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were dispatched
     since the shards were opened, and what was set for it with pause, limit and forward.
 
-    A number with ~ is an estimate. How long a task has been ready is known as far as anybody has looked: 0 at the first
-    look.
+    A number with ~ is an estimate, and the one with ± by how much it may be off. How long a task has been ready is
+    known as far as anybody has looked: 0 at the first look.
     """
     with looking(given) as engine:
         health = engine.health()
@@ -81,8 +81,10 @@ def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
 
 
 def _count(seen: Stats, row: TopicStats, state: Drawn) -> str:
-    """A count, with ~ if it is an estimate."""
-    return seen.shown(getattr(row, state), mark="~" if state in row.estimated else "")
+    """A count, with ~ and its error if it is an estimate."""
+    error = row.estimated.get(state)
+    count = seen.shown(getattr(row, state), mark="" if error is None else "~")
+    return count if error is None else f"{count} ±{error:,}"
 
 
 def _settings(row: TopicStats) -> str:

@@ -4,33 +4,35 @@ that are drawn at random.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Literal
 
 import msgspec
 
-from shardq.calls.observe import DRAWN, Drawn, ShardCounts
+from shardq.calls.observe import DRAWN, ShardCounts
 from shardq.engine.rates import Interval
 from shardq.layout.topology import Limit, Route, Topology
+
+NINETEEN_OF_TWENTY = 1.96
+"""The error of an estimate is within so many standard deviations, nineteen times of twenty."""
 
 
 class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one topic, over all shards.
 
     >>> for topic, seen in engine.stats().topics.items():
-    ...     print(topic, seen.scheduled, seen.ready, seen.oldest_ready, seen.paused, seen.limit, seen.estimated)
+    ...     print(topic, seen.scheduled, "±", seen.estimated.get("scheduled", 0), seen.ready, seen.oldest_ready)
     """
 
     scheduled: int
     ready: int
     leased: int
     dead: int
-    estimated: tuple[Literal["scheduled", "leased", "dead"], ...]
-    """Those of the counts that are estimates: of a shard with many tasks in a state, only some ids are drawn to tell
-    their topics. With even shards the error is two hundredths of all tasks in the state at most, nineteen times of
-    twenty; a topic with few tasks may show none.
+    estimated: Mapping[Literal["scheduled", "leased", "dead"], int]
+    """Those of the counts that are estimates → by how many tasks they may be off, nineteen times of twenty: of a shard
+    with many tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
     """
     dispatched: int
     """Moved to ready lists since the shards were opened."""
@@ -57,12 +59,15 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
         return self.paused or self.route is not None
 
 
-def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None) -> dict[str, TopicStats]:
-    """Adds up the topics of all shards that were seen, and what is set for them; sorted by name."""
+def topics_of(
+    counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None, drawn_before: set[str]
+) -> dict[str, TopicStats]:
+    """Adds up the topics of all shards that were seen, and what is set for them; sorted by name. ``drawn_before``: the
+    topics that earlier looks drew, which this one adds to. They stay listed, until all tasks are counted again.
+    """
     ready, dispatched, died = Counter[str](), Counter[str](), Counter[str]()
     waited: dict[str, int] = {}
-    by_state: dict[Drawn, defaultdict[str, float]] = {state: defaultdict(float) for state in DRAWN}
-    estimated: dict[Drawn, bool] = dict.fromkeys(DRAWN, False)
+    by_state = {state: _Estimate() for state in DRAWN}
     for shard in counts:
         ready.update(shard.ready)
         dispatched.update(shard.dispatched)
@@ -70,15 +75,18 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
         for topic, ms in shard.waited_ms.items():
             waited[topic] = max(ms, waited.get(topic, 0))
         for state in DRAWN:
-            estimated[state] |= _add(by_state[state], shard.drawn[state], getattr(shard, state))
-    names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes, *chain(*by_state.values())}
+            by_state[state].add(shard.drawn[state], getattr(shard, state))
+    if not any(estimate.unseen for estimate in by_state.values()):
+        drawn_before.clear()
+    drawn_before.update(*(estimate.counts for estimate in by_state.values()))
+    names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes, *drawn_before}
     return {
         topic: TopicStats(
-            scheduled=round(by_state["scheduled"][topic]),
+            scheduled=round(by_state["scheduled"].counts[topic]),
             ready=ready[topic],
-            leased=round(by_state["leased"][topic]),
-            dead=round(by_state["dead"][topic]),
-            estimated=tuple(state for state in DRAWN if estimated[state]),
+            leased=round(by_state["leased"].counts[topic]),
+            dead=round(by_state["dead"].counts[topic]),
+            estimated={state: each.error(topic) for state, each in by_state.items() if each.unseen},
             dispatched=dispatched[topic],
             died=died[topic],
             oldest_ready=waited[topic] / 1000 if topic in waited else None,
@@ -92,9 +100,37 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
     }
 
 
-def _add(total: defaultdict[str, float], drawn: Mapping[str, int], count: int) -> bool:
-    """Adds the tasks of one shard and state. Returns True if not all of them were drawn."""
-    sample = sum(drawn.values())
-    for topic, found in drawn.items():
-        total[topic] += count * found / sample
-    return sample != count
+class _Estimate:
+    """The tasks of one state by their topics."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[str, float] = defaultdict(float)
+        self.unseen = 0.0
+        """The variance of the count of a topic of which nothing was drawn; 0: every task was."""
+        self._more: defaultdict[str, float] = defaultdict(float)
+        """Topic → what its variance is more than that."""
+
+    def add(self, drawn: Mapping[str, int], count: int) -> None:
+        """Adds the tasks of one shard."""
+        sample = sum(drawn.values())
+        if sample == count:
+            for topic, found in drawn.items():
+                self.counts[topic] += found
+            return
+        none = _variance(count, sample, 0)
+        self.unseen += none
+        for topic, found in drawn.items():
+            self.counts[topic] += count * found / sample
+            self._more[topic] += _variance(count, sample, found) - none
+
+    def error(self, topic: str) -> int:
+        """By how many tasks the count of the topic may be off."""
+        return math.ceil(NINETEEN_OF_TWENTY * math.sqrt(self.unseen + self._more.get(topic, 0.0)))
+
+
+def _variance(count: int, sample: int, found: int) -> float:
+    """That of the estimate for a topic of which so many were found in a sample without repetition. One more is taken to
+    be found, and one more not: of a topic of which none was, there may be some.
+    """
+    part = (found + 1) / (sample + 2)
+    return count * count * part * (1 - part) / max(1, sample) * (1 - sample / count)

@@ -80,7 +80,7 @@ def test_stats_as_json(shardq: Shell, engine: Engine) -> None:
     assert sum(shard["scheduled"] for shard in seen["shards"]) == 1
     assert {"node", "head_age", "late_ms", "ready_by_topic"} <= seen["shards"][0].keys()
     email = seen["topics"]["email"]
-    assert {"scheduled": 1, "ready": 0, "oldest_ready": None, "estimated": []}.items() <= email.items()
+    assert {"scheduled": 1, "ready": 0, "oldest_ready": None, "estimated": {}}.items() <= email.items()
     assert -3600.5 < seen["head_age"] < -1800
     assert seen["settings"] == {"max_attempts": 25, "dead_age": 2_592_000, "dead_count": 100_000}
     assert shardq.run("stats", "--json", "--totals").object["shards"] == []
@@ -146,7 +146,7 @@ def test_topics(shardq: Shell, engine: Engine) -> None:
         ("letters", "0", "0", "to the list 'post box' by LPUSH"),
         ("mail", "1", "1", "paused"),
     ]
-    nothing = {"scheduled": 0, "leased": 0, "dead": 0, "died": 0, "estimated": []}
+    nothing = {"scheduled": 0, "leased": 0, "dead": 0, "died": 0, "estimated": {}}
     nothing |= {"dispatched_per_s": None, "taken_per_s": None}
     one = nothing | {"ready": 1, "dispatched": 1, "oldest_ready": ANY, "paused": False, "limit": None, "route": None}
     assert shardq.run("topics", "--json").objects == [
