@@ -91,7 +91,11 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
         words=[epoch, now_us, draw, *topics],
         decode=decode,
         script=script("peek"),
-        keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, keys.looks, *map(keys.ready, topics)),
+        keys=(
+            *(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, keys.looks),
+            *(keys.task, keys.lease, keys.why, keys.ghost, keys.seen, keys.moved),
+            *map(keys.ready, topics),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -24,6 +25,7 @@ from shardq.errors import (
     Unanswered,
     Unavailable,
 )
+from shardq.layout.keys import shard_named
 
 T = TypeVar("T")
 
@@ -37,6 +39,11 @@ LONGEST_PAUSE_S = 0.1
 LAST_TRY_S = 1.0
 # More redirections in a row mean that two nodes point at each other: from then on there is a backoff between them.
 REDIRECTS_AT_ONCE = 5
+# The most keys that an error names where it can't tell which of them is of another type.
+MOST_KEYS = 12
+
+_LINE = re.compile(r"user_script:(\d+)")
+_KEY = re.compile(r"KEYS\[(\d+)\]")
 
 
 class RetryStep(NamedTuple):
@@ -163,6 +170,8 @@ class RetryingCall(Generic[T]):
 
     def _told(self, fault: Fault, node: str) -> ShardqError:
         verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
+        if fault.text.startswith("WRONGTYPE") and isinstance(self.call, Call):
+            fault = dataclasses.replace(fault, advice=_of_another_type(self.call, fault.text))
         error = fault.error(explained(fault, node, f"{verb} was not done", self._retry_for_s))
         if self.call.in_doubt:
             unanswered = Unanswered(
@@ -173,6 +182,18 @@ class RetryingCall(Generic[T]):
             unanswered.last = error
             return unanswered
         return error
+
+
+def _of_another_type(call: Call[Any], text: str) -> str:
+    """Names the key that somebody else has written: the server tells the line of the script that met it."""
+    found = _LINE.search(text)
+    lines = call.script.text.splitlines()
+    line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
+    named = [call.keys[int(number) - 1] for number in _KEY.findall(line) if int(number) <= len(call.keys)]
+    keys = " or ".join(dict.fromkeys(named)) or f"one of {', '.join(call.keys[:MOST_KEYS])}"
+    shard = shard_named(call.keys[0]) if call.keys else None
+    where = "" if shard is None else f" of shard {shard}"
+    return f"another program has written {keys}{where}: look at it (TYPE, in redis-cli), then rename or delete it"
 
 
 def backoff_s(tries: int, chance: float) -> float:

@@ -9,9 +9,12 @@ all keys and channels of a shard are in one slot. A changed name needs the table
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 
 from shardq.layout.slots import MAX_SHARDS, slot_of, tag
+
+_OF_SHARD = re.compile(r"shardq:\{[^:}]+:(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,12 @@ def control_keys(name: str) -> ControlKeys:
         schedules=f"{prefix}schedules",
         news=f"{prefix}news",
     )
+
+
+def shard_named(key: str) -> int | None:
+    """The shard that a key belongs to; None for one of an engine as a whole, or somebody else's."""
+    found = _OF_SHARD.match(key)
+    return int(found[1]) if found else None
 
 
 def patterns(name: str) -> tuple[str, str]:

@@ -7,7 +7,13 @@
 -- KEYS 4 dead ZSET
 -- KEYS 5 topics HASH
 -- KEYS 6 looks HASH
--- KEYS 7.. ready LIST, one for each topic of ARGV 4..
+-- KEYS 7 task HASH
+-- KEYS 8 lease HASH
+-- KEYS 9 why HASH
+-- KEYS 10 ghost HASH
+-- KEYS 11 seen ZSET
+-- KEYS 12 moved HASH
+-- KEYS 13.. ready LIST, one for each topic of ARGV 4..
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 how many ids to draw from each of due, leased and dead, at most
@@ -18,6 +24,17 @@
 --         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused for want of memory is left out
 -- COST O(topics + n)
+-- a key of another type fails here, in a line of its own, by which the caller names it: what needs it would fail, too, and a
+-- look would say that all is well
+local scheduled = redis.call('ZCARD', KEYS[2])
+local leased = redis.call('ZCARD', KEYS[3])
+local dead = redis.call('ZCARD', KEYS[4])
+redis.call('HLEN', KEYS[7])
+redis.call('HLEN', KEYS[8])
+redis.call('HLEN', KEYS[9])
+redis.call('HLEN', KEYS[10])
+redis.call('ZCARD', KEYS[11])
+redis.call('HLEN', KEYS[12])
 local most = tonumber(ARGV[3])
 local function drawn(key)
   local counts, order, flat = {}, {}, {}
@@ -61,16 +78,16 @@ local function noted(text, taken, dispatched)
   return marks
 end
 local topics = redis.call('HGETALL', KEYS[5])
-local dispatched, looks = mapped(topics), #KEYS > 6 and mapped(redis.call('HGETALL', KEYS[6])) or {}
+local dispatched, looks = mapped(topics), #KEYS > 12 and mapped(redis.call('HGETALL', KEYS[6])) or {}
 local lengths, waited, notes, emptied = {}, {}, {}, {}
-for i = 7, #KEYS do
-  local topic, length = ARGV[i - 3], redis.call('LLEN', KEYS[i])
+for i = 13, #KEYS do
+  local topic, length = ARGV[i - 9], redis.call('LLEN', KEYS[i])
   local count = tonumber(dispatched[topic] or 0)
-  lengths[i - 6], waited[i - 6] = length, -1
+  lengths[i - 12], waited[i - 12] = length, -1
   if length > 0 then
     local marks, texts = noted(looks[topic], count - length, count), {}
     for j, mark in ipairs(marks) do texts[j] = string.format('%.0f:%.0f', mark[1], mark[2]) end
-    waited[i - 6] = now_ms - marks[1][2]
+    waited[i - 12] = now_ms - marks[1][2]
     local text = table.concat(texts, ' ')
     if text ~= looks[topic] then notes[topic] = text end
   elseif looks[topic] then
@@ -87,7 +104,7 @@ for from = 1, #topics, 2000 do
 end
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local answer = {
-  'ok', string.format('%.0f', now_us), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
+  'ok', string.format('%.0f', now_us), scheduled, leased, dead,
   head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
   {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])}, died,
   {redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'), unpack(redis.call('HMGET', KEYS[1], 'trimmed', 'trimmed_at'))},
