@@ -78,9 +78,9 @@ def test_what_a_consumer_can_not_read_is_a_failed_attempt(
     engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So that one which can read it has a try, and a deploy that was wrong can be taken back."""
-    writer = engines.opened(url, name=name, shards=1, codec=Squeezed())
+    writer = engines.opened(url, name=name, shards=1, codec=Squeezed(), max_attempts=2)
     bad, good = writer.push("x", topic="email"), writer.push("y", topic="other")
-    reader = engines.opened(url, name=name, max_attempts=2)
+    reader = engines.opened(url, name=name)
     reader.start()
     wait_until(lambda: reader.stats().ready == 2, "both are ready")
     assert reader.consumer("email").claim(10) == []
