@@ -55,7 +55,16 @@ def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[b
         words=[epoch, now_us, keys.bell, id],
         decode=lambda answer: body(answer)[0] == 1,
         script=script("restore"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.dead, keys.ghost, keys.ready(topic_of(id))),
+        keys=(
+            keys.meta,
+            keys.task,
+            keys.due,
+            keys.leased,
+            keys.dead,
+            keys.ghost,
+            keys.ready(topic_of(id)),
+            keys.topics,
+        ),
     )
 
 

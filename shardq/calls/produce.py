@@ -8,6 +8,7 @@ from typing import Any, Literal
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Word
 from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topics_of
 from shardq.scripts import script
 
 Answer = str
@@ -23,12 +24,13 @@ after what was moving out of it was put where it goes.
 
 def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
+    topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
     return Call(
         slot=keys.slot,
-        words=[epoch, now_us, keys.bell, *tasks],
+        words=[epoch, now_us, keys.bell, len(topics), *topics, *tasks],
         decode=_collided,
         script=script("push"),
-        keys=(keys.meta, keys.task, keys.due),
+        keys=(keys.meta, keys.task, keys.due, keys.topics),
         resend=lambda: _push_again(keys, epoch, tasks, now_us),
     )
 
@@ -79,6 +81,7 @@ def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> 
 def _unique_keys(keys: ShardKeys) -> tuple[str, ...]:
     return (
         keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost, keys.seen, keys.moved,
+        keys.topics,
     )  # fmt: skip
 
 

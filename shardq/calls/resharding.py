@@ -108,7 +108,7 @@ def put(keys: ShardKeys, epoch: int, moving_tasks: Sequence[MovingTask], *, now_
         words=words,
         decode=nothing,
         script=script("put"),
-        keys=(keys.meta, keys.task, keys.due, keys.lease, keys.dead, keys.why, keys.staged),
+        keys=(keys.meta, keys.task, keys.due, keys.lease, keys.dead, keys.why, keys.staged, keys.topics),
     )
 
 

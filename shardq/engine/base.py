@@ -152,8 +152,6 @@ class EngineBase(forks.OfOneProcess):
         self._cache: TopologyCache | None = None
         self._ready_counts = ReadyCounts()
         self._rates = RateMeter()
-        self._drawn_topics: set[str] = set()
-        """The topics that looks have drawn."""
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
         self._sinks: SinkRelays | None = None
@@ -381,7 +379,6 @@ class EngineBase(forks.OfOneProcess):
             nodes=nodes,
             shards=shards,
             interval=self._rates.note(counts_by_shard, time.monotonic()),
-            drawn_topics=self._drawn_topics,
             replication=replication,
             server=server,
             reports=dispatcher.reports() if dispatcher else {},

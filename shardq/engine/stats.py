@@ -217,7 +217,6 @@ def stats_of(
     nodes: Mapping[int, str],
     shards: bool,
     interval: Interval | None,
-    drawn_topics: set[str],
     replication: Mapping[str, Replication],
     server: str,
     reports: Mapping[int, PollerReport],
@@ -253,7 +252,7 @@ def stats_of(
         trimmed_age=min(
             (max(0.0, c.now_us / 1e6 - c.trimmed_ms / 1e3) for c in seen if c.trimmed_ms is not None), default=None
         ),
-        topics=topics_of(seen, cache.topology, interval, drawn_topics),
+        topics=topics_of(seen, cache.topology, interval),
         rates=interval.total if interval and seen else None,
         head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),
         lateness=Lateness.total(s.lateness for s in rows if s.lateness),

@@ -59,12 +59,8 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
         return self.paused or self.route is not None
 
 
-def topics_of(
-    counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None, drawn_before: set[str]
-) -> dict[str, TopicStats]:
-    """Adds up the topics of all shards that were seen, and what is set for them; sorted by name. ``drawn_before``: the
-    topics that earlier looks drew, which this one adds to. They stay listed, until all tasks are counted again.
-    """
+def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None) -> dict[str, TopicStats]:
+    """Adds up the topics of all shards that were seen, and what is set for them; sorted by name."""
     ready, dispatched, died = Counter[str](), Counter[str](), Counter[str]()
     waited: dict[str, int] = {}
     by_state = {state: _Estimate() for state in DRAWN}
@@ -76,10 +72,7 @@ def topics_of(
             waited[topic] = max(ms, waited.get(topic, 0))
         for state in DRAWN:
             by_state[state].add(shard.drawn[state], getattr(shard, state))
-    if not any(estimate.unseen for estimate in by_state.values()):
-        drawn_before.clear()
-    drawn_before.update(*(estimate.counts for estimate in by_state.values()))
-    names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes, *drawn_before}
+    names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes}
     return {
         topic: TopicStats(
             scheduled=round(by_state["scheduled"].counts[topic]),

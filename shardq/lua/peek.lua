@@ -24,6 +24,7 @@
 --         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused for want of memory is left out
 -- COST O(topics + n)
+local most = tonumber(ARGV[3])
 -- a key of another type fails here, in a line of its own, by which the caller names it: what needs it would fail, too, and a
 -- look would say that all is well
 local scheduled = redis.call('ZCARD', KEYS[2])
@@ -35,7 +36,6 @@ redis.call('HLEN', KEYS[9])
 redis.call('HLEN', KEYS[10])
 redis.call('ZCARD', KEYS[11])
 redis.call('HLEN', KEYS[12])
-local most = tonumber(ARGV[3])
 local function drawn(key)
   local counts, order, flat = {}, {}, {}
   if most > 0 then

@@ -3,15 +3,18 @@
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
+-- KEYS 4 topics HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
--- ARGV 4.. for each task, at most 1,000 or 1 MiB: id, due (ms; <= 0 a negated delay, > 0 an instant), record
+-- ARGV 4 t: of how many topics the tasks are
+-- ARGV 5.. t times: topic; then for each task, at most 1,000 or 1 MiB: id, due (ms; <= 0 a negated delay, > 0 an instant), record
 -- RETURNS {'ok'} | {'collided', id, …} nothing written, make other ids for these | {'stale', epoch} | {'missing'}
 -- ATOMIC all tasks or none
 -- COST O(n log N)
 local ids, scores, records, n, first = {}, {}, {}, 0, math.huge
-for i = 4, #ARGV, 3 do
+local topics = tonumber(ARGV[4])
+for i = 5 + topics, #ARGV, 3 do
   local id, at = ARGV[i], instant(ARGV[i + 1])
   n = n + 1
   ids[n] = id
@@ -33,5 +36,7 @@ if collided then return collided end
 -- without an id would stay for ever
 redis.call('ZADD', KEYS[3], unpack(scores))
 redis.call('HSET', KEYS[2], unpack(records))
+-- a topic is listed from its first task on
+for i = 5, 4 + topics do redis.pcall('HSETNX', KEYS[4], ARGV[i], 0) end
 rouse(first)
 return {'ok'}

@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: guard, steady, instant, rouse, record, dated, nonce, lease, state
+-- USES: guard, steady, instant, rouse, record, dated, nonce, lease, state, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -10,6 +10,7 @@
 -- KEYS 8 ghost HASH
 -- KEYS 9 seen ZSET
 -- KEYS 10 moved HASH
+-- KEYS 11 topics HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -84,6 +85,7 @@ for i = 6, #ARGV, 5 do
       end
     end
     redis.call('HSET', KEYS[2], id, dated(record))
+    redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on
     local _, _, _, token = lease_of(present and redis.call('HGET', KEYS[5], id))
     if state == 'leased' then
       redis.call('HSET', KEYS[5], id, lease_entry(0, 0, '', '~' .. token))

@@ -1,6 +1,6 @@
 -- put: stores tasks that were taken out of another shard. A second put changes nothing: the first used the mark up. A task
 -- that is here already, because a failover undid its take, stays as it is.
--- USES: guard, begin, rouse
+-- USES: guard, begin, rouse, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -8,6 +8,7 @@
 -- KEYS 5 dead ZSET
 -- KEYS 6 why HASH
 -- KEYS 7 staged HASH
+-- KEYS 8 topics HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -29,7 +30,7 @@ for i = 4, #ARGV, 2 do
 end
 if #ids == 0 then return {'ok'} end
 local open = redis.call('HMGET', KEYS[7], unpack(marks))
-local due, dead, reasons, records, leases, used, first = {}, {}, {}, {}, {}, {}, math.huge
+local due, dead, reasons, records, leases, used, topics, first = {}, {}, {}, {}, {}, {}, {}, math.huge
 for n, id in ipairs(ids) do
   if open[n] then used[#used + 1] = marks[n] end
   if open[n] and redis.call('HEXISTS', KEYS[2], id) == 0 then
@@ -44,6 +45,7 @@ for n, id in ipairs(ids) do
     end
     if lease ~= '0' then leases[#leases + 1], leases[#leases + 2] = id, string.sub(parcel, at, at + lease - 1) end
     records[#records + 1], records[#records + 2] = id, string.sub(parcel, at + lease + why)
+    topics[topic_of(id)] = true
   end
 end
 if #due > 0 then redis.call('ZADD', KEYS[3], unpack(due)) end
@@ -53,6 +55,8 @@ if #dead > 0 then
 end
 if #records > 0 then redis.call('HSET', KEYS[2], unpack(records)) end
 if #leases > 0 then redis.call('HSET', KEYS[4], unpack(leases)) end
+-- a topic is listed from its first task on
+for topic in pairs(topics) do redis.pcall('HSETNX', KEYS[8], topic, 0) end
 if #used > 0 then redis.call('HDEL', KEYS[7], unpack(used)) end
 if first < math.huge then rouse(first) end
 return {'ok'}

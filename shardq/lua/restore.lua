@@ -1,5 +1,5 @@
 -- restore: schedules an id for now that has a record and is in no list or set: without that it would never be dispatched.
--- USES: guard, begin, rouse, state
+-- USES: guard, begin, rouse, state, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -7,6 +7,7 @@
 -- KEYS 5 dead ZSET
 -- KEYS 6 ghost HASH
 -- KEYS 7 ready LIST, that of the id's topic
+-- KEYS 8 topics HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -21,5 +22,6 @@ local ghosts = tonumber(redis.call('HGET', KEYS[6], id) or 0)
 if #redis.call('LPOS', KEYS[7], id, 'COUNT', ghosts + 1) > ghosts then return {'ok', 0} end
 begin()
 redis.call('ZADD', KEYS[3], now_ms, id)
+redis.pcall('HSETNX', KEYS[8], topic_of(id), 0)
 rouse(now_ms)
 return {'ok', 1}

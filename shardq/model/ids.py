@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from shardq import forks
 
@@ -104,6 +104,16 @@ def full_id(topic: str, unique: str) -> str:
 def topic_of(id: str) -> str:
     """The topic an id names; the default topic is the empty name."""
     return id.partition("/")[0] if "/" in id else ""
+
+
+def topics_of(ids: Sequence[str]) -> Collection[str]:
+    """The topics that the ids name. Those of one topic, as most calls have, are told by one search in all of them."""
+    topic = topic_of(ids[0]) if ids else ""
+    if len(ids) == 1:
+        return (topic,)
+    text = "\n".join(ids)
+    alike = text.count(f"\n{topic}/") == len(ids) - 1 if topic else "/" not in text
+    return (topic,) if alike and ids else sorted(set(map(topic_of, ids)))
 
 
 def _spell(number: int) -> str:

@@ -109,8 +109,15 @@ class Shard:
             self.do(verb, key, *words[start : start + 2000])
 
     def state(self) -> State:
-        """Returns every key of the shard."""
-        return {key.removeprefix(self.prefix): self._value(key) for key in sorted(self._keys())}
+        """Returns every key of the shard, without the topics of which nothing was dispatched yet: see ``topics``."""
+        state = {key.removeprefix(self.prefix): self._value(key) for key in sorted(self._keys())}
+        if isinstance(dispatched := state.pop("topics", None), dict):
+            dispatched = {topic: count for topic, count in dispatched.items() if count != "0"}
+        return state | ({"topics": dispatched} if dispatched else {})
+
+    def topics(self) -> set[str]:
+        """Returns the topics that the shard lists."""
+        return set(self.do("HKEYS", self.prefix + "topics"))
 
     def _value(self, key: str) -> Any:
         match self.do("TYPE", key):

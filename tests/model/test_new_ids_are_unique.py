@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq.model.checks import check_id
-from shardq.model.ids import ALPHABET, UNIQUE_LENGTH, Ids, full_id, topic_of
+from shardq.model.ids import ALPHABET, UNIQUE_LENGTH, Ids, full_id, topic_of, topics_of
 
 words = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
 
@@ -127,3 +127,12 @@ def test_the_topic_goes_before_a_slash() -> None:
 @given(st.one_of(st.just(""), words), words)
 def test_the_topic_of_a_full_id(topic: str, unique: str) -> None:
     assert topic_of(full_id(topic, unique)) == topic
+
+
+@given(
+    st.lists(st.builds(full_id, st.sampled_from(["", "a", "aa", "mail"]), st.sampled_from(["a", "aa", "mail", "x"])))
+)
+def test_the_topics_of_many_ids_are_those_of_each(ids: list[str]) -> None:
+    told = topics_of(ids)
+    assert len(told) == len(set(told))
+    assert set(told) == {topic_of(id) for id in ids}

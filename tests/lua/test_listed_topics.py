@@ -1,0 +1,66 @@
+"""A topic is in the list of its shard's topics from its first task on, whichever script brings that task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardq.calls import places, produce, resharding
+from shardq.calls.request import Call, Word
+from shardq.layout.keys import ShardKeys
+from tests.lua.shard import EPOCH, Shard, State, at, meta, raw, record
+
+A = record()
+NOW = at(0)
+
+
+def listed(shard: Shard, call: Call[Any], before: State | None = None) -> set[str]:
+    shard.seed({"meta": meta()} | (before or {}))
+    shard.run(call)
+    return shard.topics()
+
+
+def test_push(shard: Shard, keys: ShardKeys) -> None:
+    tasks: list[Word] = [word for id in ("a", "mail/a", "mail/b", "sms/a") for word in (id, -5, A)]
+    assert listed(shard, produce.push(keys, EPOCH, tasks, now_us=NOW)) == {"", "mail", "sms"}
+
+
+def test_push_keeps_the_count_of_what_was_dispatched(shard: Shard, keys: ShardKeys) -> None:
+    push = produce.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
+    assert listed(shard, push, {"topics": {"mail": "7"}}) == {"mail"}
+    assert shard.state()["topics"] == {"mail": "7"}
+
+
+def test_push_of_ids_that_are_taken(shard: Shard, keys: ShardKeys) -> None:
+    push = produce.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
+    assert listed(shard, push, {"task": {"mail/a": A}, "due": {"mail/a": 1}}) == set()
+
+
+@pytest.mark.parametrize(("id", "topic"), [("a", ""), ("mail/a", "mail")])
+def test_push_unique(shard: Shard, keys: ShardKeys, id: str, topic: str) -> None:
+    call = produce.push_unique(keys, EPOCH, [id, -5, A, "keep", 0], now_us=NOW)
+    assert listed(shard, call) == {topic}
+
+
+def test_push_unique_of_an_id_that_belongs_elsewhere(shard: Shard, keys: ShardKeys) -> None:
+    call = produce.push_unique(keys, EPOCH, ["mail/a", -5, A, "keep", 0], earlier="1", now_us=NOW)
+    assert listed(shard, call) == set()
+
+
+def test_a_push_whose_answer_was_lost(shard: Shard, keys: ShardKeys) -> None:
+    call = produce.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW).after_loss()
+    assert listed(shard, call) == {"mail"}
+
+
+def test_put(shard: Shard, keys: ShardKeys) -> None:
+    parcel = f"7|{keys.shard}|due|5|0|0|".encode() + raw(A)
+    moving = [resharding.MovingTask(id, parcel) for id in ("mail/a", "sms/a")]
+    put = resharding.put(keys, EPOCH, moving, now_us=NOW)
+    # the mark of the second was used up: it was put, and has gone since
+    assert listed(shard, put, {"staged": {"mail/a|7": ""}}) == {"mail"}
+
+
+def test_restore(shard: Shard, keys: ShardKeys) -> None:
+    call = places.restore(keys, EPOCH, "mail/a", now_us=NOW)
+    assert listed(shard, call, {"task": {"mail/a": A}}) == {"mail"}
