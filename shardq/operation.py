@@ -52,8 +52,12 @@ class Many(Generic[K, T]):
 
     @property
     def alone(self) -> tuple[K, Command[T]] | None:
-        """The only request, if there is one. Most claims and acks are one, and need no loop over the nodes."""
+        """The only request, if there is one and nothing but its answer ends it. Most claims and acks are such, and need
+        no loop over the nodes.
+        """
         if not isinstance(self.requests, dict | list) or len(self.requests) != 1:
+            return None
+        if self.spare is not None and self.spare.worth is None:
             return None
         (alone,) = self.pairs
         return alone
@@ -123,7 +127,7 @@ def _many(driver: Carrier, timeout: float | None, deadline: float | None, many: 
         return list(driver.call_all(many.pairs, timeout=timeout, deadline=deadline, spare=many.spare))
     key, call = alone
     try:
-        return [(key, driver.call(call, timeout, _deadline_alone(many, deadline)))]
+        return [(key, driver.call(call, timeout, deadline))]
     except ShardqError as exc:
         return [(key, _told(exc))]
 
@@ -131,14 +135,6 @@ def _many(driver: Carrier, timeout: float | None, deadline: float | None, many: 
 def _pause_s(pause: Pause, deadline: float | None) -> float:
     """A pause leaves the trip after it half of the time."""
     return pause.seconds if deadline is None else max(0.0, min(pause.seconds, (deadline - time.monotonic()) / 2))
-
-
-def _deadline_alone(many: Many[Any, Any], deadline: float | None) -> float | None:
-    """The end of the only request of many."""
-    spare = many.spare
-    if spare is None or spare.worth is not None:
-        return deadline
-    return spare.until if deadline is None else min(deadline, spare.until)
 
 
 class Begun(Generic[T]):
@@ -221,7 +217,7 @@ async def _amany(
         return [answer async for answer in answers]
     key, call = alone
     try:
-        return [(key, await driver.call(call, timeout, _deadline_alone(many, deadline)))]
+        return [(key, await driver.call(call, timeout, deadline))]
     except ShardqError as exc:
         return [(key, _told(exc))]
 

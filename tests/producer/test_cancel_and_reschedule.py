@@ -99,7 +99,7 @@ def test_get(running: Engine, servers: Servers, name: str, state: State) -> None
     assert (task.due is not None) == (state == "scheduled")
     assert (task.deadline is not None) == (state == "leased")
     assert task.reason == ("of no use" if state == "dead" else None)
-    assert (task.failures, task.attempt) == ((1, 2) if state == "dead" else (0, 1))
+    assert (task.failures, task.attempt) == ((1, 1) if state == "dead" else (0, 1))
     if task.deadline is not None:
         slot = keys_of(name, SHARDS)[running.topology.shard_of(id)].slot
         assert 0 < task.deadline.timestamp() * 1000 - servers.now_ms(slot) <= 60_000
