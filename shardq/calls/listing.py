@@ -137,4 +137,4 @@ def forecast(
         decode=decode,
         script=script("forecast"),
         keys=(keys.meta, keys.due),
-    )
+    ).briefly()

@@ -9,8 +9,9 @@ import click
 
 from shardq.cli.durations import read_by
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import say, tell
-from shardq.cli.session import opened
+from shardq.cli.output import complain, say, tell
+from shardq.cli.session import looking
+from shardq.engine.advice import named
 from shardq.listing import Forecast
 from shardq.listing.capacity import LABELS, exceeded, judged, rate
 from shardq.listing.forecast import STEPS, Horizon
@@ -44,7 +45,7 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
     the next month (30 days). Times are in UTC, by the servers' clock. It takes the same few ms of each shard however
     many tasks there are.
     """
-    with opened(given) as engine:
+    with looking(given) as engine:
         found = engine.forecast(horizon)
     over = None if capacity is None else exceeded(found, capacity)
     if given.json:
@@ -56,6 +57,7 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
                 "buckets": [{"start": start, "count": count} for start, count in found.buckets],
                 "later": found.later,
                 "total": found.total,
+                "missing": found.missing,
                 "capacity": capacity,
                 "exceeded": over and over[0],
             }
@@ -63,6 +65,8 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
         return
     within, ahead = found.total - found.overdue - found.later, "an hour" if horizon == "hour" else f"a {horizon}"
     say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within {ahead}, {found.later:,} later")
+    if found.missing:
+        complain(f"{named(found.missing)} could not be seen: what falls due there is not counted")
     width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
     for line in drawn(found, LABELS[horizon], width=width, capacity=capacity, block=_block()):
         say(line)

@@ -13,9 +13,9 @@ from typing import Literal, get_args
 import msgspec
 
 from shardq.calls import listing
-from shardq.errors import InvalidOption
-from shardq.operation import Operation, values
-from shardq.recovery import call_every_shard, call_shard
+from shardq.errors import InvalidOption, ShardqError
+from shardq.operation import Operation
+from shardq.recovery import call_every_shard, call_shards
 from shardq.topology_cache import TopologyCache
 
 Horizon = Literal["hour", "day", "month"]
@@ -52,6 +52,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """
     later: int
     """Tasks that fall due after the last bucket."""
+    missing: tuple[int, ...] = ()
+    """The shards that could not be read: their tasks are in no count."""
 
     @property
     def total(self) -> int:
@@ -68,10 +70,16 @@ def check_horizon(horizon: str) -> None:
 def forecast(cache: TopologyCache, horizon: Horizon) -> Operation[Forecast]:
     step, steps = STEPS[horizon]
     step_ms = step // _MS
-    # the buckets begin by one clock, and every shard counts in the same ones
-    clock = yield from call_shard(cache, cache.keys(0), partial(listing.forecast, step_ms=step_ms, steps=0))
+    # the buckets begin by one clock, and every shard that answers counts in the same ones
+    clocks = yield from call_every_shard(cache, partial(listing.forecast, step_ms=step_ms, steps=0))
+    known = [(keys, told) for keys, told in clocks if not isinstance(told, ShardqError)]
+    if not known:
+        raise clocks[0][1]  # type: ignore[misc]  # it is an error: none answered
+    clock = known[0][1]
     make = partial(listing.forecast, begin_ms=clock.begin_ms, step_ms=step_ms, steps=steps)
-    counts = values((yield from call_every_shard(cache, make))).values()
+    answers = yield from call_shards(cache, {keys.shard: (keys, make) for keys, _ in known})
+    seen = {shard: told for shard, told in answers.items() if not isinstance(told, ShardqError)}
+    counts = seen.values()
     begin = _EPOCH + clock.begin_ms * _MS
     return Forecast(
         now=_EPOCH + clock.now_us // 1000 * _MS,
@@ -79,4 +87,5 @@ def forecast(cache: TopologyCache, horizon: Horizon) -> Operation[Forecast]:
         overdue=sum(each.overdue for each in counts),
         buckets=[(begin + n * step, sum(each.steps[n] for each in counts)) for n in range(steps)],
         later=sum(each.later for each in counts),
+        missing=tuple(keys.shard for keys, _ in clocks if keys.shard not in seen),
     )

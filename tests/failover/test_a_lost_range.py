@@ -95,6 +95,8 @@ def test_what_answers_is_shown(engines: Engines, own_cluster: Cluster, name: str
         assert "no replica has taken over its slots " in verdict
         assert f"what is stored in shards {', '.join(map(str, shards[:5]))}" in verdict
         assert soon(engine.fleet) == []
+        forecast = soon(lambda: engine.forecast("month"))
+        assert (list(forecast.missing), forecast.total) == (shards, kept)
 
         if isinstance(engine, Engine):
             samples = soon(lambda: scraped(registry_of(engine)))
@@ -118,6 +120,9 @@ def test_what_answers_is_shown(engines: Engines, own_cluster: Cluster, name: str
             assert (told["missing"], told["scheduled"]) == (shards, kept)
             assert {shard["scheduled"] for shard in told["shards"] if shard["shard"] in shards} == {None}
             assert soon(lambda: shell.run("fleet")).code == 0
+            done = soon(lambda: shell.run("forecast", "month"))
+            assert f"{kept:,} scheduled" in done.out
+            assert "could not be seen" in done.err
             done = soon(lambda: shell.run("list", "--state", "scheduled"))
             assert f"the node {victim.address} (master) failed" in done.err
 
