@@ -73,7 +73,7 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
 def _settle_others(
     claims: Claims, others: Sequence[OtherSettlement], keys: ShardKeys, epoch: int
 ) -> Call[SettleStatuses]:
-    """By the engine's number of attempts as it is then: what was refused as stale is sent again by a newer one."""
+    """Settles by the engine's present number of attempts: what was refused as stale is sent again by a newer one."""
     return consume.settle(keys, epoch, (), others, max_attempts=claims.cache.topology.settings.max_attempts)
 
 

@@ -100,7 +100,7 @@ _TOLD_ELSEWHERE: Collection[Kind] = {"unseen_shards", "no_dispatcher", "unserved
 
 
 def findings_on_tasks(health: Health) -> Iterator[Finding]:
-    """What else the verdict has against the engine."""
+    """The reasons of the verdict that no other check finds."""
     for kind, reason in zip(health.kinds, health.reasons, strict=True):
         if kind not in OK and kind not in _TOLD_ELSEWHERE:
             yield Finding("tasks", reason)

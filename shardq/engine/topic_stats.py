@@ -117,7 +117,7 @@ class _Estimate:
             self._more[topic] += _variance(count, sample, found) - none
 
     def error(self, topic: str) -> int:
-        """By how many tasks the count of the topic may be off."""
+        """The number of tasks by which the count of the topic may be off."""
         return math.ceil(NINETEEN_OF_TWENTY * math.sqrt(self.unseen + self._more.get(topic, 0.0)))
 
 

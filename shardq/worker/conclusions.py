@@ -20,7 +20,11 @@ from shardq.worker.named import UnknownTask
 
 def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
     """Settles the job of a handler that ended, unless it is settled already, and calls the hooks. None: it returned."""
-    settlement = job.ack if failure is None else settlement_of(job, failure)
+    if failure is None:  # without a call more: this is done for each task
+        if in_flight.finish(job, job.ack):
+            hooks.after(job.delivery)
+        return
+    settlement = settlement_of(job, failure)
     if in_flight.finish(job, settlement):
         call_hooks(hooks, job, settlement, failure)
 

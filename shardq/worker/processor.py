@@ -254,7 +254,10 @@ class Processor:
             return False
         deliveries = self._consumer.claim(want, wait=WAIT_S)
         now, handlers = time.monotonic(), self._handlers
-        jobs = [Job(delivery, handlers[delivery.topic].of(delivery), now) for delivery in deliveries]
+        jobs = [
+            Job(delivery, handler.of(delivery) if (handler := handlers[delivery.topic]).named else handler, now)
+            for delivery in deliveries
+        ]
         if not self._in_flight.put(jobs):
             self._in_flight.give_back(jobs)
             return False

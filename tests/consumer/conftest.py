@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 
-from shardq import Consumer
+from shardq import Consumer, Engine
 from tests.consumer.waiters import LONG_S, Claim, idle
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 
 
@@ -30,3 +31,9 @@ def claims() -> Iterator[Callable[[Consumer], Claim]]:
 @pytest.fixture
 def all_wait(servers: Servers, name: str) -> Callable[..., set[str]]:
     return partial(idle, servers, name)
+
+
+@pytest.fixture
+def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
+    """Another process of the fleet, as the servers see it."""
+    return engines.opened(url, name=name, shards=SHARDS)

@@ -11,9 +11,9 @@ import pytest
 from shardq import Consumer, Delivery, Engine, Task
 from shardq.layout.keys import control_keys
 from shardq.layout.slots import slot_of
-from tests.support.engines import SHARDS, Engines
+from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import claim, ready_of
+from tests.support.states import claim, make_ready, ready_of
 from tests.support.waiting import wait_until
 
 HOURLY = 1 / 3600
@@ -44,17 +44,6 @@ CHANGES: dict[str, tuple[Change, Change]] = {
 }
 
 
-@pytest.fixture
-def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
-    """Another process of the fleet, as the servers see it."""
-    return engines.opened(url, name=name, shards=SHARDS)
-
-
-def ready(engine: Engine, count: int) -> None:
-    engine.push_many([Task(n, topic="mail") for n in range(count)])
-    wait_until(lambda: ready_of(engine, "mail") == count, f"{count} tasks are ready")
-
-
 def claimed(consumer: Consumer, count: int) -> list[Delivery]:
     """So many deliveries, of claims that wait."""
     deliveries: list[Delivery] = []
@@ -67,7 +56,7 @@ def claimed(consumer: Consumer, count: int) -> list[Delivery]:
 @pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
 def test_a_consumer_that_waits_goes_by_a_new_limit(running: Engine, other: Engine, old: Change, new: Change) -> None:
     old(other)
-    ready(running, COUNT)
+    make_ready(running, COUNT)
     consumer = running.consumer("mail")
     claim(consumer, 1)
     assert consumer.claim(1) == [], "it has learnt that there is no more"
@@ -84,7 +73,7 @@ def test_a_consumer_that_does_not_wait_goes_by_a_new_limit(
     running: Engine, other: Engine, old: Change, new: Change
 ) -> None:
     old(other)
-    ready(running, COUNT)
+    make_ready(running, COUNT)
     consumer = running.consumer("mail")
     claim(consumer, 1)
     assert consumer.claim(1) == []
@@ -124,7 +113,7 @@ def test_a_worker_goes_by_a_new_limit(
 def test_a_forwarded_topic_goes_by_a_new_rate(running: Engine, other: Engine, servers: Servers, name: str) -> None:
     key, control = f"mine:{name}", control_keys(name)
     other.limit("mail", rate=HOURLY)
-    ready(running, 1)
+    make_ready(running, 1)
     consumer = running.consumer("mail")
     consumer.ack(claim(consumer, 1))
     # whoever asks for permits removes it
@@ -139,7 +128,7 @@ def test_a_forwarded_topic_goes_by_a_new_rate(running: Engine, other: Engine, se
 
 def test_a_lower_rate_holds_at_once(running: Engine, other: Engine) -> None:
     running.limit("mail", rate=1000)
-    ready(running, COUNT)
+    make_ready(running, COUNT)
     consumer = running.consumer("mail")
     claim(consumer, 2)
     other.limit("mail", rate=HOURLY)
@@ -150,7 +139,7 @@ def test_a_lower_rate_holds_at_once(running: Engine, other: Engine) -> None:
 
 def test_a_lower_concurrency_holds_at_once(running: Engine, other: Engine) -> None:
     running.limit("mail", concurrency=4)
-    ready(running, COUNT)
+    make_ready(running, COUNT)
     consumer = running.consumer("mail")
     held = claim(consumer, 4)
     other.limit("mail", concurrency=2)

@@ -19,7 +19,7 @@ from shardq.consumer import claiming, settling
 from shardq.layout.keys import control_keys, shard_keys
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, claim, ready_of
+from tests.support.states import FAR_S, claim, make_ready, ready_of
 from tests.support.waiting import wait_until
 
 LONG_S = 600.0
@@ -27,17 +27,6 @@ LONG_S = 600.0
 
 SOON_S = 3.0
 """Below the 5 s after which a consumer that was denied looks by itself."""
-
-
-@pytest.fixture
-def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
-    """Another process of the fleet, as the servers see it."""
-    return engines.opened(url, name=name, shards=SHARDS)
-
-
-def ready(engine: Engine, count: int) -> None:
-    engine.push_many([Task(n, topic="mail") for n in range(count)])
-    wait_until(lambda: ready_of(engine, "mail") == count, f"{count} tasks are ready")
 
 
 def permits(engine: Engine, servers: Servers) -> dict[str, float]:
@@ -71,7 +60,7 @@ def test_whoever_settles_frees_the_place(
     running: Engine, other: Engine, servers: Servers, end: Callable[[Consumer, Delivery], object]
 ) -> None:
     running.limit("mail", concurrency=1)
-    ready(running, 2)
+    make_ready(running, 2)
     (delivery,) = claim(running.consumer("mail", lease=LONG_S), 1)
     assert other.consumer("mail").claim(1) == []
     end(other.consumer("elsewhere"), carried(delivery))
@@ -81,7 +70,7 @@ def test_whoever_settles_frees_the_place(
 
 def test_whoever_extends_keeps_the_place(running: Engine, other: Engine, servers: Servers) -> None:
     running.limit("mail", concurrency=1)
-    ready(running, 2)
+    make_ready(running, 2)
     (delivery,) = claim(running.consumer("mail", lease=20), 1)
     other.consumer("elsewhere").extend(carried(delivery), LONG_S)
     ((_, lapse),) = permits(running, servers).items()
@@ -92,7 +81,7 @@ def test_whoever_extends_keeps_the_place(running: Engine, other: Engine, servers
 
 def test_no_permit_lapses_before_its_lease(running: Engine, servers: Servers) -> None:
     running.limit("mail", concurrency=8)
-    ready(running, 8)
+    make_ready(running, 8)
     consumer = running.consumer("mail", lease=50)
     deliveries = claim(consumer, 8)
     assert permits(running, servers).keys() == {delivery.token for delivery in deliveries}
@@ -122,7 +111,7 @@ def test_a_lease_that_ran_out_and_whose_place_is_taken_is_not_extended(
     running: Engine, other: Engine, servers: Servers
 ) -> None:
     running.limit("mail", concurrency=1)
-    ready(running, 2)
+    make_ready(running, 2)
     holder, keys = running.consumer("mail", lease=LONG_S), control_keys(running.name)
     (delivery,) = claim(holder, 1)
     # as if it had lapsed
@@ -143,7 +132,7 @@ def test_a_claim_that_took_long_has_its_permits_renewed(
     monkeypatch.setattr(claiming, "LATE_S", -1.0)
     monkeypatch.setattr(settling, "LATE_S", -1.0)
     running.limit("mail", concurrency=3)
-    ready(running, 5)
+    make_ready(running, 5)
     consumer = running.consumer("mail", lease=LONG_S)
     deliveries = claim(consumer, 3)
     assert consumer.claim(5) == []
@@ -172,7 +161,7 @@ def test_the_claiming_consumer_remembers_no_delivery(running: Engine, other: Eng
 
     def rounds(number: int) -> None:
         for _ in range(number):
-            ready(running, 100)
+            make_ready(running, 100)
             settler.ack([carried(delivery) for delivery in claim(consumer, 100)])
 
     def held() -> int:
@@ -222,7 +211,7 @@ def test_a_permit_that_goes_back_wakes_who_waits_for_it(
     running: Engine, other: Engine, servers: Servers, end: str
 ) -> None:
     running.limit("mail", concurrency=1)
-    ready(running, 2)
+    make_ready(running, 2)
     holder = running.consumer("mail", lease=LONG_S)
     held = claim(holder, 1)
     with ThreadPoolExecutor(1) as threads:
@@ -237,7 +226,7 @@ def test_a_permit_that_goes_back_wakes_who_waits_for_it(
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_who_waits_for_a_permit_does_not_poll(running: Engine, other: Engine, servers: Servers) -> None:
     running.limit("mail", concurrency=1)
-    ready(running, 20)
+    make_ready(running, 20)
     consumers = [engine.consumer("mail", lease=LONG_S) for engine in (running, other) for _ in range(4)]
     held = claim(consumers[0], 1)
     ended = threading.Event()
@@ -272,7 +261,7 @@ def test_all_that_waits_gets_its_turn(running: Engine, other: Engine) -> None:
     """Consumers of one process, too, which the servers wake as one; also when permits go back all at once."""
     count = 12
     running.limit("mail", concurrency=count)
-    ready(running, 2 * count)
+    make_ready(running, 2 * count)
     holder = running.consumer("mail", lease=LONG_S)
     held = claim(holder, count)
     consumers = [engine.consumer("mail", lease=LONG_S) for engine in (running, other) for _ in range(count // 2)]
@@ -288,7 +277,7 @@ def test_one_that_was_woken_and_does_not_come_back_passes_it_on(
     running: Engine, other: Engine, servers: Servers
 ) -> None:
     running.limit("mail", concurrency=1)
-    ready(running, 2)
+    make_ready(running, 2)
     holder = running.consumer("mail", lease=LONG_S)
     (delivery,) = claim(holder, 1)
     # it is registered first, and has left when the permit goes back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from shardq import Consumer, Delivery, Engine, Receipt
+from shardq import Consumer, Delivery, Engine, Receipt, Task
 from shardq.engine.stats import Stats
 from shardq.model.task import State
 from tests.support.waiting import wait_until
@@ -41,6 +41,12 @@ def ready_of(engine: Engine, topic: str) -> int:
     """The number of the topic's ready tasks."""
     seen = engine.stats().topics.get(topic)
     return 0 if seen is None else seen.ready
+
+
+def make_ready(engine: Engine, count: int, *, topic: str = "mail") -> None:
+    """Pushes so many tasks, and waits until all of the topic's are ready."""
+    engine.push_many([Task(n, topic=topic) for n in range(count)])
+    wait_until(lambda: ready_of(engine, topic) == count, f"{count} tasks are ready")
 
 
 def counted(engine: Engine) -> Stats:
