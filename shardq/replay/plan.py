@@ -56,7 +56,7 @@ class Plan:
         """
         kept: list[Word] = []
         for note in self._fresh:
-            words = arguments(note)[3:]
+            words = _tasks(note)
             elapsed_ms = _elapsed_ms(note, self._now)
             for at in range(0, len(words), FRESH):
                 wish = self._wishes.get(words[at].decode())
@@ -107,9 +107,15 @@ def arguments(note: Note) -> list[bytes]:
 
 def latest_task(note: Note) -> tuple[str, str]:
     """The key of the tasks that a call of push has stored, and the id of the one that is due last."""
-    words, tasks = _words(note), arguments(note)[3:]
+    words, tasks = _words(note), _tasks(note)
     latest = max(range(0, len(tasks), FRESH), key=lambda at: abs(int(tasks[at + 1])))
     return words[4].decode(), tasks[latest].decode()
+
+
+def _tasks(note: Note) -> list[bytes]:
+    """The tasks of a push, which come behind their topics: id, due, record, …"""
+    words = arguments(note)
+    return words[4 + int(words[3]) :]
 
 
 def _words(note: Note) -> list[bytes]:

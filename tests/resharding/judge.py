@@ -46,7 +46,7 @@ def _may_change(request: Command[Any], id: str, before: Picture) -> bool:
         return False
     match request.script.name:
         case "push":
-            return id in request.words[3::3]
+            return id in request.words[4 + int(request.words[3]) :: 3]
         case "push_unique":
             return id in request.words[5::5]
         case "cancel":
