@@ -29,6 +29,11 @@ def pack(*words: Word) -> bytes:
     return pack_command(texts)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
 
 
+SILENT_S = 1.0
+"""The seconds after which the request of a view gives a silent server up: a look that goes on by what the others have
+answered has some of its time left.
+"""
+
 BRIEFLY_S = 0.5
 """The seconds in which the requests of views are retried: the views as a whole answer within three."""
 
@@ -50,6 +55,10 @@ class Command(Generic[T]):
     """True if an earlier send may have been executed and its answer was lost. The driver notes it here, so that whoever
     sends another request in its place sends what is right after a lost answer.
     """
+    within_s: float | None = field(default=None, kw_only=True)
+    """The seconds after which it is given up, although the command that it is a part of has time. With ``retry_for_s``
+    only.
+    """
     finish_on_interrupt: bool = field(default=False, kw_only=True)
     """True if an answer in flight, when Ctrl-C interrupts the thread, is awaited for a moment and decoded: it says what
     the caller was given. asyncio tasks are shielded instead.
@@ -57,7 +66,7 @@ class Command(Generic[T]):
 
     def briefly(self) -> Self:
         """The request of a view, which shows what does not answer as unknown and waits for no failover."""
-        self.retry_for_s = BRIEFLY_S
+        self.retry_for_s, self.within_s = BRIEFLY_S, SILENT_S
         return self
 
     def packed(self) -> bytes:

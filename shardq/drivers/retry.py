@@ -88,6 +88,8 @@ class RetryingCall(Generic[T]):
         self.request = call
         """The call as it is sent now."""
         self.deadline = now + timeout if deadline is None else deadline
+        if call.retry_for_s is not None and call.within_s is not None:
+            self.deadline = min(self.deadline, now + call.within_s)
         self.address: str | None = None
         """The node of the next try, if a node said ASK; else the slot map says."""
         self.sent = b""
