@@ -29,7 +29,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     jitter_ms: int
     catch_up: CatchUp
     record: bytes
-    """As the codec of the declaring engine made it: pushed by processes that can't decode it. Its head has no more than
+    """Encoded by the codec of the declaring engine: pushed by processes that can't decode it. Its head has no more than
     the attempts of a named task.
     """
 
