@@ -114,11 +114,13 @@ def test_what_one_consumer_can_not_read_another_can(engines: Engines, url: str, 
     def refused() -> bool:
         assert other.claim(1, wait=0.1) == []
         task = writer.get(id)
-        return task is not None and task.failures == 1
+        return task is not None and task.failures > 0
 
     wait_until(refused, "one can't read it")
+    # A retry's delay is drawn from 0 to a second, so one claim may have met the task more than once.
     [delivery] = own.claim(1, wait=30)
-    assert (delivery.payload, delivery.attempt) == ("x", 2)
+    assert delivery.payload == "x"
+    assert delivery.attempt == delivery.failures + 1 > 1
 
 
 @pytest.mark.parametrize(
