@@ -7,7 +7,8 @@ job itself is where RQ keeps it. The package rq is not needed here.
 
 The ticket is written in the job, too, and is taken off as the job is put on its queue, in the same script. So a task
 that is sent twice enqueues its job once; and a job that was cancelled, deleted, enqueued or scheduled anew meanwhile,
-by any process, is left alone.
+by any process, is left alone. A job that RQ itself schedules, as for a retry or a repeat, keeps its ticket: it is in
+RQ's registry of scheduled jobs, at a whole second.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ from shardq.sinks.on_redis import OnRedis
 FIELD = "shardq"
 """The field of a job's hash that holds its ticket. RQ passes over fields that it does not know."""
 
+NET_S = 600.5
+"""While a ticket is pushed, its job is in RQ's registry as well, so much later than it is due. That is longer than the
+engine is late, or a push takes. The half second tells this entry from those that RQ makes.
+"""
+
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 _TEXT = """\
@@ -36,7 +42,8 @@ for i = 1, #KEYS, 4 do
   local id, ticket = ARGV[n], ARGV[n + 1]
   local seen = redis.call('HMGET', job, 'shardq', 'status', 'ttl',
     'enqueue_at_front', 'enqueue_at_front_on_retry', 'ended_at')
-  if seen[1] == ticket and seen[2] == 'scheduled' then
+  local rq_has = redis.call('ZSCORE', scheduled, id)
+  if seen[1] == ticket and seen[2] == 'scheduled' and not (rq_has and tonumber(rq_has) % 1 == 0) then
     redis.call('HDEL', job, 'shardq')
     redis.call('HSET', job, 'status', 'queued', 'enqueued_at', ARGV[1])
     local ttl = tonumber(seen[3])

@@ -20,7 +20,7 @@ from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
 from shardq.integrations.redis_url import url_of
-from shardq.sinks.rq import FIELD, Ticket
+from shardq.sinks.rq import FIELD, NET_S, Ticket
 
 try:
     import redis
@@ -28,9 +28,6 @@ try:
     from rq.job import Job
 except ImportError as exc:
     raise MissingPackage("shardq.integrations.rq needs RQ: pip install 'shardq[rq]'") from exc
-
-NET_S = 600
-"""Longer than the engine is late, or a push takes."""
 
 Original = Callable[..., Job]
 
@@ -157,7 +154,7 @@ class RqDelaying(RoutedDelaying):
             else:
                 original(job, when, pipeline=saving)
             saving.hset(ticket.job, FIELD, ticket.ticket)
-            registry.schedule(job, due + dt.timedelta(seconds=NET_S), pipeline=saving)
+            saving.zadd(registry.key, {job.id: int(due.timestamp()) + NET_S})
             existed, *_ = saving.execute()
         try:
             self.engine.push(payload, at=due, topic=self.topic, id=f"{task_id(job.id)}.{ticket.ticket}")
@@ -214,8 +211,11 @@ def _give_back(connection: redis.Redis, payload: Any, due: dt.datetime) -> bool:
     with connection.pipeline() as moving:
         while True:
             try:
-                moving.watch(ticket.job)  # type: ignore[no-untyped-call]
+                moving.watch(ticket.job, ticket.scheduled)  # type: ignore[no-untyped-call]
                 if connection.hmget(ticket.job, FIELD, "status") != [ticket.ticket.encode(), b"scheduled"]:
+                    return False
+                at = connection.zscore(ticket.scheduled, ticket.id)
+                if at is not None and at % 1 == 0:  # RQ has scheduled it itself
                     return False
                 moving.multi()
                 moving.hdel(ticket.job, FIELD)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -107,6 +109,35 @@ def test_what_was_cancelled_deleted_or_enqueued_meanwhile_is_left_alone(queue: r
     )
     assert sorted(queue.job_ids) == sorted([early.id, last.id])
     assert (again.get_status(), cancelled.get_status()) == ("scheduled", "canceled")
+
+
+@pytest.mark.parametrize(
+    ("work", "options"),
+    [
+        (jobs.fail, {"retry": rq.Retry(max=3, interval=3600)}),
+        (jobs.note, {"repeat": rq.Repeat(times=2, interval=3600)}),
+    ],
+    ids=["retry", "repeat"],
+)
+def test_a_job_that_rq_itself_has_scheduled_is_left_to_rq(
+    queue: rq.Queue, engine: Engine, start_worker: StartWorker, work: Callable[[], None], options: dict[str, Any]
+) -> None:
+    """It ran before its time, by a process that knows nothing of the engine, and waits for the next time."""
+    with delay_through(queue, engine, above=0) as delaying:
+        job = queue.enqueue_in(HOUR, work, **options)
+        rq.Queue("mail", connection=queue.connection).enqueue_job(Job.fetch(job.id, connection=queue.connection))
+        start_worker("mail", "--burst")
+        registry = queue.scheduled_job_registry
+        wait_until(lambda: registry.get_job_ids() == [job.id], "RQ has scheduled it")
+        [task] = engine.tasks(topic="rq")
+        engine.start()
+        assert engine.reschedule(task.id, delay=0)
+        wait_until(lambda: sum(sink.sent for sink in engine.stats().sinks) == 1, "the ticket was sent")
+        assert (queue.job_ids, registry.get_job_ids(), job.get_status()) == ([], [job.id], "scheduled")
+        at = registry.get_scheduled_time(job)
+        engine.push(task.payload, topic="rq", delay=3600)
+        assert delaying.move_back() == 0
+        assert registry.get_scheduled_time(job) == at
 
 
 def test_an_id_that_is_to_be_unique_is_refused_the_second_time(queue: rq.Queue, engine: Engine) -> None:
