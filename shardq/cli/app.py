@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -67,10 +68,9 @@ def invoke() -> int:
         code = app.main(prog_name="shardq", standalone_mode=False, obj=given, default_map=given.settings.default_map)
         sys.stdout.flush()
     except click.ClickException as exc:
-        try:
-            exc.show()
-        except OSError:
-            give_up(STDERR)
+        said = io.StringIO()
+        exc.show(said)
+        complain(said.getvalue().rstrip())
         return exc.exit_code
     except click.Abort:  # click raises it for an interrupt
         return INTERRUPTED

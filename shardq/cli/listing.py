@@ -92,7 +92,7 @@ def list_tasks(
 
 def _print(tasks: Iterator[TaskInfo], most: int | None, state: str) -> bool:
     """Prints tables, each as soon as it is full. Returns True if there are more tasks than ``most``."""
-    columns = [Column[TaskInfo]("id", lambda task: printable(task.id), text=True)]
+    columns = [Column[TaskInfo]("id", lambda task: task.id, text=True)]
     if not state:
         columns.append(Column("state", lambda task: task.state, text=True))
     if state != "ready":
@@ -122,7 +122,7 @@ def _why(task: TaskInfo) -> str:
     if task.holder is not None:
         return task.holder
     # the last line of a traceback is the error
-    return printable((task.reason or "").strip().rpartition("\n")[2][:REASON])
+    return (task.reason or "").strip().rpartition("\n")[2][:REASON]
 
 
 @click.command(
@@ -156,7 +156,7 @@ def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None
     columns = [
         Column[TaskInfo]("due (UTC)", _when, rank=1, text=True),
         Column("in", lambda task: _until(task.due, now)),
-        Column("id", lambda task: printable(task.id), text=True),
+        Column("id", lambda task: task.id, text=True),
     ]
     if not no_payload:
         columns.append(Column("payload", _payload, rank=2, text=True))

@@ -11,6 +11,7 @@ import msgspec
 
 from shardq.cli.output import complain
 from shardq.cli.settings import Setting
+from shardq.model.printable import printable_json
 
 TEXT, JSON = "text", "json"
 
@@ -95,7 +96,7 @@ class JsonFormatter(logging.Formatter):
         shown |= {key: value for key, value in vars(record).items() if key not in _OF_LOGGING and key not in shown}
         if record.exc_info:
             shown["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(shown, enc_hook=str).decode()
+        return printable_json(msgspec.json.encode(shown, enc_hook=str)).decode()
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -1,4 +1,8 @@
-"""Prints data on stdout, everything else on stderr. Called by all commands."""
+"""Prints data on stdout, everything else on stderr. Called by all commands.
+
+What is shown may hold texts of others: reasons, errors, payloads, names. Here, and in ``table``, each character of them
+that steers a terminal is printed as an escape, so no command has to.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import click
 import msgspec
 
 from shardq.dispatcher import Lateness
+from shardq.model.printable import printable, printable_json
 
 STDOUT, STDERR = 1, 2
 
@@ -36,16 +41,21 @@ def prepare() -> None:
 
 
 def say(text: str) -> None:
-    """Prints a line for people on stdout."""
-    click.echo(text, file=sys.stdout)
+    """Prints lines for people on stdout."""
+    click.echo(shown(text), file=sys.stdout)
 
 
 def complain(text: str) -> None:
-    """Prints a line on stderr. The command goes on if nobody can read it."""
+    """Prints lines on stderr. The command goes on if nobody can read them."""
     try:
-        click.echo(text, file=sys.stderr)
+        click.echo(shown(text), file=sys.stderr)
     except OSError:
         give_up(STDERR)
+
+
+def shown(text: str) -> str:
+    """The lines as they are printed: only ends of lines and tabs go to the terminal as they are."""
+    return printable(text, keep="\n\t")
 
 
 def give_up(*descriptors: int) -> None:
@@ -73,7 +83,7 @@ def going_on() -> Iterator[None]:
 
 def tell(value: Any) -> None:
     """Prints a JSON object on one line of stdout."""
-    click.echo(msgspec.json.encode(value))  # bytes: JSON is UTF-8, whatever the terminal is
+    click.echo(printable_json(msgspec.json.encode(value)))  # bytes: JSON is UTF-8, whatever the terminal is
 
 
 def payload_shown(payload: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from shardq.cli.output import age, complain, milliseconds, per_second, say
+from shardq.cli.output import age, complain, milliseconds, per_second, say, shown
 from shardq.cli.table import Column, Table
 from shardq.engine import ShardStats, Stats
 
@@ -135,12 +135,12 @@ class ShardView:
         from rich.console import Group
         from rich.text import Text
 
-        below = Text(said, overflow="fold")
+        below = Text(shown(said), overflow="fold")
         if stats is None:
             return below
         width, height = live.console.size
         room = max(1, height - AROUND - len(below.wrap(live.console, width)))
-        shown = stats.shards if len(stats.shards) <= room else stats.shards[: room - 1]
+        shards = stats.shards if len(stats.shards) <= room else stats.shards[: room - 1]
         totals = [column.cell(stats) for column in (SHARD, *self._columns)]
-        table = self._table.drawn(shown, totals=totals, width=width, more=len(stats.shards) - len(shown))
+        table = self._table.drawn(shards, totals=totals, width=width, more=len(stats.shards) - len(shards))
         return Group(table, below)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from shardq.model.printable import printable
+
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
@@ -68,7 +70,7 @@ class Table(Generic[Row]):
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        lines = [[column.cell(row) for column in self._columns] for row in rows]
+        lines = [[printable(column.cell(row)) for column in self._columns] for row in rows]
         for at, texts in enumerate(zip(*lines, *([totals] if totals else ()), strict=True)):
             self._widest[at] = max(self._widest[at], *map(len, texts))
         shown = self._fitting(width)

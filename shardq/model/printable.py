@@ -1,6 +1,10 @@
-"""Text of others as it may be shown. Called by the command and the dashboard."""
+"""Text of others as it may be shown. Everything that the command and the dashboard show goes through here, and so do
+the lines of the log.
+"""
 
 from __future__ import annotations
+
+import json
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -15,3 +19,15 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def printable_json(text: bytes) -> bytes:
+    r"""JSON that says the same, with such characters as escapes of JSON: msgspec escapes none beyond U+001F.
+
+    >>> printable_json('{"why": "a\u009b31m"}'.encode())
+    b'{"why": "a\\u009b31m"}'
+    """
+    characters = text.decode()
+    if characters.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in characters).encode()

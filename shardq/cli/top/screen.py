@@ -15,6 +15,7 @@ from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.cli.top.views import View, view
 from shardq.engine.course import Course, Look
 from shardq.fleet import Lateness
+from shardq.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -127,7 +128,7 @@ def _line(*parts: tuple[str, str], width: int) -> Text:
 
     line = Text(no_wrap=True, overflow="ellipsis")
     for text, style in parts:
-        line.append(text, style=style)
+        line.append(printable(text), style=style)
     line.truncate(width, overflow="ellipsis")
     return line
 
