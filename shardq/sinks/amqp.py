@@ -20,7 +20,7 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import unquote
 
 from shardq.drivers.tls import context_of
@@ -52,7 +52,7 @@ _TOO_LARGE = re.compile(r"message size (\d+)\D+max size (\d+)")
 class AmqpSink(Sink):
     """Publishes batches, and waits for the confirm of each message."""
 
-    batch: ClassVar[int] = 1000
+    batch = 1000
 
     def __init__(self, url: str) -> None:
         scheme = url.partition("://")[0]

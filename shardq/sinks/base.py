@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import msgspec
@@ -60,8 +61,8 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The sink has not taken this task now. If it took others meanwhile, that is the task's own failure: an attempt,
-    retried with backoff. If it took none, the sink is down.
+    """The sink has not taken this task now. If it took others meanwhile, or this task has failed beside others before,
+    that is the task's own failure: an attempt, retried with backoff. Otherwise the sink is down.
     """
 
     reason: str
@@ -83,8 +84,8 @@ SENT = Sent()
 class Sink(ABC):
     """The receiver of the messages of one topic."""
 
-    batch: ClassVar[int] = BATCH
-    """Messages of one ``send``, at most."""
+    batch: int = BATCH
+    """Messages on their way at a time, at most."""
     takes_deliveries: ClassVar[bool] = False
     """True for a function of this process, which takes deliveries with their payloads decoded."""
 
@@ -100,13 +101,19 @@ class Sink(ABC):
         """Connects. Called before the first ``send``, and again after ``close``. What it raises means: it is down."""
 
     @abstractmethod
-    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+    def send(self, batch: Sequence[Message]) -> Sequence[Result | Future[Result]]:
         """Sends a batch. Returns a result for each message, in their order. ``Sent`` means that it is stored there.
         What it raises counts as ``Unsent`` for all.
+
+        A future stands for a result that comes later: it is settled when it is there, and ``send`` is called with
+        others meanwhile, as long as fewer than ``batch`` are on their way. Such a sink connects anew by itself, and
+        ``interrupt`` ends what it waits for.
         """
 
     def interrupt(self) -> None:  # noqa: B027  a sink may have nothing to do here, and in what follows
         """Ends a ``send`` that takes long, as the process ends. The only method that another thread calls."""
 
     def close(self) -> None:  # noqa: B027
-        """Disconnects: the relay stops, or the sink is down. Called again, it does nothing."""
+        """Disconnects: the relay stops, or the sink is down. No message is on its way then. Called again, it does
+        nothing.
+        """

@@ -13,7 +13,6 @@ same script.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 from urllib.parse import unquote
 
 from shardq.calls.request import Call, Word
@@ -43,7 +42,7 @@ _ENQUEUE = Script.of("enqueue-dramatiq", _TEXT)
 class DramatiqSink(OnRedis):
     """Enqueues messages of one queue."""
 
-    batch: ClassVar[int] = 128
+    batch = 128
 
     def __init__(self, url: str) -> None:
         where, _, fragment = url.removeprefix("dramatiq+").partition("#")

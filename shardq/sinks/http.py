@@ -23,8 +23,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
+from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import unquote
 
 from shardq.drivers.tls import context_of
@@ -49,7 +48,7 @@ _QUOTED = 300
 class HttpSink(Sink):
     """Posts each message."""
 
-    batch: ClassVar[int] = 64
+    batch = 64
 
     def __init__(self, url: str) -> None:
         parts = split(url, "HOST:PORT/PATH")
@@ -76,10 +75,10 @@ class HttpSink(Sink):
         self._own, self._down = threading.local(), None
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="shardq-http")
 
-    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+    def send(self, batch: Sequence[Message]) -> Sequence[Future[Result]]:
         assert self._threads is not None, "it is open"
         self._down = None
-        return list(self._threads.map(self._post, batch))
+        return [self._threads.submit(self._post, message) for message in batch]
 
     def interrupt(self) -> None:
         self._down = Unsent("the process ends")

@@ -15,7 +15,7 @@ import ssl
 import time
 from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -37,7 +37,7 @@ IDLE_S = 8.0
 class KombuSink(Sink):
     """Publishes one message after the other."""
 
-    batch: ClassVar[int] = 128
+    batch = 128
 
     def __init__(self, url: str) -> None:
         broker, mark, query = url.removeprefix("kombu+").partition("?")

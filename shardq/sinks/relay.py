@@ -8,8 +8,11 @@ that was killed had claimed comes back when its leases run out. Between the sink
 moment in which a crash sends a task twice; its id goes along, so that the other side can tell.
 
 While the sink is down nothing is claimed: tasks stay ready. What was claimed is given back, which counts no attempt. A
-task's own failure is told from the sink's by the rest of its batch: where the sink took others, the failure is an
-attempt, retried with backoff and dead in the end.
+task's own failure is told from the sink's by other tasks: where the sink took one meanwhile, the failure is an attempt,
+retried with backoff and dead in the end. From then on a failure of this task is its own also when it is sent alone.
+
+A sink that sends several messages at a time, each with an answer of its own, returns futures. Each is settled when it
+is there, and others take its place: a slow answer holds up its own task alone.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import NamedTuple
 
 from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
 from shardq.consumer import Consumer
@@ -33,7 +38,7 @@ from shardq.layout.topology import Route
 from shardq.model.checks import reason_text
 from shardq.model.task import Delivery
 from shardq.operation import run
-from shardq.sinks.base import Failed, Message, Refused, Result, Sent, Sink, Unsent
+from shardq.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent
 from shardq.sinks.circuit import Circuit
 from shardq.sinks.function import BatchFunction, FunctionSink
 from shardq.sinks.registry import sink_of
@@ -56,6 +61,23 @@ RETRY_S = 0.5
 """The pause after an error of the engine's own servers, which the driver has tried to overcome for some time."""
 
 CALL_TIMEOUT_S = 5.0
+
+GATHERED_S = 0.02
+"""Answers that come within this time are settled by one call."""
+
+SOON_S = 0.1
+"""The length of one wait for tasks while answers are to come: so long they may wait to be settled."""
+
+CULPRITS = 10_000
+"""The tasks whose own failures a relay remembers."""
+
+
+class Try(NamedTuple):
+    """One task that was handed to the sink."""
+
+    delivery: Delivery
+    taken: int
+    """The number of tasks that the sink had taken before."""
 
 
 class TopicRelay:
@@ -82,6 +104,14 @@ class TopicRelay:
         self._open = False
         self._held: Sequence[Delivery] = ()
         """The deliveries that are claimed and not settled."""
+        self._late: dict[Future[Result], Try] = {}
+        """The tries whose answers are to come."""
+        self._undecided: list[tuple[Try, Result]] = []
+        """Failures that others on their way will explain: they are the task's own if one of those is taken."""
+        self._taken = 0
+        """The tasks that the sink has taken, or refused for good."""
+        self._culprits: dict[str, None] = {}
+        """The ids of tasks that failed while others were taken, the oldest first."""
         self.sending = False
         """True while a batch is on its way, and until it is settled."""
         self._stopping = threading.Event()
@@ -130,7 +160,7 @@ class TopicRelay:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
+            while self._late or not self._stopping.is_set():
                 try:
                     self._step()
                     self._engine_fault = ""
@@ -150,8 +180,13 @@ class TopicRelay:
             self._stopping.wait(RETRY_S)
 
     def _step(self) -> None:
-        """Sends one batch."""
-        if self._stopping.wait(self._circuit.pause_s()):
+        """Sends what there is room for, and settles what has an answer."""
+        pause, trying = self._circuit.pause_s(), self._circuit.state != "closed"
+        if self._late and (pause or self._stopping.is_set() or 2 * len(self._held) > self._most(trying)):
+            wait(self._late, timeout=GATHERED_S)
+            self._settle([])
+            return
+        if self._stopping.wait(pause):
             return
         if not self._open:
             try:
@@ -162,27 +197,36 @@ class TopicRelay:
                 self._down(_text(exc))
                 return
         assert self._sink is not None, "it is open"
-        trying = self._circuit.state != "closed"
-        size, wait = (TRIED, TRYING_S) if trying else (self._sink.batch, WAIT_S)
-        deliveries = self._consumer.claim(min(size, self._sink.batch), wait=wait)
-        if not deliveries:
+        wait_s = SOON_S if self._late else TRYING_S if trying else WAIT_S
+        deliveries = self._consumer.claim(self._most(trying) - len(self._held), wait=wait_s)
+        if not deliveries and not self._late:
             if trying and not self._stopping.is_set():
                 self._worked()
             return
-        self.sending, self._held = True, deliveries
-        try:
-            if self._stopping.is_set():
-                self._settle(deliveries, [Unsent("the process ends")] * len(deliveries))
+        self.sending, self._held = True, [*self._held, *deliveries]
+        if self._stopping.is_set():
+            results: Sequence[Result | Future[Result]] = [Unsent("the process ends")] * len(deliveries)
+        else:
+            results = self._send(self._sink, deliveries) if deliveries else ()
+        answered: list[tuple[Try, Result]] = []
+        for delivery, result in zip(deliveries, results, strict=True):
+            each = Try(delivery, self._taken)
+            if isinstance(result, Future):
+                self._late[result] = each
             else:
-                self._settle(deliveries, self._send(self._sink, deliveries))
-        finally:
-            self.sending, self._held = False, ()
+                answered.append((each, result))
+        self._settle(answered)
+
+    def _most(self, trying: bool) -> int:
+        """The tasks that may be on their way, or wait for the answers of others."""
+        batch = BATCH if self._sink is None else self._sink.batch
+        return min(TRIED, batch) if trying else batch
 
     def _new_sink(self) -> Sink:
         """The sink of the route. Raises what is wrong with its URL in this process."""
         return sink_of(self.route) if self.function is None else FunctionSink(self.function)
 
-    def _send(self, sink: Sink, deliveries: list[Delivery]) -> Sequence[Result]:
+    def _send(self, sink: Sink, deliveries: list[Delivery]) -> Sequence[Result | Future[Result]]:
         batch = deliveries if sink.takes_deliveries else [_message(delivery) for delivery in deliveries]
         try:
             results = sink.send(batch)  # type: ignore[arg-type]  # a function's deliveries
@@ -192,25 +236,48 @@ class TopicRelay:
             results = [Unsent(_text(exc))] * len(batch)
         return results
 
-    def _settle(self, deliveries: Sequence[Delivery], results: Sequence[Result]) -> None:
+    def _settle(self, answered: list[tuple[Try, Result]]) -> None:
         """Settles what was sent by what became of it, and moves the circuit."""
-        took_some = any(isinstance(result, Sent | Refused) for result in results)
+        answered = [*self._undecided, *answered]
+        answered += [(self._late.pop(future), _answer(future)) for future in list(self._late) if future.done()]
+        self._taken += sum(isinstance(result, Sent | Refused) for _, result in answered)
+        alone = {each.delivery.id for each, result in answered if isinstance(result, Failed) and self._alone(each)}
+        if self._late:
+            self._undecided = [(each, result) for each, result in answered if each.delivery.id in alone]
+            answered = [(each, result) for each, result in answered if each.delivery.id not in alone]
+        else:
+            self._undecided = []
+        if alone <= self._culprits.keys() and not any(isinstance(result, Unsent) for _, result in answered):
+            alone = set()
+        try:
+            self._settle_decided(answered, alone)
+        finally:
+            self._held = [each.delivery for each in (*self._late.values(), *(each for each, _ in self._undecided))]
+            self.sending = bool(self._held)
+
+    def _alone(self, one: Try) -> bool:
+        """True if the sink has taken no task since this one was sent."""
+        return self._taken == one.taken
+
+    def _settle_decided(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
+        """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down."""
         settlements: defaultdict[int, tuple[list[Delivery], list[OtherSettlement]]] = defaultdict(lambda: ([], []))
         down: Unsent | None = None
         retried: list[str] = []
-        for delivery, result in zip(deliveries, results, strict=True):
+        for (delivery, _), result in answered:
             acks, others = settlements[delivery.shard]
             id, token = delivery.id, delivery.token
             match result:
                 case Sent():
                     self._sent += 1
                     acks.append(delivery)
+                    self._culprits.pop(id, None)
                     continue
                 case Refused(reason):
                     self._buried += 1
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
                     others.append(SettleBury(id, token, reason_text(reason)))
-                case Failed(reason) if took_some:
+                case Failed(reason) if id not in alone:
                     pause = delay_ms(BACKOFF, delivery.attempt)
                     others.append(SettleRetry(id, token, pause, reason_text(reason), None))
                     retried.append(id)
@@ -221,24 +288,28 @@ class TopicRelay:
                     down = result if down is None or result.again_s > down.again_s else down
                     others.append(SettleGiveBack(id, token))
             self._failed += 1
+        self._culprits |= dict.fromkeys(retried)
+        while len(self._culprits) > CULPRITS:
+            del self._culprits[next(iter(self._culprits))]
         if down is not None:
             if not self._stopping.is_set():
                 self._down(down.reason, down.again_s)
-        else:
+        elif answered and not self._circuit.pause_s():  # what was sent before it opened does not close it
             self._worked()
-        while True:
+        while settlements:
             try:
                 statuses = run(self._driver, settle(self._claims, settlements))
-                dead = [id for id, status in statuses.items() if status == "dead"]
-                break
             except ShardqError as exc:
                 # What the sink has must be acknowledged, or it is sent again: leases that are over answer "lost".
                 if self._stopping.is_set():
-                    log.warning("%d tasks of topic %r could not be settled: %s", len(deliveries), self.topic, exc)
+                    log.warning("%d tasks of topic %r could not be settled: %s", len(answered), self.topic, exc)
                     return
                 self._note_engine_fault(exc)
-        self._buried += len(dead)
-        self._retried += len(retried) - len(dead)
+            else:
+                dead = [id for id, status in statuses.items() if status == "dead"]
+                self._buried += len(dead)
+                self._retried += len(retried) - len(dead)
+                break
 
     def _down(self, reason: str, again_s: float = 0.0) -> None:
         """Opens the circuit, and connects anew for the next try."""
@@ -246,7 +317,8 @@ class TopicRelay:
             text = "topic %r can't be forwarded to %s, trying again; its tasks wait: %s"
             log.error(text, self.topic, self.route.named, reason, extra={"topic": self.topic})
         self._circuit.failed(reason, again_s)
-        self._close()
+        if not self._late:
+            self._close()
 
     def _worked(self) -> None:
         if self._circuit.error:
@@ -273,7 +345,13 @@ def _message(delivery: Delivery) -> Message:
     )
 
 
-def _text(exc: Exception) -> str:
+def _answer(future: Future[Result]) -> Result:
+    """The result of a message that has one."""
+    exc = future.exception()
+    return future.result() if exc is None else Failed(_text(exc))
+
+
+def _text(exc: BaseException) -> str:
     """One line; errors of clients may have no text."""
     text = str(exc).strip()
     return f"{type(exc).__name__}: {text}" if text else reason_of(exc).splitlines()[-1]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import ClassVar
 
 import msgspec
 
@@ -84,7 +83,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 class RqSink(OnRedis):
     """Enqueues jobs."""
 
-    batch: ClassVar[int] = 128
+    batch = 128
 
     def __init__(self, url: str) -> None:
         where = url.removeprefix("rq+")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar
 from urllib.parse import unquote
 
 import msgspec
@@ -48,7 +47,7 @@ class Job(msgspec.Struct):
 class SidekiqSink(OnRedis):
     """Enqueues jobs of one queue."""
 
-    batch: ClassVar[int] = 128
+    batch = 128
 
     def __init__(self, url: str) -> None:
         where, _, fragment = url.removeprefix("sidekiq+").partition("#")

@@ -2,7 +2,8 @@
 
 ``python -m tests.sinks.endpoint PORT FILE [FOLDER]`` appends a line to FILE for each request: its idempotency key, a
 tab, the headers as JSON. With the FOLDER of certificates it speaks TLS, and asks for a client's certificate. The
-payload decides its answer: ``{"status": 500}``, with ``"until": n`` only up to attempt n.
+payload decides its answer: ``{"status": 500}``, with ``"until": n`` only up to attempt n; ``{"close": true}`` has none,
+and ``{"hold": true}`` waits for a ``{"release": true}``.
 """
 
 from __future__ import annotations
@@ -21,16 +22,24 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     file: Path
     lock = threading.Lock()
+    released = threading.Event()
 
-    def do_POST(self) -> None:
+    def answer(self) -> None:
         payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         asked = payload if isinstance(payload, dict) else {}
         status = asked.get("status", 204)
         if int(self.headers["Shardq-Attempt"]) > asked.get("until", 1 << 30):
             status = 204
-        line = json.dumps([self.path, status, payload, dict(self.headers)])
+        line = json.dumps([self.path, status, payload, {**self.headers, "method": self.command}])
         with self.lock, self.file.open("a") as file:
             file.write(f"{self.headers['Idempotency-Key']}\t{line}\n")
+        if asked.get("close"):
+            self.close_connection = True
+            return
+        if asked.get("hold"):
+            self.released.wait(600)
+        if asked.get("release"):
+            self.released.set()
         body = b"" if status == 204 else b"this is why"
         self.send_response(status)
         if status == 429:
@@ -39,6 +48,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    do_POST = do_PUT = answer
 
     def log_message(self, format: str, *args: object) -> None:
         pass

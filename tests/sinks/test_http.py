@@ -96,6 +96,18 @@ def test_what_becomes_of_each_answer(feeding: Engine, endpoint: Endpoint) -> Non
     assert (seen.retried, seen.buried) == (1, 1)
 
 
+def test_a_slow_answer_holds_up_its_own_task_alone(feeding: Engine, endpoint: Endpoint) -> None:
+    feeding.forward("hooks", to=f"http://127.0.0.1:{endpoint.port}/#timeout=60")
+    held = feeding.push({"hold": True}, topic="hooks")
+    wait_until(endpoint.requests, "it is under way")
+    feeding.push_many([Task(n, topic="hooks") for n in range(300)])
+    wait_until(lambda: left(feeding) == 1, "all others are settled")
+    assert state_of(feeding, held) == "leased"
+    feeding.push({"release": True}, topic="hooks")
+    wait_until(lambda: left(feeding) == 0, "it is settled, too")
+    assert len(endpoint.requests()) == 302
+
+
 def test_an_endpoint_that_is_killed_under_load(feeding: Engine, endpoint: Endpoint) -> None:
     feeding.forward("hooks", to=f"http://127.0.0.1:{endpoint.port}/")
     ids: list[str] = []
