@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,7 @@ from shardq.cli.options import Given, joined, pass_given, shared, sharing
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
+from shardq.engine import Engine
 from shardq.errors import ShardqError
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, NAME
 
@@ -29,6 +30,12 @@ STATUS_S = 10.0
 DATABASE_ENVIRONMENT = "SHARDQ_DATABASE"
 
 _quiet = sharing(url="Not used: the command talks to the database only.", name=None)
+
+_named = sharing(
+    url="The engine's server. It is not asked: only whether it is an embedded one is written.",
+    name="The engine whose tasks the rows are; relays of another one are refused. Default: $SHARDQ_NAME, else that of "
+    "the first relay.",
+)
 
 
 _of_table = joined(
@@ -53,7 +60,7 @@ _of_database = joined(
     epilog="""\b
 example:
   export SHARDQ_DATABASE=postgresql://app@127.0.0.1/shop
-  shardq outbox create
+  shardq outbox create --name orders
   shardq outbox run --name orders
   shardq outbox status""",
 )
@@ -64,14 +71,24 @@ def outbox() -> None:
     """
 
 
-@outbox.command(short_help="Make the table.")
+@outbox.command(
+    short_help="Make the tables.",
+    epilog="""\b
+example:
+  shardq outbox create --database postgresql://app@127.0.0.1/shop --name orders""",
+)
 @_of_database
-@_quiet
+@_named
 @pass_given
 def create(given: Given, database: str, table: str, schema: str | None) -> None:
-    """Make the outbox's table, where it is not there yet. `shardq outbox sql` prints the same for a migration."""
+    """Make the outbox's tables where they are not there yet, and write the engine's name into them if one is given.
+
+    What is there already takes no lock, and no right to make tables. `shardq outbox sql` prints the same for a
+    migration.
+    """
+    name = given.name or given.settings.get("name")
     with _opened_outbox(given, database, table, schema) as (source, chosen):
-        chosen.create(source)
+        chosen.create(source, engine=name and (_engine(given) if given.engine_url else name))
     if given.json:
         tell({"table": str(chosen.table.fullname)})
     else:
@@ -144,12 +161,16 @@ def run(
 ) -> int | None:
     """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many as you like at once.
 
+    The table knows its engine: the name of the first relay, or of `shardq outbox create --name`. A relay with another
+    --name, or without the --url, is refused, and no row is moved.
+
     It neither polls nor handles tasks: that is the work of `shardq run` and of workers. Every ten seconds it prints its
     counters: rows moved, refused (the id was taken), failed and tried again, and how far it is behind.
     """
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         from shardq.outbox import OutboxRelay
 
+        _check_engine(given, source, chosen)
         with opened(given, create=True) as engine, Ending() as ending:
             relay = OutboxRelay(engine, source, outbox=chosen, batch=batch, keep=keep, dedup=dedup)
             if once:
@@ -158,6 +179,18 @@ def run(
                 _move_until(relay, ending, given)
         _show(relay.stats(), given)
     return ending.code if once and ending.asked else None
+
+
+def _check_engine(given: Given, source: sa.Engine, chosen: Outbox) -> None:
+    """Refuses an engine that is not the table's, before one of a misspelt name is made."""
+    import sqlalchemy as sa
+
+    with suppress(sa.exc.DBAPIError), source.begin() as connection:  # the relay says it, and waits
+        chosen.assign(connection, _engine(given))
+
+
+def _engine(given: Given) -> Engine:
+    return Engine(given.engine_url, name=given.engine_name)
 
 
 def _move_all(relay: OutboxRelay, ending: Ending) -> None:
@@ -203,9 +236,10 @@ def _opened_outbox(given: Given, database: str, table: str, schema: str | None) 
 
 
 def _said(exc: sa.exc.DBAPIError, chosen: Outbox) -> str:
-    first = str(exc.orig).strip().splitlines()[0]
-    hint = "; `shardq outbox create` makes the table" if chosen.table.name in first else ""
-    return f"the database says: {first}{hint}"
+    from shardq.outbox.database import said
+
+    text = said(exc)
+    return f"{text}; `shardq outbox create` makes the table" if chosen.table.name in text else text
 
 
 def _outbox(table: str, schema: str | None) -> Outbox:

@@ -43,6 +43,13 @@ def open_database(url: str | sa.URL) -> sa.Engine:
 _PACKAGES = {"psycopg": "'psycopg[binary]'"}
 
 
+def said(exc: BaseException) -> str:
+    """The cause of an error, in a line. SQLAlchemy's own text has the statement and its parameters."""
+    cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) and exc.orig is not None else exc
+    first = str(cause).strip().partition("\n")[0] or type(cause).__name__
+    return f"the database says: {first}" if cause is not exc else first
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """The rows of an outbox that wait to be moved."""

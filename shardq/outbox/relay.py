@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from shardq.engine.base import EngineBase
 from shardq.engine.stats import RelayStats
 from shardq.engine.target import Target
 from shardq.errors import BadInput, Conflict, PushError, ShardqError
 from shardq.model.checks import check_seconds, duration_ms
-from shardq.outbox.database import Waiting, open_database, waiting
+from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.default import default_outbox
 from shardq.outbox.notices import Notices, notices
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, entries_of
@@ -73,7 +74,11 @@ class OutboxRelay:
         Redis remembers the push of a row. ``poll``: the seconds between two looks at a database that does not tell of
         new rows.
         """
-        if not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
+        if not isinstance(engine, EngineBase):
+            raise BadInput(f"a relay can't move rows to {engine!r:.80}; give an Engine or an AsyncEngine")
+        if not isinstance(outbox, Outbox):
+            raise BadInput(f"outbox can't be {outbox!r:.80}; give a shardq.outbox.Outbox, or leave it out")
+        if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
             raise BadInput(f"batch can't be {batch!r}; give a number of rows from 1 to {MAX_BATCH:,}")
         check_seconds(poll, "poll")
         self.engine = engine
@@ -89,8 +94,12 @@ class OutboxRelay:
         self._keep = keep
         self._poll_s = poll
         self._own = not isinstance(database, sa.Engine)
-        self._database = database if isinstance(database, sa.Engine) else open_database(database)
-        self._skips = self._database.dialect.name in _SKIPPING
+        source = database if isinstance(database, sa.Engine) else open_database(database)
+        self._skips = source.dialect.name in _SKIPPING
+        # Stricter ones fail where relays and pushes meet, and no row needs them.
+        self._database = source.execution_options(isolation_level="READ COMMITTED") if self._skips else source
+        self._is_ours = False
+        """True once the table is known to belong to the engine."""
         table = outbox.table
         select = (
             sa.select(*(table.c[name] for name in _READ))
@@ -105,13 +114,17 @@ class OutboxRelay:
         engine.relays.add(self)
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopping.is_set() else "running" if self._notices else "not started"
+        state = "running" if self._notices else "stopped"
         return f"<OutboxRelay {self.outbox.table.fullname!r} -> {self.engine.name!r}: {state}, {self.moved} moved>"
 
     # ---- one step
 
     def step(self) -> int:
         """Moves up to a batch of rows. Returns their number. Raises what kept rows from being moved."""
+        if not self._is_ours:
+            with self._database.begin() as connection:
+                self.outbox.assign(connection, self.engine)
+            self._is_ours = True
         if self._skips:
             with self._database.begin() as connection:
                 rows = connection.execute(self._select).all()
@@ -165,8 +178,9 @@ class OutboxRelay:
     # ---- the loop
 
     def run(self) -> None:
-        """Moves rows until ``stop()`` is called. What fails is logged once, and tried again."""
+        """Moves rows until ``stop()`` is called. What fails is logged once, and tried again. It may be called again."""
         pause = FIRST_PAUSE_S
+        self.engine.relays.add(self)
         try:
             while not self._stopping.is_set():
                 try:
@@ -185,6 +199,7 @@ class OutboxRelay:
                     self._wait()
         finally:
             self.close()
+            self._stopping.clear()
 
     def _listen(self) -> Notices:
         return notices(self._database, self.outbox.channel, self._stopping, poll_s=self._poll_s, listen_s=self.listen_s)
@@ -194,11 +209,11 @@ class OutboxRelay:
         try:
             self._notices.wait()
         except Exception as exc:  # noqa: BLE001  the database's driver raises errors of its own
-            log.info("the connection that listens for rows of the outbox was lost: %s", exc)
+            log.info("the connection that listens for rows of the outbox was lost: %s", said(exc))
             self._forget_notices()
 
     def _failed(self, exc: Exception) -> None:
-        problem = str(exc)
+        problem = said(exc)
         if problem != self.problem:
             fields = {"error": type(exc).__name__}
             log.warning("rows of the outbox can't be moved, and are tried again: %s", problem, extra=fields)
@@ -210,13 +225,18 @@ class OutboxRelay:
         self.problem = ""
 
     def stop(self) -> None:
-        """Ends ``run`` after the present step, and waits for the thread of ``start()``. From any thread."""
+        """Ends ``run`` after the present step, and waits for the thread of ``start()``. From any thread. ``start()``
+        begins anew.
+        """
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def start(self) -> None:
         """Runs in a thread of its own. It ends with ``stop()``."""
+        if self._thread is not None and self._thread.is_alive():
+            raise BadInput(f"{self!r} runs already; stop() it before you start it again")
+        self._stopping.clear()
         self._thread = threading.Thread(target=self.run, name="shardq-outbox", daemon=True)
         self._thread.start()
 

@@ -104,7 +104,11 @@ def _absolute(task: Task, now_ms: int) -> Task:
         due = now_ms - due
     if expires is not None and expires < 0:
         expires = now_ms - expires
-    if expires is not None and 0 < expires <= max(due, now_ms):
+    if expires is not None and 0 < expires <= now_ms:
+        raise InvalidOption(
+            f"expires={task.expires!r} is in the past: the task would never be handled; give a later instant"
+        )
+    if expires is not None and 0 < expires <= due:
         raise InvalidOption(f"expires={task.expires!r} is not after the task's due time; it would never be handled")
     return msgspec.structs.replace(
         task,

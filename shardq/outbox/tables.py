@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from shardq.errors import BadInput
+from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.model.checks import MAX_PAYLOAD, check_name
 from shardq.model.record import Codec
 from shardq.model.task import PushOptions, Task
 from shardq.outbox.rows import NAME, Row, RowPacker
-from shardq.outbox.triggers import make_trigger
+from shardq.outbox.triggers import LONGEST_NAME, derived_name, has_trigger, make_trigger
 from shardq.producer.packing import each_task
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
     Target = sa.Connection | Session | scoped_session[Any]
     AsyncTarget = AsyncConnection | AsyncSession | async_scoped_session[Any]
+
+    from shardq.engine.base import EngineBase
+
+    Owner: TypeAlias = EngineBase | str  # a name alone: of an engine that is not embedded
 
 R = TypeVar("R")
 
@@ -46,9 +51,14 @@ class Outbox:
         max_payload: int = MAX_PAYLOAD,
     ) -> None:
         check_name(table, of="table")
+        if len(table) > LONGEST_NAME:
+            raise InvalidName(
+                f"the table can't be {table!r}: PostgreSQL would cut the name; use at most {LONGEST_NAME} characters"
+            )
+        metadata = sa.MetaData() if metadata is None else metadata
         self.table = sa.Table(
             table,
-            sa.MetaData() if metadata is None else metadata,
+            metadata,
             sa.Column("seq", _BIG, sa.Identity(), primary_key=True, autoincrement=True),
             sa.Column("id", sa.String(330), nullable=False),
             sa.Column("due", sa.BigInteger, nullable=False),
@@ -60,7 +70,17 @@ class Outbox:
             schema=schema,
         )
         waiting = self.table.c.moved.is_(None)
-        sa.Index(f"{table}_waiting", self.table.c.seq, postgresql_where=waiting, sqlite_where=waiting)
+        index = derived_name(table, "waiting")
+        sa.Index(index, self.table.c.seq, postgresql_where=waiting, sqlite_where=waiting)
+        self.owner = sa.Table(
+            derived_name(table, "engine"),
+            metadata,
+            sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("name", sa.String(64), nullable=False),
+            sa.Column("embedded", sa.Boolean, nullable=False),
+            schema=schema,
+        )
+        """One row: the engine that the tasks belong to."""
         self._packer = RowPacker(codec, max_payload=max_payload)
 
     def __repr__(self) -> str:
@@ -74,41 +94,95 @@ class Outbox:
     # ---- the table
 
     @overload
-    def create(self, database: sa.Engine | sa.Connection) -> None: ...
+    def create(self, database: sa.Engine | sa.Connection, *, engine: Owner | None = None) -> None: ...
 
     @overload
-    def create(self, database: AsyncEngine | AsyncConnection) -> Awaitable[None]: ...
+    def create(self, database: AsyncEngine | AsyncConnection, *, engine: Owner | None = None) -> Awaitable[None]: ...
 
-    def create(self, database: sa.Engine | sa.Connection | AsyncEngine | AsyncConnection) -> Awaitable[None] | None:
-        """Makes the table and its index, and on PostgreSQL the trigger that tells relays of rows, where missing."""
+    def create(
+        self, database: sa.Engine | sa.Connection | AsyncEngine | AsyncConnection, *, engine: Owner | None = None
+    ) -> Awaitable[None] | None:
+        """Makes the tables and the index, and on PostgreSQL the trigger that tells relays of rows, where missing. If
+        all are there it only reads: it takes no lock, and needs no right to make tables.
+
+        ``engine``: the engine whose tasks the rows are, or its name. Relays of another one are refused. Without it, the
+        first relay writes its own.
+
+        >>> shardq.outbox.create(database, engine="orders")
+        """
         if isinstance(database, sa.Connection):
-            self._create(database)
+            self._create(database, engine)
         elif isinstance(database, sa.Engine):
             with database.begin() as connection:
-                self._create(connection)
+                self._create(connection, engine)
         elif _is_async(database, "AsyncEngine", "AsyncConnection"):
-            return self._create_async(database)
+            return self._create_async(database, engine)
         else:
             raise BadInput(
                 f"the outbox can't be created in {type(database).__name__}; give a SQLAlchemy engine or connection"
             )
         return None
 
-    async def _create_async(self, database: Any) -> None:
+    async def _create_async(self, database: Any, engine: Owner | None) -> None:
         if _is_async(database, "AsyncConnection"):
-            await database.run_sync(self._create)
+            await database.run_sync(self._create, engine)
             return
         async with database.begin() as connection:
-            await connection.run_sync(self._create)
+            await connection.run_sync(self._create, engine)
 
-    def _create(self, connection: sa.Connection) -> None:
-        if connection.dialect.name == "postgresql":
-            # Two processes that create it at once: "if not exists" is not atomic there.
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        for made in self._made(connection.dialect.name):
-            connection.execute(made)
-        for statement in self._trigger(connection.dialect.name):
-            connection.exec_driver_sql(statement)
+    def _create(self, connection: sa.Connection, engine: Owner | None) -> None:
+        if not self._is_complete(connection):
+            dialect = connection.dialect.name
+            if dialect == "postgresql":
+                # Two processes that create it at once: "if not exists" is not atomic there.
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            for made in self._made(dialect):
+                connection.execute(made)
+            for statement in self._trigger(dialect):
+                connection.exec_driver_sql(statement)
+        if engine is not None:
+            self.assign(connection, engine)
+
+    def _is_complete(self, connection: sa.Connection) -> bool:
+        """True if nothing is to be made. It reads the catalog."""
+        seen, dialect = sa.inspect(connection), connection.dialect.name
+        name, schema = self.table.name, self.table.schema
+        if not all(seen.has_table(each.name, schema) for each in (self.table, self.owner)):
+            return False
+        if not all(seen.has_index(name, str(index.name), schema) for index in self._indexes(dialect)):
+            return False
+        found = has_trigger(dialect, name, schema)
+        return found is None or connection.exec_driver_sql(found).first() is not None
+
+    def assign(self, connection: sa.Connection, engine: Owner) -> None:
+        """Writes whose tasks the rows are, unless that is written. Raises InvalidOption if they are another engine's.
+
+        >>> with database.begin() as connection:
+        ...     shardq.outbox.default_outbox.assign(connection, "orders")
+        """
+        name, embedded = (engine, False) if isinstance(engine, str) else (engine.name, engine.options.is_embedded)
+        check_name(name)
+        written = sa.select(self.owner.c.name, self.owner.c.embedded)
+        found = connection.execute(written).first()
+        if found is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(self.owner.insert(), {"one": 1, "name": name, "embedded": embedded})
+                return
+            except sa.exc.IntegrityError:  # another has written it meanwhile
+                found = connection.execute(written).one()
+        if found.name == name and found.embedded == embedded:
+            return
+        is_of = f"the outbox {self.table.fullname} belongs to the engine {found.name!r}"
+        if found.name != name:
+            wrong = f"{is_of}, and can't be moved to {name!r}: give that name (--name {found.name})"
+        elif embedded:
+            wrong = f"{is_of} of a server with a URL, and no URL is given: give it (--url or $SHARDQ_URL)"
+        else:
+            wrong = f"{is_of} of an embedded server, and can't be moved to one with a URL: give none, or embedded://"
+        raise InvalidOption(
+            f"{wrong}; if the table is to have another engine, delete the row of {self.owner.fullname} first"
+        )
 
     def sql(self, dialect: str = "postgresql") -> str:
         """Returns the SQL of ``create``, to paste into a migration."""
@@ -120,10 +194,12 @@ class Outbox:
         return ";\n".join([*statements, *self._trigger(dialect)]) + ";\n"
 
     def _made(self, dialect: str) -> Sequence[CreateTable | CreateIndex]:
-        table = CreateTable(self.table, if_not_exists=True)
+        tables = [CreateTable(each, if_not_exists=True) for each in (self.table, self.owner)]
+        return [*tables, *(CreateIndex(index, if_not_exists=True) for index in self._indexes(dialect))]
+
+    def _indexes(self, dialect: str) -> Iterable[sa.Index]:
         # MySQL has no partial index, and needs none: its rows lie in the order of their keys.
-        indexes = self.table.indexes if dialect in ("postgresql", "sqlite") else ()
-        return [table, *(CreateIndex(index, if_not_exists=True) for index in indexes)]
+        return self.table.indexes if dialect in ("postgresql", "sqlite") else ()
 
     def _trigger(self, dialect: str) -> Sequence[str]:
         return make_trigger(dialect, self.table.name, self.table.schema)
@@ -145,7 +221,7 @@ class Outbox:
         row = self._packer.pack_one(payload, options)
         if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
             return self._push_async(cast("AsyncTarget", target), [row], row["id"])
-        self._executor(target).execute(self.table.insert(), [row])
+        self._insert(target, [row])
         return row["id"]
 
     @overload
@@ -160,22 +236,35 @@ class Outbox:
         ids = [row["id"] for row in rows]
         if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
             return self._push_async(cast("AsyncTarget", target), rows, ids)
-        if rows:
-            self._executor(target).execute(self.table.insert(), rows)
+        self._insert(target, rows)
         return ids
 
     async def _push_async(self, target: AsyncTarget, rows: list[Row], result: R) -> R:
         if rows:
-            await target.execute(self.table.insert(), rows)
+            with self._bound():
+                await target.execute(self.table.insert(), rows)
         return result
 
-    def _executor(self, target: object) -> Any:
-        if isinstance(target, sa.Connection | Session | scoped_session):
-            return target
-        raise BadInput(
-            f"the outbox can't push into {type(target).__name__}; give the SQLAlchemy session or connection whose "
-            "transaction the task belongs to"
-        )
+    def _insert(self, target: object, rows: list[Row]) -> None:
+        if not isinstance(target, sa.Connection | Session | scoped_session):
+            raise BadInput(
+                f"the outbox can't push into {type(target).__name__}; give the SQLAlchemy session or connection whose "
+                "transaction the task belongs to"
+            )
+        if rows:
+            with self._bound():
+                target.execute(self.table.insert(), rows)
+
+    @contextmanager
+    def _bound(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.UnboundExecutionError as exc:
+            name = "shardq.outbox.table" if self.table.name == NAME else "that of your Outbox, its .table,"
+            raise BadInput(
+                f"the session has no bind for the table {self.table.fullname}; add {name} to binds=, with the database "
+                "of the rows that are written together with the task"
+            ) from exc
 
 
 def _is_async(value: object, *names: str) -> bool:

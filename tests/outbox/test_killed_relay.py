@@ -74,6 +74,7 @@ def test_what_a_killed_relay_has_pushed_runs_once(
 ) -> None:
     command = [sys.executable, "-m", "shardq", "outbox", "run"]
     command += ["--database", database_url, "--url", url, "--name", name]
+    outbox.create(database, engine=name)
     with shardq.Engine(url, name=name, shards=4) as engine:
         engine.start()
         pushed = _fill(database, ids)

@@ -122,6 +122,40 @@ def test_a_wrong_option_is_refused_before_anything_is_stored(
     assert _rows(database) == []
 
 
+def test_an_expiry_that_is_over_is_told_as_such(database: sa.Engine) -> None:
+    with database.begin() as connection, pytest.raises(shardq.InvalidOption, match="is in the past"):
+        outbox.push(connection, 1, expires=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+
+
+@pytest.mark.parametrize("kind", ["session", "async"])
+def test_a_session_with_binds_pushes_by_that_of_the_table(database_url: str, database: sa.Engine, kind: str) -> None:
+    asynchronous = database_url.replace("sqlite:", "sqlite+aiosqlite:").replace("+psycopg:", "+asyncpg:")
+    orders = sa.Table("orders", sa.MetaData(), sa.Column("id", sa.Integer))
+
+    def push(binds: dict[sa.Table, sa.Engine]) -> None:
+        with Session(binds=binds) as session, session.begin():  # type: ignore[arg-type]
+            outbox.push(session, 1)
+            outbox.push_many(session, [shardq.Task(2)])
+
+    async def push_async(names: list[sa.Table]) -> None:
+        engine = create_async_engine(asynchronous)
+        async with AsyncSession(binds=dict.fromkeys(names, engine)) as session, session.begin():
+            await outbox.push(session, 1)
+            await outbox.push_many(session, [shardq.Task(2)])
+        await engine.dispose()
+
+    def pushed(*names: sa.Table) -> int:
+        if kind == "session":
+            push(dict.fromkeys(names, database))
+        else:
+            asyncio.run(push_async([*names]))
+        return len(_rows(database))
+
+    with pytest.raises(shardq.BadInput, match=r"add shardq\.outbox\.table to binds="):
+        pushed(orders)
+    assert pushed(orders, outbox.table) == 2
+
+
 def test_what_is_no_transaction_is_refused_in_words(database: sa.Engine) -> None:
     with pytest.raises(shardq.BadInput, match="session or connection"):
         outbox.push(database, 1)  # type: ignore[call-overload]  # wrong on purpose
@@ -148,7 +182,7 @@ def test_the_table_can_be_made_again_and_by_the_printed_sql(database: sa.Engine)
 def test_the_table_can_be_among_the_users_own() -> None:
     metadata = sa.MetaData()
     outbox.Outbox("app_outbox", metadata=metadata, schema="app")
-    assert list(metadata.tables) == ["app.app_outbox"]
+    assert list(metadata.tables) == ["app.app_outbox", "app.app_outbox_engine"]
 
 
 def test_it_takes_the_options_of_a_task() -> None:

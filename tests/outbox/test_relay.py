@@ -226,6 +226,92 @@ def test_a_database_that_dies_loses_nothing(url: str, name: str) -> None:
         database.dispose()
 
 
+def test_a_failure_is_told_by_its_cause_and_tried_again(database: sa.Engine, engine: shardq.Engine) -> None:
+    """The text of SQLAlchemy has the statement and its parameters too."""
+    made, undone = {
+        "sqlite": (
+            [
+                "CREATE TRIGGER fails BEFORE DELETE ON shardq_outbox BEGIN "
+                "SELECT RAISE(ABORT, 'could not serialize access'); END"
+            ],
+            "DROP TRIGGER fails",
+        ),
+        "postgresql": (
+            [
+                "CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "RAISE serialization_failure USING MESSAGE = 'could not serialize access'; END $$",
+                "CREATE TRIGGER fails BEFORE DELETE ON shardq_outbox EXECUTE FUNCTION fails()",
+            ],
+            "DROP FUNCTION fails CASCADE",
+        ),
+    }[database.dialect.name]
+    with database.begin() as connection:
+        for statement in made:
+            connection.exec_driver_sql(statement)
+    _fill(database, 10)
+    with OutboxRelay(engine, database) as relay:
+        wait_until(lambda: relay.problem, "the relay noticed")
+        assert relay.problem == "the database says: could not serialize access"
+        with database.begin() as connection:
+            connection.exec_driver_sql(undone)
+        wait_until(lambda: _left(database) == 0, "the rows are moved")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_relays_are_no_stricter_than_they_must_be(postgres: Postgres, url: str, name: str) -> None:
+    """Under a stricter isolation, rows that relays and others touch at once fail."""
+    database = sa.create_engine(postgres.make_database(name), isolation_level="SERIALIZABLE")
+    outbox.create(database)
+    levels = set()
+
+    def note(connection: sa.Connection, _: object, statement: str, *__: object) -> None:
+        if "SKIP LOCKED" in statement:
+            levels.add(connection.get_isolation_level())
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        assert _moved(OutboxRelay(shardq.Engine(url, name=name, shards=2), database)) == 0
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert levels == {"READ COMMITTED"}
+    database.dispose()
+
+
+def test_a_relay_can_be_started_again(database: sa.Engine, engine: shardq.Engine) -> None:
+    relay = OutboxRelay(engine, database)
+    for round in (1, 2):
+        with relay:
+            _fill(database, 10)
+            wait_until(lambda round=round: relay.moved == 10 * round, "the rows were moved")  # type: ignore[misc]
+            assert [seen.moved for seen in engine.stats().relays] == [10 * round]
+            with pytest.raises(shardq.BadInput, match="runs already"):
+                relay.start()
+        assert engine.stats().relays == ()
+    running = threading.Thread(target=relay.run)
+    running.start()
+    _fill(database, 10)
+    wait_until(lambda: relay.moved == 30, "the rows were moved")
+    relay.stop()
+    running.join()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"outbox": None}, "outbox can't be None"),
+        ({"outbox": outbox.table}, "leave it out"),
+        ({"engine": None}, "give an Engine or an AsyncEngine"),
+        ({"database": None}, "no URL of a database"),
+        ({"batch": True}, "batch can't be True"),
+        ({"poll": float("nan")}, "poll can't be nan"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_words(options: dict[str, object], said: str) -> None:
+    given = {"engine": shardq.Engine("redis://127.0.0.1:1"), "database": sa.create_engine("sqlite://"), **options}
+    with pytest.raises(shardq.BadInput, match=said):
+        OutboxRelay(**given)  # type: ignore[arg-type]  # wrong on purpose
+
+
 _RELAY = [sys.executable, "-m", "shardq", "outbox", "run"]
 
 

@@ -1,5 +1,5 @@
-"""The app's tables: the outbox, which is the table of ``shardq.outbox``, so that ``shardq outbox run`` moves its rows,
-and the results of tasks. Dead tasks are in Redis; their model has no table, and carries the permissions on them.
+"""The app's tables: those of ``shardq.outbox``, so that ``shardq outbox run`` moves the rows, and the results of tasks.
+Dead tasks are in Redis; their model has no table, and carries the permissions on them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,22 @@ class OutboxTask(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class OutboxEngine(models.Model):
+    """The engine that the tasks of the outbox belong to, in one row. The first relay writes it."""
+
+    one = models.IntegerField(primary_key=True)
+    name = models.CharField(max_length=64)
+    embedded = models.BooleanField()
+
+    class Meta:
+        db_table = f"{NAME}_engine"
+        verbose_name = "engine of the outbox"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class StoredResult(models.Model):

@@ -1,4 +1,4 @@
-"""The outbox's table, and on PostgreSQL the trigger that tells relays of new rows."""
+"""The outbox's tables, and on PostgreSQL the trigger that tells relays of new rows."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["seq"], name=f"{TABLE}_waiting", condition=models.Q(("moved__isnull", True)))
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="OutboxEngine",
+            fields=[
+                ("one", models.IntegerField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=64)),
+                ("embedded", models.BooleanField()),
+            ],
+            options={
+                "db_table": f"{TABLE}_engine",
+                "verbose_name": "engine of the outbox",
+                "default_permissions": (),
             },
         ),
         migrations.RunPython(make, drop),
