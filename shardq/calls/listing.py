@@ -26,7 +26,9 @@ class Span:
     after: str = ""
     """The id of ``begin_ms`` after which it begins; empty: it begins with the first one."""
     end_ms: str = "+inf"
-    """It ends before this instant."""
+    """It ends before it comes to this instant."""
+    newest: bool = False
+    """True for the order from the latest instant to the earliest, and so from ``+inf`` to ``-inf``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def page(
         slot=keys.slot,
         words=[
             *(epoch, now_us, state, span.begin_ms, span.after, span.end_ms),
-            *("" if topic is None else f"={topic}", holder or "", count, look),
+            *("" if topic is None else f"={topic}", holder or "", count, look, "newest" if span.newest else ""),
         ],
         decode=_id_page,
         script=script("page"),

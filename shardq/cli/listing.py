@@ -43,7 +43,7 @@ _WHY = {"leased": "held by", "dead": "reason"}
     epilog="""\b
 example:
   shardq list --topic mail
-  shardq list --state dead --limit 20
+  shardq list --state dead --newest --limit 20     (the latest deaths)
   shardq list --state scheduled --due ..0          (due already, and waiting)
   shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
   shardq list --holder shop-worker                 (what it has leased)
@@ -51,6 +51,7 @@ example:
 )
 @filter_options(STATES)
 @click.option("--holder", metavar="NAME", help="Only leased by the consumer or worker of this name.")
+@click.option("--newest", is_flag=True, help="Only dead ones, the latest deaths first.")
 @click.option("--limit", type=Whole(1), metavar="N", help=f"At most so many. Default: {TABLE}.")
 @click.option("--all", "every", is_flag=True, help="All that match, however many.")
 @shared
@@ -61,12 +62,13 @@ def list_tasks(
     state: str | None,
     due: Range | None,
     holder: str | None,
+    newest: bool,
     limit: int | None,
     every: bool,
 ) -> None:
     """List the tasks that match: scheduled ones by due time, leased ones by the end of their lease, dead ones by the
-    time of their death, the earliest first over all shards; ready ones as they stand in their lists. Without --state
-    these come in turn: scheduled, ready, leased, dead.
+    time of their death, the earliest first over all shards, or the latest with --newest; ready ones as they stand in
+    their lists. Without --state these come in turn: scheduled, ready, leased, dead.
 
     It reads page by page, and no call looks at more than 1,000 tasks of a shard: also with millions of tasks it
     disturbs nobody. Tasks of a rare topic among many may take it a while; Ctrl-C ends it.
@@ -75,16 +77,18 @@ def list_tasks(
         raise click.UsageError("give --limit N, or --all for all that match")
     if holder is not None and (state not in (None, "leased") or due is not None):
         raise click.UsageError("--holder goes with --state leased, or none: other tasks are held by nobody")
+    if newest and (state not in (None, "dead") or due is not None or holder is not None):
+        raise click.UsageError("--newest goes with --state dead, or none: it is for the latest deaths")
     most, asked = None if every else limit or TABLE, Filter(topic, state, due)
     with looking(given) as engine:
-        query = asked.arguments(engine) | {"holder": holder}
+        query = asked.arguments(engine) | {"holder": holder, "newest": newest}
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
             for task in islice(tasks, most):
                 tell(_fields(task))
             more = False
         else:
-            more = _print(tasks, most, state or ("leased" if holder else "scheduled" if due else ""))
+            more = _print(tasks, most, state or ("leased" if holder else "scheduled" if due else "dead" * newest))
     if more:
         sys.stdout.flush()
         complain(f"there are more than these {most:,}: --limit N shows more, --all all of them")

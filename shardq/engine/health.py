@@ -4,7 +4,6 @@ an engine as a whole is built here, those on servers in ``advice`` and ``servers
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from shardq.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, ser
 from shardq.fleet.sinks import together
 from shardq.layout.destinations import named as to_named
 from shardq.layout.topology import Route
+from shardq.listing.reasons import cause_of
 from shardq.model.ids import topic_of
 from shardq.operation import Many, Operation, Pause
 from shardq.spool.stats import SpoolStats
@@ -417,28 +417,13 @@ def _deaths(stats: Stats, sample: Sequence[tuple[str, str]], max_dead: int) -> I
         if sample:
             ((topic, cause), count) = Counter((topic, cause_of(reason)) for topic, reason in sample).most_common(1)[0]
             text += f"; {count:,} of the last {len(sample):,} of topic {topic!r}, by {cause}"
-        yield Reason("deaths", f"{text}: see `shardq list --state dead`")
+        yield Reason("deaths", f"{text}: see `shardq list --state dead --newest`")
     if stats.trimmed_age is not None and stats.trimmed_age < LATELY_S:
         text = (
             f"dead tasks were removed {stats.trimmed_age:,.0f} s ago, before their time and for good, as more than "
-            f"dead_count were dead; {stats.trimmed:,} in all by now: see `shardq list --state dead`"
+            f"dead_count were dead; {stats.trimmed:,} in all by now: see `shardq list --state dead --newest`"
         )
         yield Reason("trimmed", text)
-
-
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
-
-_LENGTH = 160
-
-
-def cause_of(reason: str | None) -> str:
-    """The error of a traceback, without what differs from task to task.
-
-    >>> cause_of("Traceback …\\n  File x\\nKeyError: 'order-4711'")
-    "KeyError: 'order-#'"
-    """
-    lines = (reason or "").strip().rpartition("\n")
-    return _VARYING.sub("#", lines[2][:_LENGTH].strip()) or "no reason was given"
 
 
 def _schedules(stats: Stats) -> Iterator[Reason]:

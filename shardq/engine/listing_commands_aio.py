@@ -41,6 +41,7 @@ class AsyncListingCommands(EngineBase, ABC):
         state: State | None = None,
         due: Due | None = None,
         holder: str | None = None,
+        newest: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> TaskPage:
@@ -51,7 +52,8 @@ class AsyncListingCommands(EngineBase, ABC):
         death, the earliest first, across all shards; ready ones shard by shard and topic by topic, as they stand in
         their lists. Without ``state`` it is all scheduled ones, then ready, leased and dead. ``due``: scheduled tasks
         that are due from an instant on and before another, each an aware datetime or epoch seconds, or None for an open
-        end. ``holder``: tasks leased by the consumer or worker of that name.
+        end. ``holder``: tasks leased by the consumer or worker of that name. ``newest``: dead tasks, the latest deaths
+        first.
 
         The work of a call is bounded, however many tasks there are: it looks at 1,000 tasks of a shard at most, and
         returns what it has found. So a page may be shorter than ``limit``, even empty, and only the cursor tells the
@@ -64,7 +66,7 @@ class AsyncListingCommands(EngineBase, ABC):
         >>> while page.cursor is not None:
         ...     page = await engine.tasks(topic="mail", state="dead", cursor=page.cursor)
         """
-        query = Query.checked(topic=topic, state=state, due=due, holder=holder)
+        query = Query.checked(topic=topic, state=state, due=due, holder=holder, newest=newest)
         check_limit(limit)
         query.place(self.name, cursor)
         return await self._carry_out(lambda cache: reading.task_page(cache, query, cursor, limit, self.options.codec))

@@ -1,9 +1,10 @@
 """Reads the ids of a page. Operations, for both drivers.
 
 *Scheduled, leased and dead* tasks have an instant (due time, deadline, death), and are listed by it across all shards;
-those of one instant by the bytes of their ids. Every shard gives the first of its own behind the place of the cursor,
-and they are merged. A shard stops after so many ids; what others have behind that point waits for the next page, so a
-page has no gap. The place of a task is a function of the task, and not of the shard that it is in.
+those of one instant by the bytes of their ids; dead ones also exactly the other way round. Every shard gives the first
+of its own behind the place of the cursor, and they are merged. A shard stops after so many ids; what others have behind
+that point waits for the next page, so a page has no gap. The place of a task is a function of the task, and not of the
+shard that it is in.
 
 *Ready* tasks have no instant. They are listed shard by shard and topic by topic, as they stand in their lists.
 
@@ -85,10 +86,12 @@ def ready_ends(cache: TopologyCache) -> Operation[dict[tuple[int, str], int]]:
 
 def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place, limit: int) -> Operation[Entries]:
     begin = query.begin_ms if place.at is None else place.at
+    first, last = ("+inf", "-inf") if query.newest else ("-inf", "+inf")
     span = Span(
-        begin_ms="-inf" if begin is None else str(begin),
+        begin_ms=first if begin is None else str(begin),
         after=place.id,
-        end_ms="+inf" if query.end_ms is None else str(query.end_ms),
+        end_ms=last if query.end_ms is None else str(query.end_ms),
+        newest=query.newest,
     )
     shards = len(cache.topology.span())
     make = partial(
@@ -101,14 +104,21 @@ def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place
         look=LOOK,
     )
     found: dict[str, Entry] = {}
-    known_to: tuple[int, bytes] | None = None
+    ends: list[tuple[int, bytes]] = []
     for keys, page in (yield from _in_every_shard(cache, make)):
         found.update((id, Entry(id, Place(state, at, id), keys)) for at, id in page.ids)
         if not page.whole:
-            known_to = min(known_to or _order(page.last), _order(page.last))
-    entries = sorted(found.values(), key=_order_of)
-    if known_to is not None:
-        entries = [entry for entry in entries if _order_of(entry) <= known_to]
+            ends.append(_order(page.last))
+    entries = sorted(found.values(), key=_order_of, reverse=query.newest)
+    known_to: tuple[int, bytes] | None = None
+    if ends:
+        # the place that every shard was looked through to
+        known_to = max(ends) if query.newest else min(ends)
+        entries = [
+            entry
+            for entry in entries
+            if (_order_of(entry) >= known_to if query.newest else _order_of(entry) <= known_to)
+        ]
     if len(entries) > limit:
         return entries[:limit], entries[limit - 1].place
     if known_to is None:

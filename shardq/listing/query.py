@@ -66,10 +66,18 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     end_ms: int | None = None
     """Due before this instant."""
     holder: str | None = None
+    newest: bool = False
+    """The latest deaths first."""
 
     @classmethod
     def checked(
-        cls, *, topic: str | None = None, state: str | None = None, due: Due | None = None, holder: str | None = None
+        cls,
+        *,
+        topic: str | None = None,
+        state: str | None = None,
+        due: Due | None = None,
+        holder: str | None = None,
+        newest: bool = False,
     ) -> Query:
         if topic is not None:
             check_topic(topic)
@@ -83,7 +91,11 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if holder is not None:
             check_name(holder, of="consumer")
             states = _only("leased", states, f"holder={holder!r}", "a holder")
-        return cls(states, topic, begin_ms, end_ms, holder)
+        if not isinstance(newest, bool):
+            raise InvalidOption(f"newest={newest!r:.80} is not possible; give True for the latest deaths first")
+        if newest:
+            states = _only("dead", states, "newest=True", "a time of death")
+        return cls(states, topic, begin_ms, end_ms, holder, newest)
 
     @property
     def first(self) -> Place:
@@ -119,7 +131,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if data[4:8] != asked:
             raise InvalidOption(
                 f"the cursor {cursor!r:.80} is of another query, or of another engine; give the same topic=, state=, "
-                "due= and holder= as in the call that returned it (the same instants in due=), or no cursor to begin"
+                "due=, holder= and newest= as in the call that returned it (the same instants in due=), or no cursor "
+                "to begin"
             )
         return place
 

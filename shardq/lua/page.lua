@@ -1,5 +1,6 @@
 -- page: returns a page of the ids that are scheduled, leased or dead: by their instants, and those of one instant by
--- their bytes. An id keeps its place in this order wherever it is, so the pages of all shards are merged by it.
+-- their bytes, or exactly the other way round. An id keeps its place in this order wherever it is, so the pages of all
+-- shards are merged by it.
 -- USES: guard, lease, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
@@ -9,18 +10,19 @@
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 scheduled | leased | dead
--- ARGV 4 instant at which the page begins, in ms, or '-inf'
+-- ARGV 4 instant at which the page begins, in ms, or '-inf'; newest first '+inf'
 -- ARGV 5 id of that instant after which it begins, or '' for all ids of that instant
--- ARGV 6 instant before which it ends, in ms, or '+inf'
+-- ARGV 6 instant at which it ends, itself not included, in ms, or '+inf'; newest first '-inf'
 -- ARGV 7 '=' and the topic, or '' for all
 -- ARGV 8 holder of leases, with or without the random part of its name, or '' for all
 -- ARGV 9 how many ids at most
 -- ARGV 10 how many to look at at most, up to 1,000
+-- ARGV 11 newest for the latest instant first, or ''
 -- RETURNS {'ok', now_us, 1 when nothing follows, else 0, looked at, instant of the last one looked at, its id, {id, instant, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one page
 -- COST O(log² N + n)
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]
-local from, after, to = ARGV[4], ARGV[5], ARGV[6] ~= '+inf' and tonumber(ARGV[6])
+local from, after, to, newest = ARGV[4], ARGV[5], not string.find(ARGV[6], 'inf') and tonumber(ARGV[6]), ARGV[11] == 'newest'
 local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 -- by bytes, as a ZSET: `<` goes by the server's locale
 local function follows(id, other)
@@ -35,13 +37,18 @@ local function held(entry)
   local name = string.match(token, '^(.*):[%d#]+$') or token
   return name == holder or string.match(name, '^(.*)%-' .. string.rep('%x', 12) .. '$') == holder
 end
-local first = redis.call('ZCOUNT', index, '-inf', '(' .. from)
+local function read(start, stop)
+  if newest then return redis.call('ZRANGE', index, start, stop, 'REV', 'WITHSCORES') end
+  return redis.call('ZRANGE', index, start, stop, 'WITHSCORES')
+end
+local first = newest and redis.call('ZCOUNT', index, '(' .. from, '+inf') or redis.call('ZCOUNT', index, '-inf', '(' .. from)
 if after ~= '' then
   -- any number of tasks may be due at one instant: the place among them is found by halving
   local past = first + redis.call('ZCOUNT', index, from, from)
   while first < past do
     local middle = math.floor((first + past) / 2)
-    if follows(redis.call('ZRANGE', index, middle, middle)[1], after) then past = middle else first = middle + 1 end
+    local id = read(middle, middle)[1]
+    if newest and follows(after, id) or not newest and follows(id, after) then past = middle else first = middle + 1 end
   end
 end
 local items, looked, last, at_end, full = {}, 0, {'', ''}, false, false
@@ -49,13 +56,14 @@ local items, looked, last, at_end, full = {}, 0, {'', ''}, false, false
 local step = most + 1
 while looked < look and not at_end and not full do
   step = math.min(step, look - looked)
-  local page = redis.call('ZRANGE', index, first + looked, first + looked + step - 1, 'WITHSCORES')
+  local page = read(first + looked, first + looked + step - 1)
   local ids, entries = {}, {}
   for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
   if holder ~= '' and #ids > 0 then entries = redis.call('HMGET', KEYS[5], unpack(ids)) end
   at_end = #ids < step
   for i, id in ipairs(ids) do
-    if to and tonumber(page[i * 2]) >= to then
+    local at = tonumber(page[i * 2])
+    if to and (newest and at <= to or not newest and at >= to) then
       at_end = true
       break
     end

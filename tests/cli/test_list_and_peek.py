@@ -78,6 +78,10 @@ def test_dead_ones(shardq: Shell, running: Engine) -> None:
     head, _, *rows = done.lines
     assert head.split() == ["id", "died", "(UTC)", "attempts", "reason"]
     assert [row.split()[0] for row in rows] == [mail, other]
+    newest = shardq.run("list", "--newest")
+    assert [row.split()[0] for row in newest.lines[2:]] == [other, mail]
+    assert newest.lines[0] == head
+    assert "--newest goes with --state dead" in shardq.run("list", "--newest", "--state", "ready").err
     assert rows[0].rstrip().endswith(r" 1   ValueError: [bold]no[/bold] \x1b[31m address")
     assert "here" not in done.out
     assert other not in shardq.run("list", "--topic", "mail").out

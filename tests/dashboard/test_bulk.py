@@ -11,6 +11,7 @@ import pytest
 
 from shardq import BulkResult, Engine, Task
 from shardq.dashboard.jobs import AT_ONCE
+from shardq.dashboard.pages.dead import LATEST
 from tests.dashboard.browsing import Browser
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
@@ -84,6 +85,14 @@ def test_dead_tasks_are_grouped_by_reason_and_requeued(engine: Engine, client: B
     assert "40 of 40 requeued" in shown(client, place, "<strong>done")
     assert engine.stats(shards=False).dead == 0
     assert "No task is dead" in client.get("/dead").text
+
+
+def test_the_newest_outage_is_not_hidden_behind_an_old_one(engine: Engine, client: Browser) -> None:
+    bury(engine, [f"old outage {n}" for n in range(LATEST + 100)])
+    bury(engine, ["new outage"] * 3)
+    page = client.get("/dead").text
+    assert page.index("new outage") < page.index("old outage #")
+    assert f"The {LATEST} tasks that died last" in page
 
 
 class Gate:

@@ -69,7 +69,7 @@ def test_deaths_above_a_number(running: Engine) -> None:
     assert health.kinds == ["deaths"]
     assert health.reasons == [
         "3 tasks have died in the last 10 minutes; 2 of the last 3 of topic 'mail', by of no use: see `shardq list "
-        "--state dead`"
+        "--state dead --newest`"
     ]
     assert health.stats.died_lately == 3
     running.requeue_all("mail")

@@ -66,6 +66,15 @@ def test_dead_tasks_of_many_pages(engine: Engine) -> None:
     assert [task.died for task in found] == sorted(task.died for task in found if task.died)
     assert {task.payload for task in engine.dead("mail")} == set(range(0, 250, 2))
     assert list(engine.dead("none")) == []
+    newest = listed(engine, newest=True, limit=70)
+    assert [task.id for task in newest] == [task.id for task in reversed(found)]
+    assert [task.id for task in listed(engine, topic="mail", state="dead", newest=True, limit=9)] == [
+        task.id for task in newest if task.topic == "mail"
+    ]
+    with pytest.raises(InvalidOption, match="of another query"):
+        engine.tasks(state="dead", cursor=engine.tasks(newest=True, limit=1).cursor)
+    with pytest.raises(InvalidOption, match="only dead tasks have a time of death"):
+        engine.tasks(state="ready", newest=True)
 
 
 def test_every_task_once_in_the_order_of_its_due_time(patient: Engine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardq.calls import listing
@@ -39,15 +41,16 @@ def test_nothing_is_there(shard: Shard, keys: ShardKeys) -> None:
 @pytest.mark.parametrize("count", [1, 2, len(IDS) - 1, len(IDS), len(IDS) + 1])
 def test_pages_of_one_instant_go_by_bytes(shard: Shard, keys: ShardKeys, count: int) -> None:
     shard.seed({"meta": meta(), "due": {"first": T - 1} | dict.fromkeys(reversed(IDS), T) | {"last": T + 1}})
-    span, found = Span(str(T)), list[str]()
-    while True:
-        part = page(shard, keys, span, count=count)
-        assert len(part.ids) <= count
-        found += [id for _, id in part.ids]
-        if part.whole:
-            break
-        span = Span(str(part.last[0]), part.last[1])
-    assert found == [*IDS, "last"]
+    for newest, order in ((False, [*IDS, "last"]), (True, [*reversed(IDS), "first"])):
+        span, found = Span(str(T), newest=newest, end_ms="-inf" if newest else "+inf"), list[str]()
+        while True:
+            part = page(shard, keys, span, count=count)
+            assert len(part.ids) <= count
+            found += [id for _, id in part.ids]
+            if part.whole:
+                break
+            span = replace(span, begin_ms=str(part.last[0]), after=part.last[1])
+        assert found == order
 
 
 @pytest.mark.parametrize("gone", IDS)
@@ -68,6 +71,8 @@ def test_a_page_from_an_instant_to_another(shard: Shard, keys: ShardKeys) -> Non
     assert part.whole
     part = page(shard, keys, Span(str(T + 1), end_ms=str(T + 5)), count=3)
     assert not part.whole
+    part = page(shard, keys, Span("+inf", end_ms=str(T + 3), newest=True))
+    assert ([id for _, id in part.ids], part.whole, part.looked_at) == (["i5", "i4"], True, 2)
 
 
 def test_a_page_of_a_topic_looks_at_so_many(shard: Shard, keys: ShardKeys) -> None:

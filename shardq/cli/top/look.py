@@ -30,5 +30,5 @@ class Eye:
             return Look(now, health)
         if self._forecast is None or now - self._forecast[0] >= FORECAST_S:
             self._forecast = now, engine.forecast("hour")
-        dead = engine.tasks(state="dead", limit=DEAD) if health.stats.dead else []
+        dead = engine.tasks(state="dead", newest=True, limit=DEAD) if health.stats.dead else []
         return Look(now, health, self._forecast[1], dead)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -14,6 +13,7 @@ from shardq.engine import ShardStats, TopicStats
 from shardq.engine.course import Look, NodeLook, behind
 from shardq.fleet import Lateness, Member
 from shardq.fleet.serving import servers, unserved
+from shardq.listing.reasons import Group, grouped
 
 Row = TypeVar("Row")
 
@@ -221,39 +221,26 @@ def _fleet(look: Look) -> View[Member]:
 # ---- dead
 
 
-@dataclass(frozen=True, slots=True)
-class DeadRow:
-    topic: str
-    reason: str
-    count: int
-    id: str
-    """The one that died last."""
-
-
-def _dead(look: Look) -> View[DeadRow]:
-    groups = defaultdict[tuple[str, str], list[str]](list)
-    for task in look.dead:
-        groups[task.topic, _last_line(task.reason or "")].append(task.id)
-    rows = [DeadRow(topic, reason, len(ids), ids[0]) for (topic, reason), ids in groups.items()]
-    rows.sort(key=lambda row: -row.count)
+def _dead(look: Look) -> View[Group]:
     return View(
         (
             Column("tasks", lambda row: f"{row.count:,}"),
-            Column("topic", lambda row: row.topic or "''", rank=1),
-            Column("one of them", lambda row: row.id, rank=2),
-            Column("reason", lambda row: row.reason, text=True),
+            Column("last (UTC)", lambda row: f"{row.last:%m-%d %H:%M:%S}" if row.last else "", rank=1),
+            Column("topic", lambda row: ", ".join(each or "''" for each in sorted(row.topics)), rank=2, text=True),
+            Column("one of them", lambda row: row.example, rank=3, text=True),
+            Column("reason", lambda row: row.cause, text=True),
         ),
-        (lambda row: row.count, lambda row: row.topic, lambda row: row.id, lambda row: row.reason),
-        rows,
+        (
+            lambda row: row.count,
+            lambda row: row.last.timestamp() if row.last else 0,
+            lambda row: min(row.topics),
+            lambda row: row.example,
+            lambda row: row.cause,
+        ),
+        grouped(look.dead),
         lambda row: False,
         f"not read: {UNREAD}" if look.stats.missing else "no dead tasks",
     )
-
-
-def _last_line(reason: str) -> str:
-    """The line of a traceback that says what was wrong."""
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 # ---- future
