@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from shardq.cli.options import F
 from shardq.cli.output import complain
 from shardq.cli.settings import Setting
 from shardq.errors import BadInput
@@ -33,13 +34,19 @@ class _Place(Text):
         return value
 
 
-http = click.option(
-    "--http",
-    cls=Setting,
-    metavar="HOST:PORT",
-    type=_Place(),
-    help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
-)
+def _http(kind: type[click.Option]) -> Callable[[F], F]:
+    return click.option(
+        "--http",
+        cls=kind,
+        metavar="HOST:PORT",
+        type=_Place(),
+        help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
+    )
+
+
+http = _http(Setting)
+http_of_group = _http(click.Option)
+"""For a command of a group: those have no settings."""
 
 
 @contextmanager

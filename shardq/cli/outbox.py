@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from shardq.cli.http import http_of_group, served
 from shardq.cli.logs import set_up_logging
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
@@ -131,6 +132,7 @@ def status(given: Given, database: str, table: str, schema: str | None) -> None:
     epilog="""\b
 example:
   shardq outbox run --database postgresql://app@127.0.0.1/shop --name orders
+  shardq outbox run --http 0.0.0.0:9100           (metrics, and probes for Kubernetes)
   shardq outbox run --database sqlite:////srv/app.db --once""",
 )
 @_of_database
@@ -147,6 +149,7 @@ example:
     f"removal of the row. Default: {DEDUP_S:g}.",
 )
 @click.option("--once", is_flag=True, help="End when no row waits.")
+@http_of_group
 @shared
 @pass_given
 def run(
@@ -158,6 +161,7 @@ def run(
     keep: bool,
     dedup: float,
     once: bool,
+    http: str | None,
 ) -> int | None:
     """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many as you like at once.
 
@@ -176,7 +180,7 @@ def run(
             if once:
                 _move_all(relay, ending)
             else:
-                _move_until(relay, ending, given)
+                _move_until(relay, ending, given, http)
         _show(relay.stats(), given)
     return ending.code if once and ending.asked else None
 
@@ -199,8 +203,8 @@ def _move_all(relay: OutboxRelay, ending: Ending) -> None:
             pass
 
 
-def _move_until(relay: OutboxRelay, ending: Ending, given: Given) -> None:
-    with relay:
+def _move_until(relay: OutboxRelay, ending: Ending, given: Given, place: str | None) -> None:
+    with relay, served(relay.engine, place, "relay"):
         while not ending.wait(STATUS_S):
             _show(relay.stats(), given)
     if not given.json:

@@ -131,9 +131,35 @@ SINK_CIRCUIT_OPEN = Metric(
     "1 while the sink of the topic is down for this process, 0 while it is not.",
 )
 
+OUTBOX_MOVED = Metric(
+    "shardq_outbox_moved_total",
+    "counter",
+    "process",
+    ("table",),
+    "Rows that this process's outbox relays moved to the engine.",
+)
+OUTBOX_REFUSED = Metric(
+    "shardq_outbox_refused_total",
+    "counter",
+    "process",
+    ("table",),
+    'Those of them whose id was taken, with on_conflict="reject".',
+)
+OUTBOX_OLDEST = Metric(
+    "shardq_outbox_oldest_seconds",
+    "gauge",
+    "process",
+    ("table",),
+    "How long the oldest row had waited when the relay read it last; 0 if none did.",
+)
+OUTBOX_STUCK = Metric(
+    "shardq_outbox_stuck", "gauge", "process", ("table",), "1 while the relay can't move rows, 0 while it can."
+)
+
 METRICS = (
     *(UP, HEALTHY, UNHEALTHY, UNSEEN, TASKS, DIED, HEAD_AGE, OLDEST_READY),
     *(UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
     *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
     *(SINK_SENT, SINK_FAILED, SINK_RETRIED, SINK_BURIED, SINK_CIRCUIT_OPEN),
+    *(OUTBOX_MOVED, OUTBOX_REFUSED, OUTBOX_OLDEST, OUTBOX_STUCK),
 )

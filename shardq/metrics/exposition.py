@@ -82,6 +82,11 @@ class Collector(PrometheusCollector):
             samples.add(catalogue.SINK_RETRIED, sink.retried, sink.topic)
             samples.add(catalogue.SINK_BURIED, sink.buried, sink.topic)
             samples.add(catalogue.SINK_CIRCUIT_OPEN, float(sink.circuit != "closed"), sink.topic)
+        for relay in [relay.stats() for relay in list(self._engine.relays)]:
+            samples.add(catalogue.OUTBOX_MOVED, relay.moved, relay.table)
+            samples.add(catalogue.OUTBOX_REFUSED, relay.refused, relay.table)
+            samples.add(catalogue.OUTBOX_OLDEST, relay.oldest_s, relay.table)
+            samples.add(catalogue.OUTBOX_STUCK, float(bool(relay.problem)), relay.table)
         for topic, seen in counted_outcomes(self._engine).snapshot().items():
             for outcome, count in seen.outcomes.items():
                 samples.add(catalogue.HANDLED, count, topic, outcome)

@@ -1,5 +1,5 @@
-"""A small HTTP server in a process that serves: ``/livez``, ``/readyz`` and ``/metrics``. ``run --http`` and ``work
---http`` start one; so can a program of the user's.
+"""A small HTTP server in a process that serves: ``/livez``, ``/readyz`` and ``/metrics``. ``run --http``,
+``work --http`` and ``outbox run --http`` start one; so can a program of the user's.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Address(NamedTuple):
 def serve(engine: Engine | AsyncEngine, address: str, *, duty: Duty = "pollers") -> ProbeServer:
     """Listens at HOST:PORT from now on; port 0 takes a free one. Close it, or use it in a ``with`` block.
 
-    ``duty`` says what ``/readyz`` waits for: the "pollers" of ``engine.start()``, or a "worker".
+    ``duty`` says what ``/readyz`` waits for: the "pollers" of ``engine.start()``, a "worker", or an outbox "relay".
 
     >>> with shardq.metrics.serve(engine, "127.0.0.1:0") as server:
     ...     print(server.url)

@@ -13,7 +13,7 @@ from shardq.dispatcher.poller import STUCK_S
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import dispatcher_of, is_open, processors_of
 
-Duty = Literal["pollers", "worker"]
+Duty = Literal["pollers", "worker", "relay"]
 """The work for which a process was started."""
 
 
@@ -45,6 +45,13 @@ def not_ready(engine: EngineBase, duty: Duty) -> Iterator[str]:
                 yield f"shard {shard} can't be dispatched: {report.error}"
             elif report.state == "starting":
                 yield f"the poller of shard {shard} has not completed its first step"
+    elif duty == "relay":
+        relays = [relay.stats() for relay in list(engine.relays)]
+        if not relays:
+            yield "no outbox relay runs: it is starting, or stopping"
+        for relay in relays:
+            if relay.problem:
+                yield f"rows of the outbox {relay.table} can't be moved: {relay.problem}"
     else:
         processors = [processor for processor in processors_of(engine) if processor.at_work]
         if not processors:

@@ -18,6 +18,7 @@ from cluster.server import Server
 from shardq import outbox
 from shardq.outbox import OutboxRelay
 from shardq.outbox.database import open_database
+from tests.metrics.scraping import got, parsed, total
 from tests.support.waiting import wait_until
 
 
@@ -42,6 +43,30 @@ def test_moved_and_refused_rows_are_counted(database: sa.Engine, url: str, name:
             assert relay.step() == 0
             assert relay.stats().oldest_s == 0.0, "it is not behind"
         assert engine.stats().relays == (), "a closed one is not told of"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_the_command_serves_probes_and_metrics(tmp_path: Path, url: str, name: str) -> None:
+    opened = sa.create_engine(f"sqlite:///{tmp_path}/app.db")
+    outbox.create(opened)
+    _fill(opened, 5)
+    command = [sys.executable, "-m", "shardq", "outbox", "run", "--database", f"sqlite:///{tmp_path}/app.db"]
+    command += ["--url", url, "--name", name, "--http", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            place = next(line for line in process.stderr if "probes and metrics" in line).split()[-1]
+            wait_until(lambda: total(parsed(got(f"{place}/metrics")[1]), "shardq_outbox_moved_total") == 5, "all moved")
+            assert (got(f"{place}/livez")[0], got(f"{place}/readyz")[0]) == (200, 200)
+            with opened.begin() as connection:
+                connection.exec_driver_sql("ALTER TABLE shardq_outbox RENAME TO away")
+            wait_until(lambda: "no such table" in got(f"{place}/readyz")[1], "it says what is wrong")
+            assert (got(f"{place}/livez")[0], got(f"{place}/readyz")[0]) == (200, 503)
+            assert total(parsed(got(f"{place}/metrics")[1]), "shardq_outbox_stuck", table="shardq_outbox") == 1
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    opened.dispose()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
