@@ -1,9 +1,11 @@
 """Celery on RabbitMQ: a worker runs what waited in shardq, on classic and quorum queues; a process without the app
-publishes it, and what no queue takes is kept.
+publishes it, and what no queue takes is kept. What RabbitMQ refuses holds up nothing else, nor does a frozen one.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from kombu import Exchange, Queue
 
 from cluster.rabbitmq import RabbitServer
 from cluster.server import Server
+from shardq import Engine
 from tests.integrations.celery.conftest import make
 from tests.integrations.celery.processes import SOON_S, Stand
 from tests.integrations.celery.test_through_redis import hurry, waiting
@@ -29,7 +32,7 @@ Make = Callable[..., tuple[Stand, Any]]
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RabbitServer]:
-    with RabbitServer() as server:
+    with RabbitServer("max_message_size = 200000\n") as server:
         yield server
 
 
@@ -101,3 +104,61 @@ def test_the_genuine_message(make: Make, broker: RabbitServer) -> None:
         hurry(module)
         wait_until(lambda: list(module.engine.tasks(state="dead")), "it is kept")
         assert "unroutable" in str(module.engine.get(next(iter(module.engine.tasks(state="dead"))).id))
+
+
+def test_what_rabbitmq_refuses_holds_up_nothing_else(make: Make, broker: RabbitServer) -> None:
+    _, module = make(broker=broker.url)
+    exchange = Exchange("gone", "topic")  # of a direct one Celery uses the queue alone
+    gone = Queue("gone", exchange, "gone")
+    full = Queue("full", Exchange(""), "full", queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    good = Queue("good", Exchange(""), "good")
+
+    def arrived(connection: Any, queue: Any) -> int:
+        return int(queue(connection.default_channel).queue_declare(passive=True).message_count)
+
+    with module.app.connection_for_write() as connection:
+        for queue in (gone, full, good):
+            queue(connection.default_channel).declare()
+        large = module.add.apply_async(("x" * 210_000, 1), countdown=1000, queue=good)
+        for n in range(20):
+            for queue in (gone, full, good):
+                module.add.apply_async((n, 1), countdown=1000, queue=queue, task_id=f"same-{n}")
+        assert len(waiting(module)) == 61
+        exchange(connection.default_channel).delete()
+        [dispatcher] = module.dispatchers
+        hurry(module)
+        wait_until(lambda: arrived(connection, good) == 20, "the others have arrived")
+        [dead] = wait_until(lambda: list(module.engine.tasks(state="dead")), "it is refused")
+        assert dead.id.endswith(large.id)
+        assert "is larger than configured max size 200000" in module.engine.get(dead.id).reason
+
+        def errors() -> str:
+            return str([each.error for each in dispatcher.stats().sinks])
+
+        wait_until(lambda: "404 NOT_FOUND - no exchange 'gone'" in errors(), "it says which exchange")
+        wait_until(lambda: "the key 'full' of the exchange '': a queue is full" in errors(), "it says which queue")
+        gone(connection.default_channel).declare()
+        wait_until(lambda: arrived(connection, gone) == 20, "they come when the exchange is there", timeout=SOON_S)
+
+
+def test_a_frozen_broker(make: Make, broker: RabbitServer) -> None:
+    stand, module = make(broker=broker.url)
+    module.add.apply_async((1, 1), countdown=1000)
+    module.add.apply_async((1, 1), countdown=1000, queue="another")
+    [(topic, route), *_] = module.engine.topology.routes.items()
+    module.engine.forward(topic, to=route.to.replace("?", "?timeout=1&"))
+    [dispatcher] = module.dispatchers
+    wait_until(lambda: len(dispatcher.stats().sinks) == 2, "the relays run")
+    with broker.stopped():
+        hurry(module)
+        wait_until(lambda: "answered nothing for 1 s" in str(dispatcher.stats().sinks), "it is noticed")
+        began = time.monotonic()
+        dispatcher.close()
+        assert time.monotonic() - began < 20
+    wait_until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("shardq-sink")],
+        "no thread of it is left",
+    )
+    with Engine(stand.settings["engine"], name=stand.settings["name"]) as other:
+        other.start()
+        wait_until(lambda: not list(module.engine.tasks()), "all are taken by another", timeout=SOON_S)

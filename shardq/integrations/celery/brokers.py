@@ -2,10 +2,15 @@
 
 A message for a list of Redis is put on that list as it is. Each list has a topic of its own: a list on the engine's own
 server is fed by one script, once; one elsewhere by ``redis://…#LIST``, at least once. Everything else, such as
-RabbitMQ, is published by kombu in the process that forwards: ``kombu+amqp://…``, one topic for each broker.
+RabbitMQ, is published by kombu in the process that forwards: ``kombu+amqp://…``, a topic for each exchange and routing
+key. So one that nobody can publish to holds up no other, and messages of one id for two queues are two tasks.
 
-A topic's name has the queue's, as far as it may, and a digest of the broker's address and the list's name. So two
-queues never share a topic, and neither do two brokers; a login is no part of it, and may change.
+A topic's name has the queue's, as far as it may, and a digest of the broker's address and the list's name, or those of
+the exchange and the key. So two queues never share a topic, and neither do two brokers; a login is no part of it, and
+may change.
+
+Each topic of kombu costs a thread and a connection in every dispatcher, and routing keys can be any number. The first
+``OWN_TOPICS`` of an engine have topics of their own; the others share one for each broker.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -21,12 +27,20 @@ from kombu.transport import redis
 
 from shardq.engine.options import Options
 from shardq.errors import InvalidOption
+from shardq.layout.topology import Route
+from shardq.sinks.registry import KOMBU
 
 PREFIX = "celery."
 """The names of all these topics begin with it."""
 
+OWN_TOPICS = 100
+"""The exchanges and keys with a topic of their own, about. Processes that add topics at once may exceed it by a few."""
+
 _RETRY_OPTIONS = ("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors", "errback")
 """The options that kombu adds to the transport's when it publishes."""
+
+_NO_DELAY = re.compile(r"^(0\.)+")
+"""The beginning of the keys of RabbitMQ's delayed delivery, where nothing is to be delayed."""
 
 _LOCAL = re.compile(r"^(localhost|\[::1\])(?=:)")
 
@@ -37,6 +51,19 @@ class Place(NamedTuple):
     topic: str
     to: str
     side: Literal["left", "right"]
+    shared: str | None = None
+    """The topic of all places of this broker for which there is no room any more."""
+
+    def within(self, routes: Mapping[str, Route]) -> Place:
+        """This place, or the shared one where there are topics enough."""
+        if self.shared is None or self.topic in routes:
+            return self
+        published = sum(route.to.startswith(KOMBU) for route in routes.values())
+        return self if published < OWN_TOPICS else self._replace(topic=self.shared)
+
+    @property
+    def is_shared(self) -> bool:
+        return self.topic == self.shared
 
 
 def place_of_list(key: str, channel: Any, connection: Any, options: Options) -> Place | None:
@@ -55,8 +82,8 @@ def place_of_list(key: str, channel: Any, connection: Any, options: Options) -> 
     return Place(topic, f"redis://{login if login != ':@' else ''}{address}/{db}#{quote(key, safe='')}", "left")
 
 
-def place_of_broker(connection: Any) -> Place:
-    """The place of everything else that goes to this broker."""
+def place_of_broker(connection: Any, exchange: str, key: str) -> Place:
+    """The place of everything else that goes to this broker by an exchange and a routing key."""
     url = ";".join(connection.alt) or connection.as_uri(include_password=True)
     scheme = url.partition("://")[0]
     known = {name: value for name, value in connection.transport_options.items() if name not in _RETRY_OPTIONS}
@@ -70,10 +97,13 @@ def place_of_broker(connection: Any) -> Place:
             "broker_transport_options and broker_use_ssl to text, numbers, lists and dicts"
         ) from exc
     mark = "&" if "?" in url else "?"
+    broker = scheme, "kombu", connection.as_uri(include_password=False).rpartition("@")[2]
+    label = _NO_DELAY.sub("", key) or exchange
     return Place(
-        _topic(scheme, "kombu", connection.as_uri(include_password=False).rpartition("@")[2]),
-        f"kombu+{url}{mark}shardq={urlsafe_b64encode(more).decode()}",
-        "right",
+        topic=_topic(label if exchange in ("", label) else f"{exchange}-{label}", *broker, exchange, key),
+        to=f"{KOMBU}{url}{mark}shardq={urlsafe_b64encode(more).decode()}",
+        side="right",
+        shared=_topic(f"{scheme}-others", *broker),
     )
 
 

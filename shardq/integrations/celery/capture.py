@@ -70,7 +70,7 @@ def messages_of(producer: Any, sent: Sent, options: Options) -> list[tuple[Place
             channel._inplace_augment_message(message, sent.exchange, sent.routing_key)
             data = dumps(message).encode()
             return [(place, data) for place in known]
-    return [(place_of_broker(connection), _envelope(channel, sent))]
+    return [(place_of_broker(connection, sent.exchange, sent.routing_key), _envelope(channel, sent))]
 
 
 def _lists_of(channel: Any, sent: Sent) -> list[str] | None:

@@ -2,7 +2,8 @@
 
 A message waits as a task whose id is Celery's, due at the instant of its ``eta`` header. A second message of the same
 id for the same queue replaces the one that waits: so a retry takes the place of an earlier one, and never runs beside
-it.
+it. One for another queue waits in another topic, beside it. In a topic that several exchanges and keys share that can't
+be told: there a second message of an id that waits is left to Celery.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from kombu.transport import native_delayed_delivery as native
 from kombu.utils.functional import maybe_list
 
 from shardq.engine import Engine
-from shardq.errors import BadInput, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
-from shardq.integrations.celery.brokers import PREFIX, Place
+from shardq.errors import BadInput, Conflict, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
+from shardq.integrations.celery.brokers import OWN_TOPICS, PREFIX, Place
 from shardq.integrations.celery.capture import Sent, capturing, messages_of
 from shardq.integrations.celery.hooks import Hook, Send, hook_of
 from shardq.integrations.celery.revoked import mark_revoked
@@ -135,16 +136,21 @@ class CeleryDelaying(Delaying):
             places = messages_of(producer, sent, self.engine.options)
             try:
                 for place, data in places:
-                    self._forward(place)
+                    found = place.within(self._routes())
+                    self._forward(found)
                     self.engine.push(
                         as_payload(self.engine.options, data),
                         at=eta,
-                        topic=place.topic,
+                        topic=found.topic,
                         id=unique_of(id),
-                        on_conflict="replace",
+                        on_conflict="reject" if found.is_shared else "replace",
                     )
             except PayloadTooLarge as exc:
                 log.warning("task %s waits in Celery's worker, as its message is too large for shardq: %s", id, exc)
+                return False
+            except Conflict as exc:
+                text = "task %s waits in Celery's worker: its id is taken in a topic that many queues share: %s"
+                log.warning(text, id, exc.id)
                 return False
         self.delayed += bool(places)
         return bool(places)
@@ -153,14 +159,18 @@ class CeleryDelaying(Delaying):
         """Forwards the topic, if it is not. A route that refers to the environment is the operator's, and stays."""
         present = self._routes().get(place.topic)
         if present is None or (present.to != place.to and "${" not in present.to):
+            if place.is_shared:
+                text = "%d exchanges and routing keys have topics of their own in the engine %r; all others share %r"
+                log.warning(text, OWN_TOPICS, self.engine.name, place.topic)
             self.engine.forward(place.topic, to=place.to, side=place.side)
 
     def _routes(self) -> Mapping[str, Route]:
-        """The routes as this process knows them: none before the engine is open."""
+        """The routes as this process knows them."""
         try:
             return self.engine.topology.routes
         except EngineClosed:
-            return {}
+            self.engine.get("nothing", decode=False)  # the first use opens it, or tells why it can't be opened
+            return self.engine.topology.routes
 
     # ---- shadow mode
 

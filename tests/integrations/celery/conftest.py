@@ -24,9 +24,11 @@ def make(single: Server, name: str) -> Iterator[Make]:
             stand = Stand(single.url, name, **settings)
             stack.callback(stand.redis.close)
             module = stack.enter_context(closing(stand.module()))
+            module.dispatchers = []
             if dispatching:
                 dispatcher = stack.enter_context(Engine(single.url, name=name, shards=4))
                 dispatcher.start()
+                module.dispatchers.append(dispatcher)
             return stand, module
 
         yield made

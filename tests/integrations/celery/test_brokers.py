@@ -87,19 +87,21 @@ def test_the_file_system_as_broker(make: Make, tmp_path: Path) -> None:
 
 
 def test_a_message_that_no_transport_takes_holds_up_no_other() -> None:
-    good = {
-        "body": "{}", "base64": False, "priority": 0, "content_type": "application/json", "content_encoding": "utf-8",
-        "headers": {}, "properties": {"delivery_info": {}}, "exchange": "", "routing_key": "mail", "expires_ms": None,
-        "exchange_type": None,
-    }  # fmt: skip
     sink = KombuSink("kombu+memory://")
     sink.open()
     try:
-        bad, taken = sink.send([message_of(good | {"body": None}), message_of(good)])
+        bad, taken = sink.send([message_of(ENVELOPE | {"body": None}), message_of(ENVELOPE)])
     finally:
         sink.close()
     assert isinstance(bad, Failed)
     assert isinstance(taken, Sent)
+
+
+ENVELOPE: dict[str, Any] = {
+    "body": "{}", "base64": False, "priority": 0, "content_type": "application/json", "content_encoding": "utf-8",
+    "headers": {}, "properties": {"delivery_info": {}}, "exchange": "", "routing_key": "mail", "expires_ms": None,
+    "exchange_type": None,
+}  # fmt: skip
 
 
 def message_of(envelope: dict[str, Any]) -> Message:
