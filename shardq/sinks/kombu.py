@@ -5,10 +5,11 @@
 ``delay_through`` makes these URLs. What follows ``kombu+`` is the app's ``broker_url``; OPTIONS are its
 ``broker_transport_options`` and ``broker_use_ssl``, as JSON in base64url.
 
-RabbitMQ confirms each message. What it says of one message is about this message, or about its exchange and queue: no
-queue takes it, or it is too large, so it is refused for good and kept as dead; the exchange is missing, or a queue is
-full, so it has failed. Only a connection that is lost or silent counts as a broker that is down. Nothing is waited for
-on such a connection, not even the answer to a goodbye.
+RabbitMQ confirms each message. One that no queue takes, or that is too large, is refused for good and kept as dead. One
+that is declined (a nack, a missing exchange, no right to write) has failed, if others that came behind it were taken.
+Otherwise the queue is full by now, or gone, and counts as down. It is the only one of its topic, and holds up no other;
+in a topic that many share each message fails for itself. On a connection that is lost or silent nothing is waited for,
+not even the answer to a goodbye.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ NOT_ALLOWED, NOT_FOUND = 403, 404
 """What the broker says of an exchange and a key, whatever the message."""
 
 _TOO_LARGE = re.compile(r"message size \d+ is larger than .*")
+
+
+class _Declined(Exception):
+    """The broker has not taken a message now. ``all``: it takes none for this exchange and key."""
+
+    def __init__(self, reason: str, *, all: bool = False) -> None:
+        self.reason, self.all = reason, all
 
 
 class KombuSink(Sink):
@@ -166,31 +174,42 @@ class KombuSink(Sink):
         if time.monotonic() - self._used > IDLE_S:
             self.close()
         results: list[Result] = []
-        closed: dict[tuple[str, str], Failed] = {}
+        declined: dict[int, str] = {}
+        """Position → why the broker has not taken this one now."""
+        places = set()
+        closed: dict[tuple[str, str], str] = {}
         """Exchange and key → why the broker takes nothing for them. It is asked once a batch."""
-        for message in batch:
-            result = self._publish(message, closed)
+        for position, message in enumerate(batch):
+            try:
+                envelope = _read(message)
+                place = envelope["exchange"], envelope["routing_key"]
+                places.add(place)
+                if place in closed:
+                    raise _Declined(closed[place])
+                result = self._publish(envelope)
+            except _Declined as exc:
+                declined[position] = exc.reason
+                if exc.all:
+                    closed[place] = exc.reason
+                result = Failed(exc.reason)
+            except (ValueError, KeyError, TypeError) as exc:
+                result = Refused(f"it is no message of Celery: {type(exc).__name__}: {exc}")
             results.append(result)
             if isinstance(result, Unsent):
                 self._end(answers=False)
                 results += [result] * (len(batch) - len(results))
                 break
         self._used = time.monotonic()
+        if len(places) == 1:
+            # what is declined behind all that were taken tells of the queue: it is full by now, or gone
+            last = max((n for n, result in enumerate(results) if result is SENT), default=-1)
+            for position, reason in declined.items():
+                if position > last:
+                    results[position] = Unsent(reason)
         return results
 
-    def _publish(self, message: Message, closed: dict[tuple[str, str], Failed]) -> Result:
-        try:
-            envelope = loads(bytes(message.payload))
-            body = b64decode(envelope["body"]) if envelope["base64"] else envelope["body"]
-            exchange, key = envelope["exchange"], envelope["routing_key"]
-            properties = dict(envelope["properties"])
-            expires_ms = envelope["expires_ms"]
-        except (ValueError, KeyError, TypeError) as exc:
-            return Refused(f"it is no message of Celery: {type(exc).__name__}: {exc}")
-        if (exchange, key) in closed:
-            return closed[exchange, key]
-        if expires_ms is not None and (left := expires_ms - time.time() * 1000) >= 1000:
-            properties["expiration"] = str(int(left))  # of one that is over the worker tells the result's backend
+    def _publish(self, envelope: dict[str, Any]) -> Result:
+        exchange, key = envelope["exchange"], envelope["routing_key"]
         where = f"the key {key!r} of the exchange {exchange!r}"
         if self._connection is None:
             try:
@@ -200,17 +219,18 @@ class KombuSink(Sink):
         self._returned.clear()
         try:
             channel = self._channel
-            if isinstance(channel, virtual.Channel) and exchange:
+            virtually = isinstance(channel, virtual.Channel)
+            if virtually and exchange:
                 channel.exchange_declare(exchange, type=envelope["exchange_type"])
                 if envelope["exchange_type"] != "fanout" and not channel._lookup(exchange, key):
                     return Refused(f"unroutable: no queue takes {where}")
             prepared = channel.prepare_message(
-                body,
+                envelope["body"],
                 envelope["priority"],
                 envelope["content_type"],
                 envelope["content_encoding"],
                 envelope["headers"],
-                properties,
+                envelope["properties"],
             )
             if not self._fits(prepared):
                 return Refused("its headers are larger than a frame of the broker")
@@ -218,20 +238,17 @@ class KombuSink(Sink):
                 prepared,
                 exchange=exchange,
                 routing_key=key,
-                **({"mandatory": True, "confirm_timeout": self._timeout_s} if self._socket() is not None else {}),
+                **({} if virtually else {"mandatory": True, "confirm_timeout": self._timeout_s}),
             )
-        except MessageNacked:
-            return Failed(f"the broker has not taken it for {where}: a queue is full, or failed")
+        except MessageNacked as exc:
+            raise _Declined(f"the broker has not taken it for {where}: a queue is full, or failed") from exc
         except self._connection.channel_errors as exc:
             self.close()  # the broker has closed the channel
             code = getattr(exc, "reply_code", 0)
             text = f"the broker refused it for {where}: {f'{code} {exc.reply_text}' if code else exc}"
             if _TOO_LARGE.search(text):
                 return Refused(text)
-            failed = Failed(text)
-            if code in (NOT_ALLOWED, NOT_FOUND):
-                closed[exchange, key] = failed
-            return failed
+            raise _Declined(text, all=code in (NOT_ALLOWED, NOT_FOUND)) from exc
         except (*self._connection.connection_errors, OSError) as exc:
             return Unsent(self._reason(exc))
         except Exception as exc:  # noqa: BLE001  what a message of nonsense raises, each transport knows
@@ -250,6 +267,18 @@ class KombuSink(Sink):
                 "memory or disk space, or a queue is without a leader"
             )
         return f"{self._shown}: {type(exc).__name__}: {exc}"
+
+
+def _read(message: Message) -> dict[str, Any]:
+    """What is to be published, with the body as bytes or text. Raises ValueError, KeyError or TypeError."""
+    envelope: dict[str, Any] = dict(loads(bytes(message.payload)))
+    if envelope["base64"]:
+        envelope["body"] = b64decode(envelope["body"])
+    envelope["properties"] = properties = dict(envelope["properties"])
+    expires_ms = envelope["expires_ms"]
+    if expires_ms is not None and (left := expires_ms - time.time() * 1000) >= 1000:
+        properties["expiration"] = str(int(left))  # of one that is over the worker tells the result's backend
+    return envelope
 
 
 def _ssl(given: Any) -> Any:

@@ -27,6 +27,8 @@ class AmqpBroker:
 
     def __init__(self, **answers: Answer) -> None:
         self.answers: dict[str, Answer] = {**answers}
+        self.of_bodies: dict[bytes, Answer] = {}
+        """Body → what becomes of its messages, whatever the key."""
         self.taken: list[tuple[str, bytes]] = []
         """The routing keys and bodies of confirmed messages."""
         self.asked: list[str] = []
@@ -137,7 +139,7 @@ class _Conversation:
         key = name.decode()
         self._tag += 1
         self._broker.asked.append(key)
-        match self._broker.answers.get(key, "ack"):
+        match self._broker.of_bodies.get(self._body) or self._broker.answers.get(key, "ack"):
             case "ack":
                 self._broker.taken.append((key, self._body))
                 self._say(channel, ACK, pack(">QB", self._tag, 0))

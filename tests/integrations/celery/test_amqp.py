@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -38,11 +38,15 @@ def message(key: str, **more: Any) -> Message:
     return message_of({**ENVELOPE, "exchange": "shop", "routing_key": key, **more})
 
 
+GONE = "'bad' of the exchange 'shop': 404 NOT_FOUND - no exchange 'shop'"
+FULL = "'bad' of the exchange 'shop': a queue is full"
+
+
 @pytest.mark.parametrize(
     ("answer", "result", "says"),
     [
-        ("nack", Failed, "'bad' of the exchange 'shop': a queue is full"),
-        ("missing", Failed, "'bad' of the exchange 'shop': 404 NOT_FOUND - no exchange 'shop'"),
+        ("nack", Failed, FULL),
+        ("missing", Failed, GONE),
         ("large", Refused, "'bad' of the exchange 'shop': 406 PRECONDITION_FAILED - message size 9"),
         ("unroutable", Refused, "unroutable: no queue takes the key 'bad' of the exchange 'shop'"),
     ],
@@ -51,24 +55,33 @@ def test_an_answer_counts_for_its_message(
     broker: AmqpBroker, answer: Answer, result: type[Failed | Refused], says: str
 ) -> None:
     broker.answers["bad"] = answer
+    results = sent(broker, *(message(key) for key in ("good", "bad", "good", "bad")))
+    assert [type(each) for each in results] == [Sent, result, Sent, result]
+    assert says in str(results[1])
+    assert [key for key, _ in broker.taken] == ["good", "good"]
+
+
+@pytest.mark.parametrize(("answer", "says"), [("nack", FULL), ("missing", GONE)])
+def test_a_queue_that_is_full_or_gone_by_now_is_down(broker: AmqpBroker, answer: Answer, says: str) -> None:
+    """It costs the messages no attempt. One that is declined before others are taken has failed by itself."""
+    broker.of_bodies = {b"no": answer}
+    results = sent(broker, *(message("bad", body=body) for body in ("yes", "no", "yes", "no", "no")))
+    own = [Failed, Sent] if answer == "nack" else [Unsent, Unsent]  # a missing exchange is asked once a batch
+    assert [type(each) for each in results] == [Sent, *own, Unsent, Unsent]
+    assert says in str(results[-1])
+
+
+def sent(broker: AmqpBroker, *batch: Message) -> Sequence[Any]:
     sink = KombuSink(f"kombu+{broker.url}")
     sink.open()
     try:
-        results = sink.send([message(key) for key in ("good", "bad", "good", "bad", "good")])
+        return sink.send(batch)
     finally:
         sink.close()
-    assert [type(each) for each in results] == [Sent, result, Sent, result, Sent]
-    assert says in str(results[1])
-    assert [key for key, _ in broker.taken] == ["good"] * 3
 
 
 def test_headers_that_are_larger_than_a_frame(broker: AmqpBroker) -> None:
-    sink = KombuSink(f"kombu+{broker.url}")
-    sink.open()
-    try:
-        large, good = sink.send([message("a", headers={"x": "x" * (1 << 17)}), message("a", body="x" * (1 << 18))])
-    finally:
-        sink.close()
+    large, good = sent(broker, message("a", headers={"x": "x" * (1 << 17)}), message("a", body="x" * (1 << 18)))
     assert isinstance(large, Refused)
     assert isinstance(good, Sent)
 
