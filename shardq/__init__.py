@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         UnknownSchedule,
     )
     from shardq.fleet import Member
+    from shardq.history import History, HistoryPoint
     from shardq.layout.topology import EngineSettings
     from shardq.listing import BulkResult, Forecast, TaskPage
     from shardq.model.record import Codec
@@ -83,6 +84,7 @@ else:
         ),
         "shardq.fleet.member": "Member",
         "shardq.layout.topology": "EngineSettings",
+        "shardq.history": "History HistoryPoint",
         "shardq.listing": "BulkResult Forecast TaskPage",
         "shardq.replay.stats": "ReplayStats",
         "shardq.resharding": "AsyncGrowth Growth Preview Progress",
@@ -137,6 +139,8 @@ __all__ = [
     "Every",
     "Forecast",
     "Health",
+    "History",
+    "HistoryPoint",
     "Member",
     "Outcome",
     "Preview",

@@ -71,13 +71,14 @@ ROLES = {
     | _SCHEDULING
     | _role("wake permit release renew", "")
     | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
+    | _role("history", "getrange")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING
     | _role(
         "push peek page page_ready forecast fleet purge requeue restore unmark",
-        "zcard zrangebyscore time hmget memory|usage cluster|nodes"
+        "zcard zrangebyscore time getrange hmget memory|usage cluster|nodes"
         " hrandfield zrandmember hstrlen zmscore lpos llen zadd",
     ),
 }  # fmt: skip

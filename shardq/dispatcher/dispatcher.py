@@ -21,6 +21,7 @@ from shardq.drivers.sync import Driver
 from shardq.fleet.lateness import Lateness, TopicLateness
 from shardq.fleet.report import Report, by_topic, runs
 from shardq.fleet.sinks import SinkStats
+from shardq.history.recorder import Recorder
 from shardq.layout.topology import Topology
 from shardq.resharding.migrator import Migrator
 from shardq.schedules.scheduler import Scheduler, SchedulerReport
@@ -102,6 +103,13 @@ class Dispatcher:
             members=lambda: self._members,
             clock_ms=self._membership.clock_ms,
         )
+        self._recorder = Recorder(
+            driver,
+            cache,
+            process=self._membership.process,
+            members=lambda: self._members,
+            clock_ms=self._membership.clock_ms,
+        )
         self._unlearn = cache.on_change(self._topology_changed)
 
     @property
@@ -124,6 +132,7 @@ class Dispatcher:
             self._membership.join(deadline)
             self._mover.topology_changed(self._cache.topology)
             self._scheduler.start()
+            self._recorder.start()
             if self._sinks is not None:
                 self._sinks.start()
                 self.report_soon()
@@ -144,12 +153,14 @@ class Dispatcher:
         self._relay.stop()
         self._mover.stop()
         self._scheduler.stop()
+        self._recorder.stop()
         self._tell_to_end(pollers)
         threads = [
             self._membership.thread,
             self._relay.thread,
             self._mover.thread,
             self._scheduler.thread,
+            self._recorder.thread,
             *(poller.thread for poller in pollers),
         ]
         ended(thread for thread in threads if thread is not None)

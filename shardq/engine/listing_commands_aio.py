@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardq.engine.arguments import moved_due
 from shardq.engine.base import EngineBase
+from shardq.history.history import History, read_history
 from shardq.listing import forecast, reading
 from shardq.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.listing.forecast import Forecast, Horizon, check_horizon
@@ -95,6 +96,15 @@ class AsyncListingCommands(EngineBase, ABC):
         """
         check_horizon(horizon)
         return await self._carry_out(lambda cache: forecast.forecast(cache, horizon))
+
+    async def history(self, horizon: Horizon = "hour") -> History:
+        """Returns what was in each minute of the last "hour", each hour of the last "day", or each day of the last
+        "month" (30 days), as dispatchers recorded it; ``forecast`` goes on where it ends.
+
+        >>> past = await engine.history("day")
+        >>> print([(point.start, point.dispatched, point.late_p99_ms) for point in past.points if point.minutes])
+        """
+        return await self._carry_out(lambda cache: read_history(cache, horizon))
 
     async def cancel_all(
         self,

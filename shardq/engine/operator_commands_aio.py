@@ -24,6 +24,7 @@ from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
 from shardq.errors import InvalidOption
 from shardq.fleet.member import Member, fleet
+from shardq.listing import counting
 from shardq.model.checks import check_shards, check_topic
 from shardq.operation import Operation, arun
 from shardq.resharding.handle_aio import AsyncGrowth
@@ -279,11 +280,11 @@ class AsyncOperatorCommands(EngineBase, ABC):
         half_s = max(0.0, deadline - time.monotonic()) / 2
         return await arun(driver, steps, half_s, deadline=deadline - half_s)
 
-    async def _count(self, driver: AsyncDriver, deadline: float) -> control.CountsByShard:
-        return await self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
+    async def _count(self, driver: AsyncDriver, deadline: float) -> counting.CountsByShard:
+        return await self._read(driver, counting.count_shards(self._map(), self._topics_of_shard), deadline)
 
     async def _look(
-        self, driver: AsyncDriver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool
+        self, driver: AsyncDriver, counts_by_shard: counting.CountsByShard, deadline: float, *, shards: bool
     ) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         return self._stats(

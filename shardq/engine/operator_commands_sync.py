@@ -24,6 +24,7 @@ from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
 from shardq.errors import InvalidOption
 from shardq.fleet.member import Member, fleet
+from shardq.listing import counting
 from shardq.model.checks import check_shards, check_topic
 from shardq.operation import Operation, run
 from shardq.resharding.handle_sync import Growth
@@ -279,10 +280,10 @@ class OperatorCommands(EngineBase, ABC):
         half_s = max(0.0, deadline - time.monotonic()) / 2
         return run(driver, steps, half_s, deadline=deadline - half_s)
 
-    def _count(self, driver: Driver, deadline: float) -> control.CountsByShard:
-        return self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
+    def _count(self, driver: Driver, deadline: float) -> counting.CountsByShard:
+        return self._read(driver, counting.count_shards(self._map(), self._topics_of_shard), deadline)
 
-    def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool) -> Stats:
+    def _look(self, driver: Driver, counts_by_shard: counting.CountsByShard, deadline: float, *, shards: bool) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         return self._stats(
             counts_by_shard,

@@ -66,6 +66,7 @@ class ControlKeys:
     reports: str
     limits: str
     schedules: str
+    history: str
     news: str
     """The channel for changes of the members, the topology, routes, pauses, limits and schedules."""
 
@@ -124,6 +125,7 @@ def control_keys(name: str) -> ControlKeys:
         reports=f"{prefix}reports",
         limits=f"{prefix}limits",
         schedules=f"{prefix}schedules",
+        history=f"{prefix}history",
         news=f"{prefix}news",
     )
 

@@ -21,7 +21,7 @@ FOLDER = resources.files("shardq") / "lua"
 
 NAMES = sorted(file.name.removesuffix(".lua") for file in FOLDER.iterdir() if file.name.endswith(".lua"))
 
-TYPES = {"HASH", "ZSET", "LIST", "SET"}
+TYPES = {"HASH", "ZSET", "LIST", "SET", "STRING"}
 
 
 @dataclass(frozen=True)

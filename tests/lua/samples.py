@@ -11,6 +11,7 @@ from shardq.calls import (
     control,
     dispatch,
     fleet,
+    history,
     limits,
     listing,
     observe,
@@ -169,6 +170,7 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
             schedules.set_schedule(control_keys, "nightly", seen=b"{}", state=state, declaration=declared, tell=True)
             for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))
         ),
+        history.write(control_keys, b"", [(0, b"head"), (8, b"row")], length=20),
     ]
 
 

@@ -120,7 +120,18 @@ def test_the_guard_comes_first(each: Contract) -> None:
         assert [word.name for word in each.words[:2]] == ["epoch", "now_us"]
     else:
         assert each.name in {
-            *("open", "declare", "heartbeat", "report", "fleet", "release", "renew", "schedules", "set_schedule")
+            *(
+                "open",
+                "declare",
+                "heartbeat",
+                "report",
+                "fleet",
+                "release",
+                "renew",
+                "schedules",
+                "set_schedule",
+                "history",
+            )
         }
         assert not ENTRANCES & set(each.uses)
 

@@ -137,6 +137,10 @@ def many() -> None:
     assert_type(result, shardq.BulkResult)
     assert_type(engine.requeue_all("mail"), shardq.BulkResult)
     assert_type(engine.reschedule_all(everything=True, delay=60), shardq.BulkResult)
+    past = engine.history("day")
+    assert_type(past, shardq.History)
+    point: shardq.HistoryPoint = past.points[0]
+    assert_type(point.dispatched, int | None)
     forecast = engine.forecast("day")
     assert_type(forecast, shardq.Forecast)
     assert_type(forecast.total, int)
