@@ -42,6 +42,12 @@ options after the ? (https: after a #), as in amqps://…?ca=FILE#/QUEUE:
   ca=FILE cert=FILE key=FILE check_hostname=no
                            of rediss, https, amqps and nats+tls
 \b
+and of http and https, as in 'https://HOST/PATH#method=PUT&connections=32':
+  header.NAME=VALUE        header.Authorization=Bearer+${TOKEN}
+  method=POST|PUT|PATCH    connections=8, requests at a time, up to 64
+  max_attempts=N           backoff=FIRST,LONGEST in seconds
+  sign=${SECRET}           a signature of Standard Webhooks (whsec_…)
+\b
 The URL is stored in Redis. ${NAME} in it stands for a variable of the
 environment of the processes that forward (`shardq run`): use it for
 passwords. Commands and logs show no password.""",

@@ -227,7 +227,7 @@ def of_tls(exc: Exception) -> Fault:
         return Fault(Reaction.END, Unavailable, text, advice=advice, cause=exc)
     if reason in _NO_TLS:
         text = f"it does not speak TLS ({reason.replace('_', ' ').lower()})"
-        advice = "check the host and the port in the URL; a server without TLS is redis:// or redis+cluster://"
+        advice = "check the host and the port in the URL, or use the scheme without TLS"
         return Fault(Reaction.END, Unavailable, text, advice=advice, cause=exc)
     if isinstance(exc, TimeoutError):
         return Fault(Reaction.WAIT, Unavailable, "no answer to the TLS handshake in time", cause=exc, mute=True)

@@ -17,6 +17,8 @@ PYTHON = "python://"
 
 _SECRET = "***"
 _REFERENCE = re.compile(r"(\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
+_OPTION = re.compile(r"((?:header\.|sign)[^=&]*=)([^&]*)")
+"""An option of an HTTP endpoint that may be a secret."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(.*)", re.DOTALL)
 
 
@@ -41,8 +43,8 @@ def key_of(to: str) -> str:
 
 
 def masked(to: str) -> str:
-    """The destination without its secrets: passwords, users without a password (tokens), and what follows a ``?``.
-    References to variables of the environment are shown.
+    """The destination without its secrets: passwords, users without a password (tokens), what follows a ``?``, and the
+    headers and the keys among the options of an HTTP endpoint. References to variables of the environment are shown.
 
     >>> masked("amqp://shop:secret@rabbit/#mail"), masked("https://${TOKEN}@shop/hook?key=1")
     ('amqp://shop:***@rabbit/#mail', 'https://${TOKEN}@shop/hook?***')
@@ -56,9 +58,11 @@ def masked(to: str) -> str:
     if at:
         user, colon, password = login.partition(":")
         login = f"{user}:{_hidden(password)}" if colon else _hidden(login)
-    where, mark, query = where.partition("?")
-    _, hash, fragment = query.partition("#")
-    return f"{scheme}{login}{at}{where}" + (f"?{_SECRET}{hash}{fragment}" if mark else "")
+    where, hash, fragment = where.partition("#")
+    where, mark, _ = where.partition("?")
+    if scheme.startswith("http"):
+        fragment = _OPTION.sub(lambda found: found[1] + _hidden(found[2]), fragment)
+    return f"{scheme}{login}{at}{where}" + (f"?{_SECRET}" if mark else "") + hash + fragment
 
 
 def _hidden(secret: str) -> str:

@@ -70,7 +70,7 @@ class AmqpSink(Sink):
                 f"a {scheme}:// URL is {scheme}://USER:PASSWORD@HOST:PORT/VHOST; a / in the name of the vhost is "
                 "written %2F"
             )
-        self._timeout_s, self._tls = options(scheme, parts.query, tls=scheme == "amqps")
+        self._timeout_s, self._tls, _ = options(scheme, parts.query, tls=scheme == "amqps")
         self._exchange, self._key = unquote(exchange), unquote(key)
         if any(len(name.encode()) > SHORT for name in (self._exchange, self._key)):
             raise InvalidUrl(f"an exchange and a routing key of a {scheme}:// URL have {SHORT} bytes each at most")

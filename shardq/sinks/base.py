@@ -14,15 +14,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import msgspec
 
+from shardq.consumer.policy import DEFAULT, Backoff
 from shardq.errors import InvalidOption
 
 BATCH = 256
 SEND_S = 10.0
 """How long a sink may be silent before it counts as down."""
 
+
+_VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 NO_MAXLEN = "maxlen= is for streams of Redis; leave it out"
 
@@ -42,6 +46,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     attempt: int
     """1, and one more after each try that counted."""
+
+    @property
+    def ascii_id(self) -> str:
+        """The id for a header: each blank, %, and character beyond ASCII is percent-encoded."""
+        return quote(self.id, safe=_VISIBLE)
 
     @property
     def content_type(self) -> str:
@@ -86,6 +95,10 @@ class Sink(ABC):
 
     batch: int = BATCH
     """Messages on their way at a time, at most."""
+    max_attempts: int | None = None
+    """The attempts of a task that brings no limit of its own; None: the engine's."""
+    backoff: Backoff = DEFAULT
+    """The pauses between the attempts of a task."""
     takes_deliveries: ClassVar[bool] = False
     """True for a function of this process, which takes deliveries with their payloads decoded."""
 

@@ -184,4 +184,4 @@ def _headers(message: Message) -> dict[str, str]:
         for name, value in message.headers.items()
         if _NAME.fullmatch(name) and not _CONTROL.search(value) and not name.lower().startswith("nats-")
     }
-    return headers | {"Nats-Msg-Id": message.id, "Content-Type": message.content_type}
+    return headers | {"Nats-Msg-Id": message.ascii_id, "Content-Type": message.content_type}

@@ -27,7 +27,6 @@ from typing import NamedTuple
 from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
 from shardq.consumer import Consumer
 from shardq.consumer.claims import Claims
-from shardq.consumer.policy import DEFAULT as BACKOFF
 from shardq.consumer.policy import delay_ms, reason_of
 from shardq.consumer.settling import extend, per_shard, settle
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -191,6 +190,8 @@ class TopicRelay:
         if not self._open:
             try:
                 self._sink = self._sink or self._new_sink()
+                if self._sink.max_attempts is not None:
+                    self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
                 self._sink.open()
                 self._open = True
             except Exception as exc:  # noqa: BLE001  each client has errors of its own
@@ -278,8 +279,9 @@ class TopicRelay:
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
                     others.append(SettleBury(id, token, reason_text(reason)))
                 case Failed(reason) if id not in alone:
-                    pause = delay_ms(BACKOFF, delivery.attempt)
-                    others.append(SettleRetry(id, token, pause, reason_text(reason), None))
+                    assert self._sink is not None, "it has answered"
+                    pause = delay_ms(self._sink.backoff, delivery.attempt)
+                    others.append(SettleRetry(id, token, pause, reason_text(reason), self._sink.max_attempts))
                     retried.append(id)
                 case Failed(reason):
                     down = down or Unsent(reason)

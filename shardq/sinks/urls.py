@@ -1,18 +1,26 @@
-"""Reading the URL of a sink, and its options: those of TLS are named as in the URL of an engine."""
+"""Reading the URL of a sink, and its options, and saying why what it names can't be reached. The options of TLS are
+named as in the URL of an engine.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from shardq.drivers import faults
 from shardq.drivers.settings import TLS_OPTIONS, Tls, options_in, tls_of
 from shardq.errors import InvalidUrl
 from shardq.sinks.base import SEND_S
 
 TIMEOUT = "timeout"
 SHORTEST_S, LONGEST_S = 0.1, 600.0
+
+UNKNOWN = "1"
+"""What stands for a variable of the environment where a URL is only checked: its value is known where it is used."""
 
 
 def split(url: str, form: str) -> SplitResult:
@@ -36,12 +44,17 @@ class Options(NamedTuple):
     """How long the sink may be silent."""
     tls: Tls | None
     """None: the scheme is without TLS."""
+    others: dict[str, str]
+    """Those of this sink alone."""
 
 
-def options(scheme: str, text: str, *, tls: bool, mark: str = "?") -> Options:
-    """Reads the options that follow the ``mark``. Raises InvalidUrl with what is allowed."""
-    given = options_in(scheme, text, (TIMEOUT, *(TLS_OPTIONS if tls else ())), mark=mark)
-    return Options(timeout(scheme, given, SEND_S), tls_of(scheme, given) if tls else None)
+def options(scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequence[str] = ()) -> Options:
+    """Reads the options that follow the ``mark``; ``also``: those of this sink alone. Raises InvalidUrl with what is
+    allowed.
+    """
+    given = options_in(scheme, text, (TIMEOUT, *(TLS_OPTIONS if tls else ()), *also), mark=mark)
+    others = {name: value for name, value in given.items() if name in also}
+    return Options(timeout(scheme, given, SEND_S), tls_of(scheme, given) if tls else None, others)
 
 
 def timeout(scheme: str, given: Mapping[str, str], usual_s: float) -> float:
@@ -54,3 +67,19 @@ def timeout(scheme: str, given: Mapping[str, str], usual_s: float) -> float:
             f"{TIMEOUT}= of a {scheme}:// URL is not possible; give seconds, from {SHORTEST_S:g} to {LONGEST_S:g}"
         )
     return float(text)
+
+
+def unreached(address: str, exc: OSError) -> str:
+    """Says that no connection to the address was made, why, and what to do.
+
+    >>> unreached("127.0.0.1:4222", ConnectionRefusedError(111, "Connection refused"))
+    "127.0.0.1:4222 can't be reached: Connection refused; check that it runs, and the host and the port in the URL"
+    """
+    if isinstance(exc, ssl.SSLError):
+        fault = faults.of_tls(exc)
+    elif isinstance(exc, socket.gaierror):
+        fault = faults.of_resolving(exc, address)
+    else:
+        fault = faults.of_connecting(exc)
+    advice = fault.advice or "check that it runs, and the host and the port in the URL"
+    return f"{address} can't be reached: {fault.text}; {advice}"

@@ -80,6 +80,8 @@ def test_only_streams_are_trimmed(to: Any) -> None:
         ("amqp://u:secret${PASSWORD}@h/v#e/k", "amqp://u:***@h/v#e/k"),
         ("https://secret@h/p?key=secret", "https://***@h/p?***"),
         ("rediss://h?ca=/x#mail", "rediss://h?***#mail"),
+        ("https://h/p?a=secret#timeout=5&header.X-Key=secret", "https://h/p?***#timeout=5&header.X-Key=***"),
+        ("https://h/p#sign=secret&header.X-Key=${KEY}", "https://h/p#sign=***&header.X-Key=${KEY}"),
     ],
 )
 def test_secrets_are_masked(to: str, shown: str) -> None:
