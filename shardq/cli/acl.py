@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 import click
 
@@ -25,16 +27,21 @@ class Role:
     """The scripts that it runs."""
     commands: frozenset[str]
     """The commands that it sends besides, as an ACL names them."""
+    looks_only: bool = False
+    """True for a role without the commands by which its scripts note what they saw: they do without."""
 
     def __or__(self, other: Role) -> Role:
-        return Role(self.scripts | other.scripts, self.commands | other.commands)
+        looks_only = self.looks_only and other.looks_only
+        return Role(self.scripts | other.scripts, self.commands | other.commands, looks_only)
 
     @property
     def allowed(self) -> list[str]:
         """The commands to allow, sorted."""
         inner = (found for name in self.scripts for found in _INNER.findall(script(name).text))
-        return sorted({*self.commands, *map(str.lower, inner)})
+        return sorted({*self.commands, *map(str.lower, inner)} - (_NOTING if self.looks_only else set()))
 
+
+_NOTING = {"hset", "hdel"}
 
 _INNER = re.compile(r"redis\.p?call\('([A-Z]+)'")
 
@@ -46,16 +53,21 @@ def _role(scripts: str, commands: str) -> Role:
 _CONNECTING = _role("", "client|setname select info cluster|slots asking role")
 """The same for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS, ASKING)."""
 
-# Every role may meet a resharding and have to complete it: it puts tasks that are on their way where they go. So even
-# a producer runs put and clear, and asks the replicas.
-_EVERYBODY = _CONNECTING | _role(
-    "declare open put clear seal", "eval evalsha hgetall hget hlen hscan spublish wait info"
-)
+_READING = _CONNECTING | _role("", "eval evalsha hgetall hget hlen hscan spublish wait info")
+# Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they
+# go. So even a producer runs put and clear, and asks the replicas.
+_EVERYBODY = _READING | _role("declare open put clear seal", "")
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "")
 _BY_ID = _role("get cancel cancel_tag reschedule", "")
 # Who declares or changes a schedule takes back what was pushed of it, and a worker declares those of its tasks.
 _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hlen")
+
+_LOOKING = _role(
+    "peek page page_ready forecast fleet get schedules",
+    "zcard zrangebyscore time getrange hmget memory|usage cluster|nodes"
+    " hrandfield zrandmember hstrlen zmscore lpos llen",
+)
 
 ROLES = {
     "producer": _EVERYBODY | _BY_ID | _SCHEDULING | _role("push push_unique", ""),
@@ -76,11 +88,9 @@ ROLES = {
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING
-    | _role(
-        "push peek page page_ready forecast fleet purge requeue restore unmark",
-        "zcard zrangebyscore time getrange hmget memory|usage cluster|nodes"
-        " hrandfield zrandmember hstrlen zmscore lpos llen zadd",
-    ),
+    | _LOOKING
+    | _role("push purge requeue restore unmark", "zadd"),
+    "viewer": replace(_READING | _LOOKING, looks_only=True),
 }  # fmt: skip
 """Name → role."""
 
@@ -100,9 +110,7 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
     ``lists``: the lists and streams here that topics are forwarded to. ``fsynced``: True adds what
     durability="fsynced" needs.
     """
-    role = FSYNCED if fsynced else _role("", "")
-    for each in ROLES if ALL in roles else roles:
-        role |= ROLES[each]
+    role = reduce(or_, [ROLES[each] for each in (ROLES if ALL in roles else roles)] + [FSYNCED] * fsynced)
     names = patterns(name)
     # a rule can't have a blank; ? matches any character in its place
     escaped = [_NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", key_of(each))) for each in lists]
@@ -133,6 +141,8 @@ roles:
               resize, expand, shrink, list, peek, forecast, get, cancel,
               cancel-tag, reschedule, requeue, purge, pause, resume, limit,
               configure, forward
+  viewer      a dashboard with --read-only, stats, health, fleet, topics,
+              shards, list, peek, forecast, get: it can change nothing
   all         all of these""",
 )
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))

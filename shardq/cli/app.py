@@ -45,7 +45,8 @@ exit codes:
   0  done
   1  refused or failed, or not all of it done
   2  the command line is not understood; nothing was done
-  130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP""",
+  130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP; `run` and `work`, which
+                 are meant to be ended so, end with 0""",
 )
 @shared
 @click.option(

@@ -103,4 +103,4 @@ def dashboard(
             ending.wait()
     if not given.json:
         complain("stopped")
-    return 0
+    return ending.code

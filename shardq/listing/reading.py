@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 from shardq.calls import by_id
 from shardq.calls.answers import Moving
 from shardq.calls.by_id import Found
-from shardq.errors import PayloadNotDecodable
+from shardq.errors import AccessDenied, PayloadNotDecodable
 from shardq.layout.keys import ShardKeys
 from shardq.listing import pages
 from shardq.listing.pages import Entry
@@ -46,10 +47,13 @@ def _stored(cache: TopologyCache, entries: list[Entry]) -> Operation[dict[str, F
     for keys, tasks in answers.items():
         for id, task in zip(by_shard[keys], tasks, strict=False):
             if isinstance(task, Moving) or (task is None and cache.topology.priors):
-                # on its way to another shard, or there already
-                task = yield from find_and_call(
-                    cache, id, partial(by_id.get, id=id), absent=lambda found: found is None
-                )
+                # on its way to another shard, or there already; a user that may only look can't bring it in
+                with contextlib.suppress(AccessDenied):
+                    task = yield from find_and_call(
+                        cache, id, partial(by_id.get, id=id), absent=lambda found: found is None
+                    )
+            if isinstance(task, Moving):
+                task = None
             stored[id] = task
     return stored
 

@@ -22,7 +22,7 @@
 --         {length of each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
 --         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …},
 --         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'missing'}
--- ATOMIC one shard at one instant; a note that is refused for want of memory is left out
+-- ATOMIC one shard at one instant; a note that is refused, for want of memory or of the right to write, is left out
 -- COST O(topics + n)
 local most = tonumber(ARGV[3])
 -- a key of another type fails here, in a line of its own, by which the caller names it: what needs it would fail, too, and a
@@ -111,6 +111,6 @@ local answer = {
 }
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server
 -- without memory takes the rest
-for _, topic in ipairs(emptied) do redis.call('HDEL', KEYS[6], topic) end
+for _, topic in ipairs(emptied) do redis.pcall('HDEL', KEYS[6], topic) end
 for topic, text in pairs(notes) do redis.pcall('HSET', KEYS[6], topic, text) end
 return answer

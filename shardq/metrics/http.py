@@ -4,15 +4,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
@@ -23,8 +26,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shardq.metrics")
 
-REQUEST_TIMEOUT_S = 10.0
-"""A client that says nothing for so long is left."""
+REQUEST_S = 5.0
+"""A client has so long to send its request, however slowly it does, and as long again to take the answer."""
+
+MOST_BYTES = 16 * 1024
+"""The longest request: browsers send cookies of other sites on the same host."""
+
+MOST_CLIENTS = 64
+"""Requests under way at once, with a thread each. One more ends the one that has been sending for longest: so slow
+clients keep no probe out.
+"""
 
 PIP_LINE = "/metrics needs prometheus-client: pip install 'shardq[metrics]'\n"
 
@@ -166,6 +177,39 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 16
 
+    def __init__(self, address: tuple[str, int], kind: type[BaseHTTPRequestHandler]) -> None:
+        self._lock = threading.Lock()
+        self._clients: set[socket.socket] = set()
+        self._sending: dict[socket.socket, None] = {}
+        """Those whose request has not come yet, in the order in which they connected."""
+        super().__init__(address, kind)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the thread of a client, if there is room for it."""
+        with self._lock:
+            if len(self._clients) >= MOST_CLIENTS:
+                slowest = next(iter(self._sending), None)
+                if slowest is None:
+                    super().shutdown_request(request)
+                    return
+                del self._sending[slowest]
+                with contextlib.suppress(OSError):  # it has gone by itself
+                    slowest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
+            self._clients.add(request)
+            self._sending[request] = None
+        super().process_request(request, client_address)
+
+    def request_came(self, request: socket.socket) -> None:
+        with self._lock:
+            self._sending.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The end of a client, also of one for which there is no thread to be had."""
+        with self._lock:
+            self._clients.discard(request)
+            self._sending.pop(request, None)
+        super().shutdown_request(request)
+
     def server_bind(self) -> None:
         """Asks no name server for the host's full name, as HTTPServer does: that can take long."""
         TCPServer.server_bind(self)
@@ -176,10 +220,36 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_TIMEOUT_S
+    server: _Server
     server_version = "shardq"
     sys_version = ""
     answers: dict[str, Callable[[], Answer]]
+
+    def handle(self) -> None:
+        """Answers one request: connections are not kept. All of it is read before any of it is looked at."""
+        head = self._head()
+        self.server.request_came(self.connection)
+        self.connection.settimeout(REQUEST_S)
+        self.rfile.close()
+        self.rfile = io.BytesIO(head)
+        self.handle_one_request()
+
+    def _head(self) -> bytes:
+        """The request, empty when it did not come in time or is too long."""
+        until, head = time.monotonic() + REQUEST_S, b""
+        while b"\r\n\r\n" not in head and b"\n\n" not in head:
+            left = until - time.monotonic()
+            if left <= 0 or len(head) > MOST_BYTES:
+                return b""
+            self.connection.settimeout(left)
+            try:
+                more = self.connection.recv(4096)
+            except OSError:
+                return b""
+            if not more:
+                return b""
+            head += more
+        return head
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]

@@ -29,10 +29,13 @@ def test_a_server_takes_the_line(shell: Shell, own_server: Server, role: str) ->
     assert "allow its user the keys ~shardq:{NAME:*" in done.err
     done = shell.run("forward", "x", "--to", "y", "--url", own_server.url, "--name", "orders")
     assert done.code == 0
-    if role in ("operator", "dispatcher", ALL):
+    if role in ("operator", "dispatcher", "viewer", ALL):
         done = shell.run("stats", "--url", f"redis://orders-{role}:secret9@{own_server.address}", "--name", "orders")
         assert (done.code, done.lines[0]) == (0, "ok")
         assert done.err.startswith("no dispatcher runs, ")
+    if role == "viewer":
+        allowed = {word[1:].partition("|")[0] for word in line.split() if word[0] == "+"}
+        assert not allowed & set(own_server.ask("ACL", "CAT", "write"))
     if role in ("operator", ALL):
         url = f"redis://orders-{role}:secret9@{own_server.address}"
         said = shell.run("doctor", "--all", "--url", url, "--name", "orders").out

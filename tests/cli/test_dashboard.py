@@ -39,7 +39,7 @@ def test_it_serves_until_it_is_told_to_end(shardq: Shell, engine: Engine) -> Non
             assert any(line.startswith("data: ") for line in stream.iter_lines())
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=LONGEST_S)
-    assert (process.returncode, out, err) == (0, "", "Ctrl-C ends it\nstopped\n")
+    assert (process.returncode, out, err) == (130, "", "Ctrl-C ends it\nstopped\n")
 
 
 def test_it_ends_while_a_page_waits_for_a_silent_server(shardq: Shell, own_server: Server, name: str) -> None:
@@ -62,7 +62,7 @@ def test_it_ends_while_a_page_waits_for_a_silent_server(shardq: Shell, own_serve
                 out, err = process.communicate(timeout=LONGEST_S)
         finally:
             own_server.resume()
-    assert (process.returncode, out, err) == (0, "", "Ctrl-C ends it\nstopped\n")
+    assert (process.returncode, out, err) == (130, "", "Ctrl-C ends it\nstopped\n")
 
 
 @pytest.fixture

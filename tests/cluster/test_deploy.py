@@ -23,6 +23,7 @@ import yaml
 
 from cluster.server import Server
 from shardq import Engine
+from shardq.cli.signals import SIGNALLED
 from shardq.worker.base import DEFAULT_GRACE_S
 from tests.support.waiting import wait_until
 
@@ -72,7 +73,6 @@ def commands() -> list[list[str]]:
     """The words after ``shardq``, of every file; each once."""
     found = [container["args"] for _, _, container in containers()]
     found += [service["command"] for name, service in compose().items() if name != "valkey"]
-    found += [service["healthcheck"]["test"][2:] for name, service in compose().items() if name != "valkey"]
     (last,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     found.append(json.loads(last))
     for path in UNITS:
@@ -142,6 +142,27 @@ def test_probes_ask_for_what_is_served() -> None:
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
+def test_a_container_is_judged_by_its_own_life() -> None:
+    """By the engine's verdict one slow topic would mark every container."""
+    for name, service in compose().items():
+        if name != "valkey":
+            kind, *words = service["healthcheck"]["test"]
+            (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", words[-1])[0]
+            assert (kind, words[:2], path) == ("CMD", ["python", "-c"], "/livez")
+            assert any(each.endswith(port) for each in service["command"]), name
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in UNITS if "Restart" in unit(path)["Service"]], ids=lambda path: path.stem
+)
+def test_a_machine_has_room_for_several_engines(path: Path) -> None:
+    """A port in the unit would be that of the first one; the others would be started again and again."""
+    service = unit(path)["Service"]
+    assert "--http" not in service["ExecStart"]
+    assert service["RestartPreventExitStatus"] == "2"
+    assert f"SHARDQ_{path.stem.removeprefix('shardq-').removesuffix('@').upper()}_HTTP" in settings()
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -168,6 +189,7 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
         Engine(single.url, name=name).open().close()  # it makes no engine
     words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
     environment = {"SHARDQ_URL": single.url, "SHARDQ_NAME": name, "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
+    environment |= {key: f"127.0.0.1:{port}" for key in settings() if key.endswith("_HTTP")}
     shardq = Path(sys.executable).parent / "shardq"
     served = ["run", "--quiet", "--http", f"127.0.0.1:{port}"] if words[0] == "health" else words
     process = subprocess.Popen(
@@ -188,7 +210,7 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
             assert seen.returncode == 0, seen.stdout + seen.stderr
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, out + err
+        assert process.returncode == (SIGNALLED + signal.SIGTERM if words[0] == "dashboard" else 0), out + err
     finally:
         process.kill()
         process.communicate()

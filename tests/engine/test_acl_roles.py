@@ -19,12 +19,15 @@ from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import AccessDenied, Conflict, DurabilityUnavailable, Engine, Outcome, Task
 from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
+from shardq.dashboard import app
 from shardq.layout.keys import control_keys
 from shardq.layout.slots import slot_of
+from tests.dashboard.browsing import browsing
+from tests.dashboard.test_bounds import PAGES
 from tests.lua.contract import NAMES
 from tests.support.engines import Engines
 from tests.support.servers import Servers
-from tests.support.states import FAR_S, STATES, claim, state_of
+from tests.support.states import FAR_S, STATES, claim, put, state_of
 from tests.support.waiting import wait_until
 
 SHARDS = 4
@@ -228,6 +231,40 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     assert engine.remove_schedule("far")
     assert engine.purge(everything=True) == 9
     engine.resume("mail")
+
+
+def test_a_viewer_sees_the_dashboard_and_changes_nothing(user: MakeUser, admin: Engine, name: str) -> None:
+    admin.start()
+    for state in STATES:
+        put(admin, state, topic=state)
+    admin.every("far", interval=FAR_S)
+    id = admin.push("x", delay=FAR_S, id="mine", tags=["tag"])
+    with Engine(user(*rules(["viewer"], name=name)), name=name) as engine:
+        (dead,) = engine.tasks(newest=True)
+        for shards in (SHARDS, 2 * SHARDS):
+            admin.resize(shards)
+            with browsing(app(engine, read_only=True)) as client:
+                for path in (*PAGES, "/", "/shards", "/future?horizon=day", f"/tasks/one?id={id}"):
+                    answer = client.get(path)
+                    assert answer.status_code == 200, (path, answer.text)
+                    assert "ermission" not in answer.text, path
+            seen = engine.health()
+            assert not [text for text in seen.warnings if "allow its user" in text], seen.warnings
+            assert len(engine.schedules()) == 1
+        for change in (
+            lambda: engine.push("y"),
+            lambda: engine.cancel(id),
+            lambda: engine.reschedule(id, delay=5),
+            lambda: engine.requeue(dead.id),
+            lambda: engine.purge(everything=True),
+            lambda: engine.pause("mail"),
+            lambda: engine.configure(dead_count=9),
+            lambda: engine.remove_schedule("far"),
+            lambda: engine.consumer("ready").claim(1),
+        ):
+            with pytest.raises(AccessDenied):
+                change()
+        assert state_of(admin, id) == "scheduled"
 
 
 # ---- what it may not

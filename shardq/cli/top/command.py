@@ -40,7 +40,7 @@ LEAST_S = 0.2
 @click.option("--view", type=click.Choice(VIEWS), default=VIEWS[0], show_default=True, help="The view to begin with.")
 @shared
 @pass_given
-def top(given: Given, every: float, view: str) -> None:
+def top(given: Given, every: float, view: str) -> int:
     """Show the engine live: if all is well or why not, totals, rates, lateness, and one of its shards, nodes, topics,
     processes, dead tasks, or what will fall due.
     """
@@ -49,7 +49,7 @@ def top(given: Given, every: float, view: str) -> None:
     if given.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("top is for a terminal; `shardq stats --json --watch 1` prints lines for programs")
     with looking(given) as engine:
-        _Loop(engine, every, State(view=view)).run()
+        return _Loop(engine, every, State(view=view)).run()
 
 
 class _Loop:
@@ -64,7 +64,8 @@ class _Loop:
         self._lock = threading.Lock()
         self._ears, self._mouth = os.pipe()
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Draws until a key or a signal ends it. Returns the exit code."""
         from rich.console import Console
         from rich.live import Live
 
@@ -81,6 +82,7 @@ class _Loop:
                 width, height = console.size
                 live.update(self._screen.draw(self._course, self._state, width=width, height=height), refresh=True)
                 self._wait(ending, keyboard)
+        return ending.code if ending.asked else 0
 
     def _wait(self, ending: Ending, keyboard: Keyboard) -> None:
         """Waits for news, and takes it in."""
