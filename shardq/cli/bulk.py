@@ -104,7 +104,7 @@ class BulkCommand:
 
     def _arguments(self, engine: Engine) -> dict[str, Any]:
         if self.verb == "requeue":
-            return {"topic": self.filter.topic}
+            return {"topic": self.filter.topic, "everything": self.everything}
         return {**self.filter.arguments(engine), "everything": self.everything, **self.options}
 
     def _walk(self, engine: Engine, ending: Ending, *, dry: bool, first: bool = False) -> int:

@@ -135,6 +135,7 @@ class Relay:
 
     def _run(self) -> None:
         wait: float | None = 0.0
+        said = ""
         while not self._stopping.is_set():
             self._news.wait(wait)
             self._news.clear()
@@ -143,8 +144,11 @@ class Relay:
                 self._told = set()
             try:
                 wait = 0.0 if self._round() else self._patience()
-            except Exception:
-                log.exception("the relay met an unexpected error, trying again")
+                said = ""
+            except Exception as exc:
+                if (cause := repr(exc)) != said:
+                    log.exception("the relay met an unexpected error, trying again")
+                    said = cause
                 wait = RETRY_S
         for held in self._held.values():
             self._give_back(held.batch)

@@ -131,14 +131,19 @@ class AsyncListingCommands(EngineBase, ABC):
         return await self._all(Bulk(self._map(), "cancel", query, count_only=dry_run), progress)
 
     async def requeue_all(
-        self, topic: str | None = None, *, dry_run: bool = False, progress: Progress | None = None
+        self,
+        topic: str | None = None,
+        *,
+        everything: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> BulkResult:
-        """Schedules the dead tasks of a topic, or all, again: now, with all their attempts. Those that die anew
-        meanwhile stay dead. ``dry_run`` and ``progress``: as in ``cancel_all``.
+        """Schedules the dead tasks of a topic, or of all with ``everything=True``, again: now, with all their attempts.
+        Those that die anew meanwhile stay dead. ``dry_run`` and ``progress``: as in ``cancel_all``.
 
         >>> print((await engine.requeue_all("mail")).done, "tasks run again")
         """
-        query = bulk_query("requeue", topic=topic, state="dead")
+        query = bulk_query("requeue", topic=topic, everything=everything)
         await self._open_driver(self._deadline())
         return await self._all(Bulk(self._map(), "requeue", query, count_only=dry_run), progress)
 

@@ -63,15 +63,14 @@ class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
 def bulk_query(
     verb: Verb, *, topic: str | None, state: str | None = None, due: Due | None = None, everything: bool = False
 ) -> Query:
-    """Checks which tasks a command is for. All of them have to be asked for by that word, but for all dead ones."""
+    """Checks which tasks a command is for. All of them have to be asked for by ``everything``."""
     if not isinstance(everything, bool):
         raise InvalidOption(f"everything={everything!r} is not possible; give True for the tasks of all topics")
     given = topic is not None or state is not None or due is not None
-    if given == everything and verb != "requeue":
-        raise InvalidOption(
-            f"{verb}_all needs topic=, state= or due=, or everything=True for all tasks that can be {DONE[verb]}"
-        )
-    query = Query.checked(topic=topic, state=state, due=due)
+    if given == everything:
+        some = 'topic="name" ("" is the default topic)' if verb == "requeue" else "topic=, state= or due="
+        raise InvalidOption(f"{verb}_all needs {some}, or everything=True for all tasks that can be {DONE[verb]}")
+    query = Query.checked(topic=topic, state="dead" if verb == "requeue" else state, due=due)
     states = tuple(each for each in STATES[verb] if each in query.states)
     if not states:
         allowed = " or ".join(map(repr, STATES[verb]))

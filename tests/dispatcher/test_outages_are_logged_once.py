@@ -8,6 +8,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
+from shardq.dispatcher.relay import Relay
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
@@ -41,3 +42,22 @@ def test_a_server_that_is_killed(
     assert all(line.startswith(own_server.address) for line in lines), lines
     assert sum(f" {SHARDS} shards are dispatched again" in line for line in lines) == 1
     wait_until(lambda: engine.health().ok, "every poller is well again")
+
+
+def test_an_unexpected_error_of_the_relay(
+    running: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is met again with each retry."""
+    rounds: list[Relay] = []
+
+    def broken(relay: Relay) -> bool:
+        rounds.append(relay)
+        raise KeyError("odd")
+
+    monkeypatch.setattr(Relay, "_round", broken)
+    monkeypatch.setattr("shardq.dispatcher.relay.RETRY_S", 0.01)
+    running.forward("mail", to=f"{running.name}-list")
+    running.limit("mail", rate=1000)
+    running.push("x", topic="mail")
+    wait_until(lambda: len(rounds) > 3, "it goes on")
+    assert caplog.text.count("the relay met an unexpected error") == 1

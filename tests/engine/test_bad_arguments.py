@@ -71,6 +71,8 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("reschedule_all: no time", lambda e: e.reschedule_all(topic="a"), "reschedule needs a time"),
     ("reschedule_all: dead ones", lambda e: e.reschedule_all(state="dead", delay=5), "dead tasks can't be rescheduled"),
     ("reschedule_all: nothing", lambda e: e.reschedule_all(delay=5), "reschedule_all needs topic="),
+    ("requeue_all: nothing", lambda e: e.requeue_all(), 'requeue_all needs topic="name"'),
+    ("requeue_all: both", lambda e: e.requeue_all("a", everything=True), "requeue_all needs topic="),
     ("requeue_all: a number", lambda e: e.requeue_all(5), "a topic can't be 5"),
     ("purge: nothing", lambda e: e.purge(), "purge needs"),
     ("purge: everything of text", lambda e: e.purge(everything="yes"), "everything='yes'"),

@@ -32,7 +32,7 @@ def bury(engine: Engine, count: int, topic: str = "", reason: str = "of no use")
 def test_none(engine: Engine) -> None:
     assert listed(engine, state="dead") == []
     assert listed(engine, topic="mail", state="dead") == []
-    assert engine.requeue_all().done == 0
+    assert engine.requeue_all(everything=True).done == 0
 
 
 def test_what_is_known_of_a_dead_task(running: Engine, consumer: Consumer) -> None:
@@ -78,7 +78,7 @@ def test_bringing_all_of_a_topic_back(running: Engine) -> None:
     assert sorted(d.id for d in deliveries) == sorted(mail)
     assert {(d.attempt, d.failures) for d in deliveries} == {(1, 0)}
     assert sorted(task.id for task in listed(running, state="dead")) == sorted(sms)
-    assert running.requeue_all().done == 3
+    assert running.requeue_all(everything=True).done == 3
     assert counted(running).dead == 0
 
 
@@ -95,7 +95,7 @@ def test_bringing_all_back_ends_although_they_die_again(running: Engine) -> None
     with ThreadPoolExecutor(1) as threads:
         worker = threads.submit(failing)
         try:
-            assert running.requeue_all().done == count
+            assert running.requeue_all(everything=True).done == count
         finally:
             ending.set()
         worker.result()

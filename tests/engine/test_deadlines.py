@@ -99,7 +99,7 @@ ROWS = {
     "history": [on_engine(lambda engine: engine.history())],
     "forecast": [on_engine(lambda engine: engine.forecast())],
     "cancel_all": [on_engine(lambda engine: engine.cancel_all(everything=True))],
-    "requeue_all": [on_engine(lambda engine: engine.requeue_all())],
+    "requeue_all": [on_engine(lambda engine: engine.requeue_all(everything=True))],
     "reschedule_all": [on_engine(lambda engine: engine.reschedule_all(everything=True, delay=1))],
     "purge": [on_engine(lambda engine: engine.purge("mail"))],
     "forward": [on_engine(lambda engine: engine.forward("mail", to="list"))],

@@ -98,7 +98,7 @@ def test_requeueing_is_killed_and_repeated(url: str, name: str) -> None:
             assert done <= len(pushed) - len(dead) <= done + PAGE
             wait_until(lambda: len(taken) == len(pushed) - len(dead), "what was requeued is taken", timeout=60)
             assert set(taken) == pushed - dead
-            result = engine.requeue_all()
+            result = engine.requeue_all(everything=True)
             assert (result.done, result.matched) == (len(dead), len(dead))
             wait_until(lambda: len(taken) == len(pushed), "all are taken", timeout=60)
     assert set(taken.values()) == {1}

@@ -19,7 +19,7 @@ def main(url: str, name: str, verb: str) -> None:
         if verb == "cancel":
             engine.cancel_all(everything=True, progress=page)
         else:
-            engine.requeue_all(progress=page)
+            engine.requeue_all(everything=True, progress=page)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ def many() -> None:
     result = engine.cancel_all(topic="mail", dry_run=True, progress=lambda so_far: print(so_far.done))
     assert_type(result, shardq.BulkResult)
     assert_type(engine.requeue_all("mail"), shardq.BulkResult)
+    assert_type(engine.requeue_all(everything=True, dry_run=True), shardq.BulkResult)
     assert_type(engine.reschedule_all(everything=True, delay=60), shardq.BulkResult)
     past = engine.history("day")
     assert_type(past, shardq.History)
