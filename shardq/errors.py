@@ -353,7 +353,7 @@ class PayloadNotDecodable(ShardqError):
 
 class SpoolFault(ShardqError):
     """The file of ``spool=`` can't be used: it is broken, belongs to another engine, or its disk is full. What raised
-    this was not spooled.
+    this was not spooled, and no server took it. While a server can be reached, pushes go there instead.
 
     >>> try:
     ...     engine.push({"order": 42})

@@ -74,6 +74,8 @@ def status(given: Given, path: Path) -> int:
 
 def shown(seen: SpoolStats) -> str:
     """A spool's gauge in a line; also for ``stats``."""
+    if seen.waiting is None:
+        return seen.fault or "it can't be read"
     waits = f"{counted(seen.waiting, 'command')} waiting"
     oldest = f", the oldest for {seen.oldest:,.1f} s" if seen.oldest is not None else ""
     return (

@@ -40,6 +40,8 @@ class Command(NamedTuple):
     on_conflict: OnConflict = "keep"
     dedup: int = 0
     """The dedup window in ms."""
+    made: bool = False
+    """True if the id was made for this push, so that no other command can come before it."""
 
     @property
     def size(self) -> int:
@@ -61,7 +63,7 @@ def now_ms() -> int:
 def pushes(entries: Entries, began_ms: int) -> list[Command]:
     """The commands of packed tasks whose push began at this instant."""
     commands = [
-        Command("push", str(id), _instant(due, began_ms), _dated(record, began_ms), dedup=WINDOW_MS)
+        Command("push", str(id), _instant(due, began_ms), _dated(record, began_ms), dedup=WINDOW_MS, made=True)
         for id, due, record in _rows(entries.fresh, FRESH)
     ]
     commands += [

@@ -1,8 +1,13 @@
 """The spool's file: a SQLite database that holds commands in their order. Threads and processes may share it.
 
-A command is on the disk when ``add`` returns: the journal is a write-ahead log that is forced to the disk at every
-commit (``synchronous=FULL``). Numbers are given once (AUTOINCREMENT), so that a process can tell by a number whether
-all that it spooled is gone. Nobody but this module knows SQL.
+A command is on the disk when ``add`` returns: every commit is forced there (``synchronous=FULL``). Numbers are given
+once (AUTOINCREMENT), so that a process can tell by a number whether all that it spooled is gone. Only this module knows
+SQL.
+
+**A full disk never stops the draining.** The journal is a rollback journal that stays (``PERSIST``), and is filled up
+to ``RESERVE_BYTES`` when the file is opened. To remove commands, SQLite writes the old pages into the journal and the
+new ones over the old: both are there already, so no file grows. With a write-ahead log both would grow. Each
+transaction of the draining is bounded, so that its journal is within the reserve.
 
 A connection must not be used, nor closed, in the child of a fork: SQLite's locks belong to the process. So a child
 forgets its parent's, and opens one of its own.
@@ -14,7 +19,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,30 +29,34 @@ from shardq.errors import SpoolFault, SpoolFull
 from shardq.spool.commands import Command, Spooled, now_ms
 from shardq.spool.stats import SpoolStats
 
-SCHEMA = 1
+SCHEMA = 2
 APPLICATION = 0x53515350
 """Written into the file's head, so that another program's database is not taken for a spool."""
 
-BUSY_S = 30.0
+BUSY_S = 10.0
 """The wait for another process that writes. Each writes for some milliseconds, unless it was stopped (SIGSTOP)."""
-
-KEPT_LOG_BYTES = 4 << 20
-"""The write-ahead log is cut to this size when it has been copied into the file."""
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 """Commands that are read, replayed and removed together."""
 
-_COLUMNS = "seq, kind, id, due, record, on_conflict, dedup"
+RESERVE_BYTES = 8 << 20
+"""The size of the journal. To remove PAGE_ROWS commands takes 4 MiB of it at most: a leaf of the tree for each."""
+
+VACUUM_PAGES = 1000
+"""Pages that are given back to the disk in one transaction. Their old content goes into the journal."""
+
+_COLUMNS = "seq, kind, id, due, record, on_conflict, dedup, made"
 
 _TABLES = (
     "CREATE TABLE spool (engine TEXT NOT NULL, shards INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, "
-    "waiting INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, replayed INTEGER NOT NULL DEFAULT 0)",
+    "waiting INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, replayed INTEGER NOT NULL DEFAULT 0, "
+    "tries INTEGER NOT NULL DEFAULT 0)",
     "CREATE TABLE command (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, "
     "due INTEGER NOT NULL, record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, "
-    "size INTEGER NOT NULL, spooled INTEGER NOT NULL)",
+    "made INTEGER NOT NULL, size INTEGER NOT NULL, spooled INTEGER NOT NULL)",
     "CREATE TABLE failed (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL, "
-    "record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, size INTEGER NOT NULL, "
-    "spooled INTEGER NOT NULL, reason TEXT NOT NULL, refused INTEGER NOT NULL)",
+    "record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, made INTEGER NOT NULL, "
+    "size INTEGER NOT NULL, spooled INTEGER NOT NULL, reason TEXT NOT NULL, refused INTEGER NOT NULL)",
 )
 
 _inherited: list[object] = []
@@ -101,8 +110,8 @@ class SpoolFile:
                 stored += group
             now = now_ms()
             connection.executemany(
-                "INSERT INTO command (kind, id, due, record, on_conflict, dedup, size, spooled) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO command (kind, id, due, record, on_conflict, dedup, made, size, spooled) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(*command, command.size, now) for command in stored],
             )
             connection.execute("UPDATE spool SET bytes = ?, waiting = waiting + ?", (bytes, len(stored)))
@@ -115,6 +124,18 @@ class SpoolFile:
             f"spooled; bring Redis back, or allow more with spool_bytes= (`shardq spool status {self.path}` shows what "
             "it holds)"
         )
+
+    def check(self) -> None:
+        """Raises SpoolFault if the file can't be written: what is carried out then could not be noted. Writes a page,
+        as ``finish`` does.
+        """
+        with self._writing() as connection:
+            connection.execute("UPDATE spool SET tries = tries + 1")
+
+    def holds(self, ids: Iterable[str]) -> bool:
+        """True if a command on one of the ids waits. Reads the whole file, as there is no index."""
+        with self._reading() as connection:
+            return any(connection.execute("SELECT 1 FROM command WHERE id = ? LIMIT 1", (id,)).fetchone() for id in ids)
 
     def page(self, after: int) -> list[Spooled]:
         """The first commands after this number."""
@@ -134,25 +155,31 @@ class SpoolFile:
         return page
 
     def finish(self, done: Sequence[int], failed: Sequence[tuple[int, str]]) -> None:
-        """Removes commands that were carried out, and puts those that were refused aside, with their reasons."""
+        """Removes commands that were carried out, and puts those that were refused aside, with their reasons.
+
+        Rows are removed before any is inserted, which then needs no new page of a full disk.
+        """
         with self._writing() as connection:
             now = now_ms()
-            for seq, reason in failed:
-                moved = connection.execute(
-                    f"INSERT OR IGNORE INTO failed ({_COLUMNS}, size, spooled, reason, refused) "
-                    f"SELECT {_COLUMNS}, size, spooled, ?, ? FROM command WHERE seq = ?",
-                    (reason, now, seq),
-                ).rowcount
-                connection.execute("DELETE FROM command WHERE seq = ?", (seq,))
-                connection.execute("UPDATE spool SET waiting = waiting - ?, failed = failed + ?", (moved, moved))
             # One that another process has removed meanwhile must not count twice.
             found = [
                 row for seq in done for row in connection.execute("SELECT seq, size FROM command WHERE seq = ?", (seq,))
             ]
-            connection.executemany("DELETE FROM command WHERE seq = ?", [(seq,) for seq, _ in found])
+            refused = [
+                (*row, reason, now)
+                for seq, reason in failed
+                for row in connection.execute(f"SELECT {_COLUMNS}, size, spooled FROM command WHERE seq = ?", (seq,))
+            ]
+            connection.executemany("DELETE FROM command WHERE seq = ?", [(row[0],) for row in (*found, *refused)])
+            connection.executemany(
+                f"INSERT OR IGNORE INTO failed ({_COLUMNS}, size, spooled, reason, refused) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                refused,
+            )
             connection.execute(
-                "UPDATE spool SET waiting = waiting - ?, replayed = replayed + ?, bytes = bytes - ?",
-                (len(found), len(found), sum(size for _, size in found)),
+                "UPDATE spool SET waiting = waiting - ?, failed = failed + ?, replayed = replayed + ?, "
+                "bytes = bytes - ?",
+                (len(found) + len(refused), len(refused), len(found), sum(size for _, size in found)),
             )
 
     def left(self, until: int) -> int:
@@ -179,8 +206,11 @@ class SpoolFile:
 
     def tidy(self) -> None:
         """Gives the disk back what removed commands took."""
-        with self._reading() as connection:
-            connection.executescript("PRAGMA incremental_vacuum")  # execute() would free one page
+        free = 1
+        while free:
+            with self._reading() as connection:
+                connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # execute() would free one page
+                [free] = connection.execute("PRAGMA freelist_count").fetchone()
 
     # ---- for operators
 
@@ -218,7 +248,7 @@ class SpoolFile:
     def retry_failed(self) -> int:
         """Puts the refused commands at the end of those that wait. Returns their number."""
         with self._writing() as connection:
-            columns = "kind, id, due, record, on_conflict, dedup, size, spooled"
+            columns = "kind, id, due, record, on_conflict, dedup, made, size, spooled"
             count = connection.execute(
                 f"INSERT INTO command ({columns}) SELECT {columns} FROM failed ORDER BY seq"
             ).rowcount
@@ -277,12 +307,15 @@ class SpoolFile:
         try:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts for a new file only
             self._check_kind(connection)
-            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA journal_mode = PERSIST")
+            connection.execute(f"PRAGMA journal_size_limit = {RESERVE_BYTES}")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA fullfsync = ON")  # macOS; other systems pass it over
-            connection.execute(f"PRAGMA journal_size_limit = {KEPT_LOG_BYTES}")
+            connection.execute("PRAGMA secure_delete = OFF")  # it would write every page of what is removed
             connection.execute("BEGIN IMMEDIATE")
             try:
+                if self._engine is not None:
+                    self._reserve()
                 self._claim(connection)
                 connection.execute("COMMIT")
             except BaseException:
@@ -312,6 +345,28 @@ class SpoolFile:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def _reserve(self) -> None:
+        """Fills the journal up to its size, with bytes that the disk has for certain. The lock for writing is held, so
+        that SQLite writes it in no process. Its own locks are on the file, and closing the journal drops none.
+        """
+        fd = os.open(f"{self.path}-journal", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if size < RESERVE_BYTES:
+                try:
+                    written = size
+                    while written < RESERVE_BYTES:
+                        written += os.pwrite(fd, bytes(RESERVE_BYTES - written), written)
+                    os.fsync(fd)
+                except OSError as exc:
+                    os.ftruncate(fd, size)
+                    raise SpoolFault(
+                        f"the spool {self.path} can't reserve the {RESERVE_BYTES:,} bytes without which a full disk "
+                        f"would hold up its replay: {exc.strerror}; make room on its disk"
+                    ) from exc
+        finally:
+            os.close(fd)
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         """Raises SpoolFault for a database that is no spool, or not of this version. A new one is neither."""
@@ -367,7 +422,7 @@ def _said(exc: sqlite3.Error) -> str:
     kind = code & 0xFF if isinstance(code, int) else None
     if kind in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return (
-            f"is broken ({exc}): move it away, with the files -wal and -shm beside it, and the engine begins a new "
+            f"is broken ({exc}): move it away, with the file -journal beside it, and the engine begins a new "
             "one; `sqlite3 FILE .recover` may save what it holds"
         )
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardq.errors import SpoolFault
 from shardq.producer.packing import Packer
 from shardq.spool.commands import layers
 from shardq.spool.file import PAGE_ROWS, SpoolFile
@@ -44,6 +45,8 @@ class Replayer:
     def __init__(self, file: SpoolFile, options: Options) -> None:
         self.problem = ""
         """The reason why some commands could not be replayed by the last run."""
+        self.reached = False
+        """True if some shards may take commands, as far as the last run has seen."""
         self.replayed = 0
         self.failed = 0
         self._file = file
@@ -51,25 +54,29 @@ class Replayer:
         self._packer = Packer(options.codec, max_payload=options.max_payload)
         self._target: Target | None = None
         self._unrecorded: list[Replayed] = []
-        """Commands that were carried out and could not be noted in the file, as its disk is full. They must not be
-        replayed again.
+        """Commands that were carried out, and could not be noted in the file as it broke at that moment. They must not
+        be replayed again.
         """
 
     def run(self, stopping: Callable[[], bool], *, timeout: float) -> bool:
         """Replays each command once that the shards take now, from the first on, until it is told to stop: that is
-        asked before each page but the first. Returns False if some shards took nothing. Raises when no server can be
+        asked before each page but the first. Returns False if some had to stay. Raises when no server can be
         reached. ``timeout`` bounds each trip.
+
+        Before each page it writes the file, and sends nothing when that fails: what can't be noted would be carried out
+        again by the next process, and twice once Redis has forgotten it.
         """
         from shardq.engine.target import Target
 
         failing = Failing()
-        self.problem = ""
+        self.problem, self.reached = "", False
         while self._unrecorded:
             self._file.finish(self._unrecorded[0].done, self._unrecorded[0].failed)
             self._unrecorded.pop(0)
         after = 0
         while (page := self._file.page(after)) and not (after and stopping()):
             after = page[-1].seq
+            self._file.check()
             if self._target is None:
                 self._target = Target(self._options)
             for layer in layers(page):
@@ -80,14 +87,24 @@ class Replayer:
                 self._record(result)
             if failing.errors:
                 self.problem = str(next(iter(failing.errors.values())))
-        return not failing.errors
+        self.reached = not failing.all_fail
+        return not self.problem
 
     def _record(self, result: Replayed) -> None:
         """Notes what was carried out, before anything else is sent on the same ids."""
         if not result.done and not result.failed:
             return
         self._unrecorded.append(result)
-        self._file.finish(result.done, result.failed)
+        try:
+            self._file.finish(result.done, result.failed)
+        except SpoolFault as exc:
+            if not result.failed:
+                raise
+            # Putting aside may need a page that a full disk has not. What is refused stays in its place, is refused
+            # again, and is put aside once other commands have left room.
+            result.failed = []
+            self._file.finish(result.done, [])
+            self.problem = str(exc)
         self._unrecorded.pop()
         self.replayed += len(result.done)
         self.failed += len(result.failed)

@@ -44,6 +44,12 @@ class Failing:
     """
 
     errors: dict[int, ShardqError] = field(default_factory=dict)
+    shards: int = 0
+    """How many there are, at the last layer."""
+
+    @property
+    def all_fail(self) -> bool:
+        return len(self.errors) >= max(1, self.shards)
 
     def concerns(self, cache: TopologyCache, id: str) -> bool:
         return bool(self.errors) and any(shard in self.errors for shard in cache.topology.homes(id))
@@ -55,6 +61,7 @@ class Failing:
 def replay(cache: TopologyCache, packer: Packer, layer: Sequence[Spooled], failing: Failing) -> Operation[Replayed]:
     """Carries out commands on different ids, where the shards take them."""
     result = Replayed()
+    failing.shards = cache.topology.shards
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]

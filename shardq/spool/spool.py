@@ -13,6 +13,10 @@ replays page by page, each command removed when it is carried out; others look w
 shards that do not answer, and goes on with the others.
 
 **Storing.** Whoever comes first stores what all others have brought meanwhile: one transaction, one write to the disk.
+
+**A file that takes nothing** (a full disk, a file that is full, read-only, broken or gone) stops no command that a
+server may take: ``add`` lets it go there, unless the file holds an earlier command on its id, or the replay could reach
+no server. Until the replayer has written the file, commands do not try it.
 """
 
 from __future__ import annotations
@@ -117,7 +121,7 @@ class Spool:
         """Commands that this process has stored."""
         self._closed = False
         self._reset()
-        self.open()
+        self._find(self._file.last())
         self._file.close()  # until it is needed: the process may fork first
         forks.watch(self, Spool._forked)
 
@@ -133,6 +137,12 @@ class Spool:
         self._since = time.monotonic()
         self._met: tuple[float, ShardqError] | None = None
         """When a command met servers that were away, and the error."""
+        self._fault: SpoolFault | None = None
+        """The reason why the file took nothing when it was last tried."""
+        self._skipped = False
+        """True from a fault until the replayer has written the file: commands go past it."""
+        self._reached = True
+        """False if the last replay, or the command that began the outage, could reach no server."""
 
     def _forked(self) -> None:
         """The child waits for what the parent spooled before, and leaves the rest to the parent."""
@@ -147,7 +157,15 @@ class Spool:
             self._closed = False
             if self.away:
                 return
-        last = self._file.last()
+        try:
+            self._find(self._file.last())
+        except SpoolFault as exc:
+            with self._lock:
+                self._last, self.away = 0, True  # the replayer finds what there is, when the file can be read
+                self._skip(exc, reached=True)
+
+    def _find(self, last: int) -> None:
+        """Goes on from the number of the last command that the file holds."""
         if last:
             with self._lock:
                 self._last, self.away = last, True
@@ -197,8 +215,9 @@ class Spool:
     # ---- storing
 
     def add(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> bool:
-        """Stores commands. Returns False, with nothing stored, if they can go to the servers by now. Raises SpoolFault
-        if they can't be stored.
+        """Stores commands. Returns False, with nothing stored, if they can go to the servers by now, or must, as the
+        file takes nothing. Raises SpoolFault if they can't be stored, and no server can be reached or may have them
+        yet.
 
         ``lost``: the error that they met at the servers; they may have been executed, and are stored in any case.
         """
@@ -223,6 +242,7 @@ class Spool:
                 self._met = time.monotonic(), lost
                 if not self.away:
                     self.away, self._since = True, time.monotonic()
+                    self._reached = False
                     fields = {"error": type(lost).__name__}
                     log.warning(
                         "Redis can't be reached, commands go to the spool %s: %s", self.path, lost, extra=fields
@@ -265,8 +285,21 @@ class Spool:
                 ticket.stored.set_result(False)
         if not stored:
             return
-        last, errors = self._file.add([ticket.commands for ticket in stored])
+        try:
+            if self._skipped and not any(ticket.forced for ticket in stored):
+                raise SpoolFault(str(self._fault))
+            last, errors = self._file.add([ticket.commands for ticket in stored])
+        except SpoolFault as exc:
+            with self._lock:
+                self._skip(exc, reached=self._reached)
+                self._start()
+            for ticket in stored:
+                self._turn_away(ticket, exc)
+            return
         with self._lock:
+            if self._fault is not None:
+                self._fault, self._skipped = None, False
+                log.warning("the spool %s takes commands again", self.path)
             self._last = max(self._last, last)
             self._added += sum(len(ticket.commands) for ticket in stored)
             self._start()
@@ -274,7 +307,27 @@ class Spool:
             if full is None:
                 ticket.stored.set_result(True)
             else:
-                ticket.stored.set_exception(full)
+                self._turn_away(ticket, full)
+
+    def _skip(self, fault: SpoolFault, *, reached: bool) -> None:
+        """Lets commands go past the file until it can be written, and says so once for a cause. The lock is held."""
+        if self._fault is None or str(self._fault) != str(fault):
+            log.warning("%s; commands go to Redis only, while it can be reached", fault)
+        self._fault, self._skipped, self._reached = fault, True, reached
+
+    def _turn_away(self, ticket: _Ticket, fault: SpoolFault) -> None:
+        """Answers a ticket whose commands the file did not take."""
+        own = [command.id for command in ticket.commands if not command.made]
+        if ticket.forced or not self._reached or (own and self._holds(own)):
+            ticket.stored.set_exception(fault)
+        else:
+            ticket.stored.set_result(False)
+
+    def _holds(self, ids: Sequence[str]) -> bool:
+        """True if the file holds commands on these ids, which go first. What can't be read has no order to keep."""
+        with contextlib.suppress(SpoolFault):
+            return self._file.holds(ids)
+        return False
 
     # ---- replaying
 
@@ -282,7 +335,7 @@ class Spool:
         """The lock is held."""
         if self._thread is None and not self._closed:
             stop = self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._run, args=(stop,), name="shardq-replay", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(stop,), name="shardq-spool-replay", daemon=True)
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
@@ -292,16 +345,26 @@ class Spool:
             while not stop.is_set():
                 try:
                     with locks.alone(lock_of(self.path)) as held:
+                        if self._skipped:
+                            self._file.check()
+                            self._skipped = False
                         over = self._look(pace, stop) if held is None else self._replay(replayer, pace, stop)
+                        self._reached = replayer.reached or held is None
                     problem = replayer.problem
+                except (SpoolFault, OSError) as exc:
+                    over, problem = False, ""
+                    fault = exc if isinstance(exc, SpoolFault) else SpoolFault(f"the spool {self.path} failed: {exc}")
+                    with self._lock:
+                        self._skip(fault, reached=True)
                 except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
-                    over, problem = False, str(exc)
+                    over, problem, self._reached = False, str(exc), False
                     replayer.close()
                 if over:
                     return
                 self._problem = problem
-                stop.wait(pause if problem else LOOK_S)
-                pause = min(2 * pause, LONGEST_PAUSE_S) if problem else FIRST_PAUSE_S
+                hindered = bool(problem) or self._fault is not None
+                stop.wait(pause if hindered else LOOK_S)
+                pause = min(2 * pause, LONGEST_PAUSE_S) if hindered else FIRST_PAUSE_S
         finally:
             replayer.close()
             with self._lock:
@@ -315,6 +378,7 @@ class Spool:
         # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
         trip_s = min(TRIP_S, self._options.timeout)
         well = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
+        self._reached = replayer.reached
         while well and not stop.is_set():
             before = replayer.replayed, self._added
             with self._writing:
@@ -374,6 +438,7 @@ class Spool:
         with self._lock:
             self.away = False
             self._problem = ""
+            self._fault, self._skipped = None, False
             self._thread = None
         log.warning(
             "Redis is back after %.1f s, and what was spooled in %s is replayed",
@@ -388,15 +453,16 @@ class Spool:
 
     def stats(self) -> SpoolStats:
         """The gauge of the file. Never raises."""
-        problem = self._problem or None if self.away else None
+        fault = str(self._fault) if self._fault is not None else None
         try:
             stats = self._file.stats()
         except SpoolFault as exc:
             return SpoolStats(
-                path=str(self.path), engine=self._options.name, waiting=0, bytes=0, limit=None, oldest=None,
-                replayed=0, failed=0, problem=str(exc),
+                path=str(self.path), engine=self._options.name, waiting=None, bytes=None, limit=None, oldest=None,
+                replayed=None, failed=None, fault=str(exc),
             )  # fmt: skip
-        return msgspec.structs.replace(stats, problem=problem if stats.waiting else None)
+        problem = self._problem or None if self.away and stats.waiting else None
+        return msgspec.structs.replace(stats, problem=problem, fault=fault)
 
 
 def _checked_path(path: object) -> Path:

@@ -8,7 +8,8 @@ import msgspec
 
 
 class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a spool's file, with what all processes that share it have put there.
+    """The state of a spool's file, with what all processes that share it have put there. Counts are None where the file
+    can't be read.
 
     >>> if spool := engine.stats().spool:
     ...     print(spool.waiting, "wait,", spool.failed, "were refused")
@@ -17,25 +18,29 @@ class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     engine: str
     """The name of the engine that the file belongs to."""
-    waiting: int
+    waiting: int | None
     """Commands that wait for Redis."""
-    bytes: int
+    bytes: int | None
     """The bytes of these, and of the failed ones, as ``limit`` counts them."""
     limit: int | None
     """``spool_bytes`` of this engine; None where a command of the shell looks."""
     oldest: float | None
     """Seconds since the first of those that wait was spooled; None without one."""
-    replayed: int
+    replayed: int | None
     """Commands that were replayed since the file was made."""
-    failed: int
-    """Commands that were refused at their replay, and are kept until somebody retries or drops them."""
+    failed: int | None
+    """Commands that were refused at their replay, and are kept until they are retried or dropped."""
     problem: str | None = None
-    """The reason why this process could not replay commands at its last attempt, or read the file."""
+    """The reason why this process could not replay commands at its last attempt."""
+    fault: str | None = None
+    """The reason why the file takes or gives nothing, so that commands go to Redis only."""
 
 
 def problems(stats: SpoolStats) -> Iterator[str]:
-    """A sentence for each thing that somebody should look after."""
-    if stats.problem:
+    """A sentence for each thing that an operator should look after."""
+    if stats.fault:
+        yield f"{stats.fault}; commands go to Redis only, while it can be reached"
+    if stats.problem and stats.waiting is not None:
         waits = f", the oldest for {stats.oldest:,.0f} s" if stats.oldest is not None else ""
         yield f"{stats.waiting:,} commands wait in the spool {stats.path}{waits}: {stats.problem}"
     if stats.failed:
