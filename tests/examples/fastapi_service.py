@@ -23,7 +23,8 @@ from pydantic import BaseModel
 
 import shardq
 
-engine = shardq.AsyncEngine(name="example-fastapi", shards=4)
+# Short: while Redis is away, a request is answered with 503 after two seconds, not after thirty.
+engine = shardq.AsyncEngine(name="example-fastapi", shards=4, timeout=2.0)
 
 
 @engine.task(topic="reminders")
@@ -93,6 +94,7 @@ async def refused(request: Request, exc: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(exc)}, 422)  # says what is allowed
 
 
-@app.exception_handler(shardq.Unavailable)
+@app.exception_handler(shardq.Unavailable)  # nothing was stored
+@app.exception_handler(shardq.Unanswered)  # it may have been: with an id= of the client's, it is safe to try again
 async def unavailable(request: Request, exc: Exception) -> JSONResponse:
     return JSONResponse({"detail": "try again"}, 503, headers={"Retry-After": "5"})

@@ -10,11 +10,15 @@
 What is due is given out by `shardq work`, as in fastapi_service.py and worker.py.
 """
 
-from typing import Any
-
+import msgspec
 from flask import Flask, current_app, request
 
 import shardq
+
+
+class Wanted(msgspec.Struct):
+    text: str
+    delay: float
 
 
 class Reminders:
@@ -38,14 +42,15 @@ def opened() -> shardq.Engine:
 def create_app(engine: shardq.Engine | None = None) -> Flask:
     """``engine``: another than the service's own, for tests."""
     app = Flask(__name__)
-    reminders = Reminders(engine or shardq.Engine(name="example-flask", shards=4))
+    # Short: while Redis is away, a request is answered with 503 after two seconds, not after thirty.
+    reminders = Reminders(engine or shardq.Engine(name="example-flask", shards=4, timeout=2.0))
     reminders.init_app(app)
     reminders.engine.open()  # a server that can't be reached ends the start, and not each request
 
     @app.post("/reminders")
     def create() -> tuple[dict[str, str], int]:
-        wanted: dict[str, Any] = request.get_json()
-        id = opened().push({"text": wanted["text"]}, delay=wanted["delay"], topic="reminders")
+        wanted = msgspec.json.decode(request.get_data(), type=Wanted)
+        id = opened().push({"text": wanted.text}, delay=wanted.delay, topic="reminders")
         return {"id": id}, 201  # stored, whatever becomes of this process
 
     @app.get("/reminders/<path:id>")
@@ -60,8 +65,14 @@ def create_app(engine: shardq.Engine | None = None) -> Flask:
         outcome = opened().cancel(id)
         return {"outcome": outcome}, 200 if outcome else 409
 
+    @app.errorhandler(msgspec.MsgspecError)
     @app.errorhandler(shardq.errors.BadInput)
-    def refused(exc: shardq.errors.BadInput) -> tuple[dict[str, str], int]:
-        return {"error": str(exc)}, 400  # says what is allowed
+    def refused(exc: Exception) -> tuple[dict[str, str], int]:
+        return {"error": str(exc)}, 400  # says what is missing, or allowed
+
+    @app.errorhandler(shardq.Unavailable)
+    @app.errorhandler(shardq.Unanswered)
+    def unavailable(exc: Exception) -> tuple[dict[str, str], int, dict[str, str]]:
+        return {"error": "try again"}, 503, {"Retry-After": "5"}
 
     return app

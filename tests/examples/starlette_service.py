@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -20,7 +21,8 @@ from starlette.routing import Mount, Route
 
 import shardq
 
-engine = shardq.AsyncEngine(name="example-starlette", shards=4)
+# Short: while Redis is away, a request is answered with 503 after two seconds, not after thirty.
+engine = shardq.AsyncEngine(name="example-starlette", shards=4, timeout=2.0)
 worker = engine.worker(grace=10)
 
 
@@ -38,11 +40,16 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         worker.stop()  # handlers may finish, and then the engine is closed
 
 
+class Wanted(msgspec.Struct):
+    text: str
+    delay: float
+
+
 async def create(request: Request) -> JSONResponse:
-    wanted = await request.json()
     try:
-        id = await engine.push({"text": wanted["text"]}, delay=wanted["delay"], topic="reminders")
-    except shardq.errors.BadInput as exc:  # a delay that can't be: the error says what is allowed
+        wanted = msgspec.json.decode(await request.body(), type=Wanted)
+        id = await engine.push({"text": wanted.text}, delay=wanted.delay, topic="reminders")
+    except (msgspec.MsgspecError, shardq.errors.BadInput) as exc:  # the error says what is missing, or allowed
         return JSONResponse({"error": str(exc)}, 400)
     return JSONResponse({"id": id}, 201)
 
@@ -50,6 +57,10 @@ async def create(request: Request) -> JSONResponse:
 async def count(request: Request) -> JSONResponse:
     stats = await engine.stats()
     return JSONResponse({"scheduled": stats.scheduled, "leased": stats.leased})
+
+
+async def unavailable(request: Request, exc: Exception) -> JSONResponse:
+    return JSONResponse({"error": "try again"}, 503, headers={"Retry-After": "5"})
 
 
 dashboard = shardq.dashboard.app(engine, token="a long secret of yours")
@@ -60,4 +71,5 @@ app = Starlette(
         Mount("/queue", dashboard),
     ],
     lifespan=lifespan,
+    exception_handlers={shardq.Unavailable: unavailable, shardq.Unanswered: unavailable},
 )

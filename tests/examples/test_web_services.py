@@ -51,6 +51,17 @@ def stored(server: Server, name: str, ids: list[str]) -> Counter[str]:
         return Counter(task.state if (task := engine.get(id)) else "gone" for id in ids)
 
 
+def is_soon_told_that_redis_is_away(client: httpx.Client, server: Server) -> None:
+    """By default a request would wait for half a minute."""
+    server.pause()
+    try:
+        answer = client.post("/reminders", json={"text": "lost", "delay": FAR_S}, timeout=20)
+    finally:
+        server.resume()
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"] == "5"
+
+
 def test_fastapi_on_two_processes(serve: Serve, own_server: Server) -> None:
     server = serve("uvicorn", "fastapi_service:app", "--port", "0", "--workers", "2")
     with listening(server) as client:
@@ -66,6 +77,9 @@ def test_fastapi_on_two_processes(serve: Serve, own_server: Server) -> None:
         wrong = client.post("/reminders", json={"text": "tea", "delay": -1})
         assert wrong.status_code == 422
         assert "delay" in wrong.json()["detail"]
+        missing = client.post("/reminders", json={"text": "tea"})
+        assert (missing.status_code, "delay" in missing.text) == (422, True)
+        is_soon_told_that_redis_is_away(client, own_server)
 
         pollers = serve("shardq", "run", "--name", "example-fastapi", "--quiet")
         worker = serve("shardq", "work", "fastapi_service:engine")
@@ -85,9 +99,12 @@ def test_starlette_in_one_process(serve: Serve, own_server: Server) -> None:
         assert client.post("/reminders", json={"text": "tea", "delay": 0.2}).status_code == 201
         server.until("reminder: tea")
         assert client.post("/reminders", json={"text": "tea", "delay": -1}).status_code == 400
+        missing = client.post("/reminders", json={"text": "tea"})
+        assert (missing.status_code, "`delay`" in missing.text) == (400, True)
         wait_until(lambda: client.get("/reminders").json() == {"scheduled": 20, "leased": 0}, "tea is acked")
         page = client.get("/queue/", headers={"Authorization": "Bearer a long secret of yours"})
         assert "example-starlette" in page.text
+        is_soon_told_that_redis_is_away(client, own_server)
     server.terminate()
     lines = server.ends_well(-signal.SIGTERM)  # uvicorn ends by the signal, when it has ended all else
     assert any("Application shutdown complete" in line for line in lines)
@@ -133,6 +150,7 @@ def test_flask_under_gunicorn_that_forks_an_open_engine(serve: Serve, own_server
         assert client.delete(f"/reminders/{answered[0]}").json() == {"outcome": "cancelled"}
         assert client.get(f"/reminders/{answered[1]}").json()["state"] == "scheduled"
         assert client.post("/reminders", json={"text": "tea", "delay": -1}).status_code == 400
+        is_soon_told_that_redis_is_away(client, own_server)
     server.terminate()
     server.ends_well()
     assert len(set(answered)) == len(answered)
@@ -146,3 +164,8 @@ def test_flask_as_its_users_test_it(shardq_engine: Engine) -> None:
     assert client.delete(f"/reminders/{id}").status_code == 200
     assert client.delete(f"/reminders/{id}").status_code == 409
     assert client.get(f"/reminders/{id}").status_code == 404
+    wrongs: list[object] = [{"text": "tea"}, {"delay": 5}, {"text": "tea", "delay": "soon"}, []]
+    for wrong in wrongs:
+        assert client.post("/reminders", json=wrong).status_code == 400
+    missing = client.post("/reminders", json={"text": "tea"})
+    assert "`delay`" in missing.get_json()["error"]
