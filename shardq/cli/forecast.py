@@ -13,8 +13,9 @@ from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
 from shardq.engine.advice import named
 from shardq.listing import Forecast
-from shardq.listing.capacity import LABELS, exceeded, judged, rate
+from shardq.listing.capacity import LABELS, exceeded, judged
 from shardq.listing.forecast import STEPS, Horizon
+from shardq.model.quantities import rate
 
 WIDTH = 80
 """Columns where there is no terminal."""

@@ -53,7 +53,7 @@ def test_the_first_bucket_with_more() -> None:
 def test_the_command(shardq: Shell, engine: Engine) -> None:
     engine.push_many([Task(n, delay=1800) for n in range(300)])
     engine.push_many([Task(n, delay=9000) for n in range(5)])
-    done = shardq.run("forecast", "--capacity", "2/s")
+    done = shardq.run("forecast", "--capacity", "0.12k/min")
     assert (done.code, done.err) == (0, "")
     first, *bars, clock, words = done.lines
     assert first == "305 scheduled: 0 overdue, 300 within an hour, 5 later"

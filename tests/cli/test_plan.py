@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shardq.cli.app import app
-from shardq.cli.quantities import rate, size
+from shardq.model.quantities import rate, size
 from shardq.planning import Load, measured, plan
 
 

@@ -145,7 +145,7 @@ sys.exit({script.attr}())
         (["list", "--state", "gone"], "'gone' is not one of 'scheduled', 'ready', 'leased', 'dead'"),
         (["peek", "0"], "0 is not in the range x>=1"),
         (["forecast", "year"], "'year' is not one of 'hour', 'day', 'month'"),
-        (["forecast", "--capacity", "much"], "'much' is not a rate above 0; write tasks a second"),
+        (["forecast", "--capacity", "much"], "'much' is not a rate above 0; write tasks for each s, min"),
         (["forecast", "--capacity", "0"], "'0' is not a rate above 0"),
     ],
 )

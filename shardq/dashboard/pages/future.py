@@ -12,8 +12,9 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import InvalidOption
-from shardq.listing.capacity import LABELS, NAMES, exceeded, judged, rate
+from shardq.listing.capacity import LABELS, NAMES, exceeded, judged
 from shardq.listing.forecast import STEPS, Horizon, check_horizon
+from shardq.model.quantities import rate
 
 
 async def future(request: Request) -> Response:

@@ -13,8 +13,8 @@ from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import InvalidOption, InvalidShardCount
 from shardq.layout.slots import MAX_SHARDS
-from shardq.listing.capacity import rate as read_rate
 from shardq.model.checks import check_shards
+from shardq.model.quantities import rate as read_rate
 
 PART = "part_number.html"
 

@@ -13,8 +13,8 @@ from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of, link_of
 from shardq.errors import InvalidOption
 from shardq.fleet.lateness import Lateness
-from shardq.listing.capacity import rate as read_rate
 from shardq.model.checks import check_topic
+from shardq.model.quantities import rate as read_rate
 
 PART, PART_OF_ONE = "part_topics.html", "part_topic.html"
 

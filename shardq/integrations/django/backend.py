@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.utils import timezone
 
-from shardq.errors import BadInput
+from shardq.errors import BadInput, PayloadNotDecodable, Unanswered, Unavailable
 from shardq.integrations.django.calls import Call, as_django, aware, payload_of
 from shardq.integrations.django.contract import (
     BUILT_IN,
@@ -164,9 +164,11 @@ class ShardqBackend(BaseTaskBackend):
     # ---- results
 
     def get_result(self, result_id: str) -> Any:
-        """Returns what became of a task. Raises TaskResultDoesNotExist for one that nobody knows, or not any more.
+        """Returns what became of a task. Raises TaskResultDoesNotExist for one that is not known, or not any more, and
+        for one that another program has pushed.
 
-        A finished one is read from the database alone; for any other Redis is asked whether it is still to come.
+        A finished one is read from the database alone; for any other Redis is asked whether it is still to come. While
+        that can't be reached, it raises Unavailable: the task may exist.
         """
         store = self.store
         if store is None:
@@ -178,10 +180,20 @@ class ShardqBackend(BaseTaskBackend):
             info = self.engine.get(result_id)
         except BadInput as exc:
             raise TaskResultDoesNotExist(f"{result_id!r:.400}: {exc}") from exc
+        except PayloadNotDecodable as exc:
+            raise TaskResultDoesNotExist(f"{result_id!r} is no task of Django: {exc}") from exc
+        except (Unavailable, Unanswered) as exc:
+            raise Unavailable(
+                f"{result_id!r}: the database has no result of its success, and Redis can't tell whether it is still "
+                f"to come: {exc}"
+            ) from exc
         # After Redis: an attempt writes its row before its task is settled.
         row = store.find(result_id)
         if info is not None:
-            return self._unfinished(info, row)
+            try:
+                return self._unfinished(info, row)
+            except InvalidTask as exc:
+                raise TaskResultDoesNotExist(f"{result_id!r} is no task of Django: {exc}") from exc
         if row is None:
             raise TaskResultDoesNotExist(
                 f"{result_id!r}: there is no such task in {self.alias!r}, and no result of it; it may be older than "

@@ -33,7 +33,11 @@ def new_job(
         raise InvalidOption(f"the arguments of a job can't be {args!r}; give a list, such as [{args!r}]")
     if options and (taken := _MADE_HERE & set(options)):
         raise InvalidOption(f"options= can't have {', '.join(sorted(taken))}: that is what push makes itself")
+    if jid is not None and (not isinstance(jid, str) or not jid):
+        raise InvalidOption(f"jid={jid!r} is not possible; give text, or None for one that is made here")
     own = {"retry": retry, **(options or {})}
+    if not isinstance(own["retry"], int) or own["retry"] < 0:
+        raise InvalidOption(f"retry={own['retry']!r} is not possible; give True, False, or the number of retries")
     _check_json(list(args))
     _check_json(own)
     jid = secrets.token_hex(12) if jid is None else jid

@@ -127,6 +127,16 @@ def test_a_task_runs_after_its_time(site: Site) -> None:
         assert info.due == dt.datetime(2040, 1, 1, 17, tzinfo=dt.UTC), "a naive datetime is of Django's time zone"
 
 
+def test_a_result_while_redis_is_away(site: Site) -> None:
+    """It is neither there nor not there."""
+    away = "'default/a': the database has no result of its success, and Redis can't tell"
+    with (
+        site.settings(url="redis://127.0.0.1:1", timeout=0.2) as backend,
+        pytest.raises(shardq.Unavailable, match=away),
+    ):
+        backend.get_result("default/a")
+
+
 def test_results_of_unknown_cancelled_and_lost_tasks(site: Site) -> None:
     from shardq.integrations.django import TaskDied
     from shardq.integrations.django.contract import TaskResultDoesNotExist
@@ -136,6 +146,10 @@ def test_results_of_unknown_cancelled_and_lost_tasks(site: Site) -> None:
         for id in ("default/nobody", "", "a b", "x" * 500):
             with pytest.raises(TaskResultDoesNotExist):
                 backend.get_result(id)
+        for payload in ("text", [1], {"task": 5}, {"task": "no.such.task"}):
+            foreign = backend.engine.push(payload, topic="default", delay=60)
+            with pytest.raises(TaskResultDoesNotExist, match=f"'{foreign}' is no task of Django: "):
+                backend.get_result(foreign)
         cancelled, lost = tasks.add.enqueue(1), tasks.add.enqueue(2)
         assert backend.engine.cancel(cancelled.id)
         with pytest.raises(TaskResultDoesNotExist):

@@ -1,4 +1,6 @@
-"""Reads rates (50000/s, 3M/day) and sizes (200, 4KiB) as people write them. Called by ``plan``."""
+"""Reads rates (50000/s, 3M/day) and sizes (200, 4KiB) as people write them. Called by ``shardq plan`` and
+``forecast``, and by the dashboard.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def rate(text: str) -> float:
-    """Reads a number of tasks for each second, minute, hour or day. Returns tasks a second. Raises ValueError.
+    """Reads a number of tasks for each second, minute, hour or day. Returns tasks a second, more than 0. Raises
+    ValueError.
 
     >>> rate("50000/s"), rate("50k/s"), rate("120/min"), rate("250")
     (50000.0, 50000.0, 2.0, 250.0)
@@ -28,7 +31,9 @@ def rate(text: str) -> float:
     if found and found[3] in _PERIODS:
         per_s = float(found[1]) * _THOUSANDS[found[2]] / _PERIODS[found[3]]
     if not per_s:
-        raise ValueError(f"{text!r:.80} is not a rate; write tasks for each s, min, h or day: 500/s, 50k/s, 3M/day")
+        raise ValueError(
+            f"{text!r:.80} is not a rate above 0; write tasks for each s, min, h or day: 500/s, 50k/s, 3M/day"
+        )
     return per_s
 
 
