@@ -135,14 +135,15 @@ def test_what_is_wrong_is_said(engine: Engine, to: str, single: Server, name: st
         sidekiq.push("")
     with pytest.raises(InvalidOption, match="jid: that is what push makes"):
         sidekiq.push("HardJob", options={"jid": "x"})
-    for jid in ("", 5):
-        with pytest.raises(InvalidOption, match=f"jid={jid!r} is not possible; give text, or None"):
-            sidekiq.push("HardJob", jid=jid)
-    for retry in ("yes", None, -1, 2.5):
-        with pytest.raises(InvalidOption, match=f"retry={retry!r} is not possible; give True, False, or the number"):
-            sidekiq.push("HardJob", retry=retry)
-        with pytest.raises(InvalidOption, match=f"retry={retry!r} is not possible"):
-            sidekiq.push_many("HardJob", [[1]], options={"retry": retry})
+    wrong: Any
+    for wrong in ("", 5):
+        with pytest.raises(InvalidOption, match=f"jid={wrong!r} is not possible; give text, or None"):
+            sidekiq.push("HardJob", jid=wrong)
+    for wrong in ("yes", None, -1, 2.5):
+        with pytest.raises(InvalidOption, match=f"retry={wrong!r} is not possible; give True, False, or the number"):
+            sidekiq.push("HardJob", retry=wrong)
+        with pytest.raises(InvalidOption, match=f"retry={wrong!r} is not possible"):
+            sidekiq.push_many("HardJob", [[1]], options={"retry": wrong})
     with pytest.raises(InvalidTopic):
         sidekiq.push("HardJob", queue="a queue")
     with pytest.raises(InvalidOption, match="no version"):
