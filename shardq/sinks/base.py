@@ -11,7 +11,7 @@ A sink of your own is a class in a file of its own, named by the scheme of its U
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Future
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -130,3 +130,28 @@ class Sink(ABC):
         """Disconnects: the relay stops, or the sink is down. No message is on its way then. Called again, it does
         nothing.
         """
+
+
+RESULTS = "Sent(), Refused(reason), Failed(reason), Unsent(reason)"
+
+
+def checked(sink: Sink, results: object, count: int) -> list[Result | Future[Result]]:
+    """The results, each of which is one. Raises what is wrong with all of them."""
+    if not isinstance(results, Sequence) or len(results) != count:
+        size = f" of {len(results)}" if isinstance(results, Sized) else ""
+        raise TypeError(
+            f"{type(sink).__name__}.send returned {_named(results)}{size} for {count} messages; return a list with one "
+            f"of {RESULTS} for each"
+        )
+    return [result if isinstance(result, Future) else as_result(sink, result) for result in results]
+
+
+def as_result(sink: Sink, answer: object) -> Result:
+    """The answer, or the failure of a task whose answer is none."""
+    if isinstance(answer, Result):
+        return answer
+    return Failed(f"{type(sink).__name__}.send answered {_named(answer)} for this task; answer one of {RESULTS}")
+
+
+def _named(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -7,18 +7,15 @@ from typing import Any
 
 from shardq.consumer.policy import Bury, alone, reason_of
 from shardq.model.task import Delivery
-from shardq.sinks.base import SENT, Failed, Refused, Result, Sink, Unsent
+from shardq.sinks.base import SENT, Failed, Refused, Result, Sent, Sink, Unsent
 
 BatchFunction = Callable[[list[Delivery]], Any]
 """Takes deliveries. Returns None when it has taken all; or a list with None, or an exception, for each."""
 
-FAILURES = 5
-"""So many tasks in a row that fail one by one, and none that does not: the rest waits."""
-
 
 class FunctionSink(Sink):
-    """Calls the function. A batch for which it raises is handed to it again, one delivery at a time: so one that can't
-    be handled holds up no others, and each failure is told of its own task.
+    """Calls the function. Where it raises for several deliveries, that says nothing of any one: the relay hands them to
+    it again, one at a time.
     """
 
     takes_deliveries = True
@@ -27,31 +24,20 @@ class FunctionSink(Sink):
         self._function = function
 
     def send(self, batch: Sequence[Any]) -> Sequence[Result]:
-        together = self._call(list(batch))
-        if len(batch) == 1 or not isinstance(together, Failed | Refused):
-            return together if isinstance(together, list) else [together] * len(batch)
-        results: list[Result] = []
-        for delivery in batch:
-            if len(results) >= FAILURES and not any(isinstance(each, type(SENT)) for each in results):
-                results.append(Unsent(together.reason))
-                continue
-            one = self._call([delivery])
-            results += one if isinstance(one, list) else [one]
-        return results
-
-    def _call(self, batch: list[Delivery]) -> list[Result] | Result:
-        """The results, or the one that holds for all."""
         try:
-            answers = self._function(batch)
+            answers = self._function(list(batch))
         except BaseException as exc:  # noqa: BLE001  the user's code may raise anything, and the relay goes on
-            return _result(exc)
+            return self._of_all(_result(exc), len(batch))
         if answers is None:
-            return SENT
+            return [SENT] * len(batch)
         if not isinstance(answers, list | tuple) or len(answers) != len(batch):
-            return Failed(
-                f"the function returned {type(answers).__name__}; return None, or a list of one for each delivery"
-            )
+            text = f"the function returned {type(answers).__name__}; return None, or a list of one for each delivery"
+            return self._of_all(Failed(text), len(batch))
         return [SENT if answer is None else _result(answer) for answer in answers]
+
+    def _of_all(self, result: Result, count: int) -> list[Result]:
+        assert not isinstance(result, Sent), "it has failed"
+        return [result] if count == 1 else [Unsent(result.reason)] * count
 
 
 def _result(answer: object) -> Result:

@@ -11,13 +11,19 @@ While the sink is down nothing is claimed: tasks stay ready. What was claimed is
 task's own failure is told from the sink's by other tasks: where the sink took one meanwhile, the failure is an attempt,
 retried with backoff and dead in the end. From then on a failure of this task is its own also when it is sent alone.
 
+A batch that came to nothing as a whole, maybe for one of its messages, is sent one by one, up to the first task that
+fails alone: a suspect. From then on that is sent alone, and another one right after it. If the suspect fails again, and
+the other is taken, it is the suspect's own failure.
+
 A sink that sends several messages at a time, each with an answer of its own, returns futures. Each is settled when it
 is there, and others take its place: a slow answer holds up its own task alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import operator
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -37,12 +43,15 @@ from shardq.layout.topology import Route
 from shardq.model.checks import reason_text
 from shardq.model.task import Delivery
 from shardq.operation import run
-from shardq.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent
+from shardq.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent, as_result, checked
 from shardq.sinks.circuit import Circuit
 from shardq.sinks.function import BatchFunction, FunctionSink
 from shardq.sinks.registry import sink_of
 
 log = logging.getLogger("shardq.sinks")
+
+NOT_TRIED = Unsent("the sink was not asked")
+"""The result of a task that is given back, and says nothing of the sink."""
 
 LEASE_S = 15.0
 """Leases are extended while a batch is on its way, so this is how long the tasks of a relay that was killed wait."""
@@ -68,7 +77,7 @@ SOON_S = 0.1
 """The length of one wait for tasks while answers are to come: so long they may wait to be settled."""
 
 CULPRITS = 10_000
-"""The tasks whose own failures a relay remembers."""
+"""The tasks whose own failures a relay remembers; likewise suspects."""
 
 
 class Try(NamedTuple):
@@ -105,12 +114,16 @@ class TopicRelay:
         """The deliveries that are claimed and not settled."""
         self._late: dict[Future[Result], Try] = {}
         """The tries whose answers are to come."""
+        self._answered: list[tuple[Try, Result]] = []
+        """Answers that are not settled."""
         self._undecided: list[tuple[Try, Result]] = []
         """Failures that others on their way will explain: they are the task's own if one of those is taken."""
         self._taken = 0
         """The tasks that the sink has taken, or refused for good."""
         self._culprits: dict[str, None] = {}
         """The ids of tasks that failed while others were taken, the oldest first."""
+        self._suspects: dict[str, None] = {}
+        """The ids of tasks that failed alone, the oldest first, of a sink that answers at once."""
         self.sending = False
         """True while a batch is on its way, and until it is settled."""
         self._stopping = threading.Event()
@@ -158,6 +171,7 @@ class TopicRelay:
     # ---- the loop
 
     def _run(self) -> None:
+        said = ""
         try:
             while self._late or not self._stopping.is_set():
                 try:
@@ -165,9 +179,11 @@ class TopicRelay:
                     self._engine_fault = ""
                 except ShardqError as exc:
                     self._note_engine_fault(exc)
-                except Exception:
-                    log.exception("the relay of topic %r met an unexpected error, trying again", self.topic)
-                    self._stopping.wait(RETRY_S)
+                except BaseException as exc:  # SystemExit of a sink's code, too
+                    if (cause := repr(exc)) != said:
+                        log.exception("the relay of topic %r met an unexpected error, trying again", self.topic)
+                        said = cause
+                    self._circuit.failed(_text(exc))
         finally:
             self._close()
 
@@ -183,21 +199,15 @@ class TopicRelay:
         pause, trying = self._circuit.pause_s(), self._circuit.state != "closed"
         if self._late and (pause or self._stopping.is_set() or 2 * len(self._held) > self._most(trying)):
             wait(self._late, timeout=GATHERED_S)
-            self._settle([])
+            self._settle()
             return
         if self._stopping.wait(pause):
             return
-        if not self._open:
-            try:
-                self._sink = self._sink or self._new_sink()
-                if self._sink.max_attempts is not None:
-                    self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
-                self._sink.open()
-                self._open = True
-            except Exception as exc:  # noqa: BLE001  each client has errors of its own
-                self._down(_text(exc))
-                return
-        assert self._sink is not None, "it is open"
+        try:
+            self._opened()
+        except BaseException as exc:  # noqa: BLE001  each client has errors of its own
+            self._down(_text(exc))
+            return
         wait_s = SOON_S if self._late else TRYING_S if trying else WAIT_S
         deliveries = self._consumer.claim(self._most(trying) - len(self._held), wait=wait_s)
         if not deliveries and not self._late:
@@ -205,60 +215,139 @@ class TopicRelay:
                 self._worked()
             return
         self.sending, self._held = True, [*self._held, *deliveries]
-        if self._stopping.is_set():
-            results: Sequence[Result | Future[Result]] = [Unsent("the process ends")] * len(deliveries)
-        else:
-            results = self._send(self._sink, deliveries) if deliveries else ()
-        answered: list[tuple[Try, Result]] = []
-        for delivery, result in zip(deliveries, results, strict=True):
-            each = Try(delivery, self._taken)
+        self._collect()
+        tries = [Try(delivery, self._taken) for delivery in deliveries]
+        for each, result in zip(tries, self._send(deliveries, trying=trying), strict=True):
             if isinstance(result, Future):
                 self._late[result] = each
             else:
-                answered.append((each, result))
-        self._settle(answered)
+                self._answered.append((each, result))
+                self._taken += isinstance(result, Sent | Refused)
+        self._settle()
 
     def _most(self, trying: bool) -> int:
         """The tasks that may be on their way, or wait for the answers of others."""
         batch = BATCH if self._sink is None else self._sink.batch
         return min(TRIED, batch) if trying else batch
 
-    def _new_sink(self) -> Sink:
-        """The sink of the route. Raises what is wrong with its URL in this process."""
-        return sink_of(self.route) if self.function is None else FunctionSink(self.function)
+    def _opened(self) -> Sink:
+        """The sink of the route, open. Raises what is wrong with its URL in this process, or with the other side."""
+        if self._sink is None:
+            self._sink = sink_of(self.route) if self.function is None else FunctionSink(self.function)
+            if self._sink.max_attempts is not None:
+                self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
+        if not self._open:
+            self._sink.open()
+            self._open = True
+        return self._sink
 
-    def _send(self, sink: Sink, deliveries: list[Delivery]) -> Sequence[Result | Future[Result]]:
-        batch = deliveries if sink.takes_deliveries else [_message(delivery) for delivery in deliveries]
+    def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Result | Future[Result]]:
+        """Sends what is not suspect together, and suspects alone. Returns the result of each."""
+        results: dict[str, Result | Future[Result]] = dict.fromkeys([each.id for each in deliveries], NOT_TRIED)
+        others = [each for each in deliveries if each.id not in self._suspects]
+        suspects = [each for each in deliveries if each.id in self._suspects]
+        if self._try(results, others, suspects, trying=trying):
+            for id, result in results.items():
+                if isinstance(result, Unsent) and not result.again_s:
+                    results[id] = NOT_TRIED
+        return list(results.values())
+
+    def _try(
+        self,
+        results: dict[str, Result | Future[Result]],
+        others: list[Delivery],
+        suspects: list[Delivery],
+        *,
+        trying: bool,
+    ) -> bool:
+        """Notes a result for each task that it sends. Returns True if the sink has taken one, or will answer later."""
+
+        def taken(some: list[Delivery]) -> bool:
+            answers = self._answers(some)
+            results.update(zip([each.id for each in some], answers, strict=True))
+            if any(not isinstance(answer, Failed | Unsent) for answer in answers):
+                return True
+            if len(some) == 1:
+                self._suspects[some[0].id] = None
+                _trim(self._suspects)
+            return False
+
+        witness = [others.pop()] if suspects and others else []
+        first, rest = (others[:1], others[1:]) if trying else ([], others)
+        took = bool(first) and taken(first)
+        if first and not took:
+            return False
+        if rest:
+            took = taken(rest) or took
+            unsent = [result for result in results.values() if isinstance(result, Unsent) and result is not NOT_TRIED]
+            if any(result.again_s for result in unsent):
+                return took
+            for each in rest if unsent and len(rest) > 1 else ():
+                if isinstance(results[each.id], Unsent):
+                    took = taken([each]) or took
+                    if not took or isinstance(results[each.id], Unsent):
+                        break
+            if not took:
+                return False
+        alone = suspects + witness
+        while alone:
+            suspect = alone.pop(0)
+            if taken([suspect]):
+                took = True
+                continue
+            result = results[suspect.id]
+            others_go = bool(alone) and taken([alone.pop()])
+            if isinstance(result, Unsent) and (others_go or (suspect.id in self._culprits and not trying)):
+                results[suspect.id] = Failed(result.reason)
+            return took or others_go
+        return took
+
+    def _answers(self, some: list[Delivery]) -> Sequence[Result | Future[Result]]:
+        """The results of one send; on a new connection where the one before failed."""
+        if self._stopping.is_set():
+            return [Unsent("the process ends")] * len(some)
         try:
-            results = sink.send(batch)  # type: ignore[arg-type]  # a function's deliveries
-            if len(results) != len(batch):
-                raise ValueError(f"{len(results)} results for {len(batch)} messages")
-        except Exception as exc:  # noqa: BLE001  as above
-            results = [Unsent(_text(exc))] * len(batch)
+            sink = self._opened()
+            batch = some if sink.takes_deliveries else [_message(delivery) for delivery in some]
+            results = checked(sink, sink.send(batch), len(batch))  # type: ignore[arg-type]  # a function's deliveries
+        except BaseException as exc:  # noqa: BLE001  as above
+            results = [Unsent(_text(exc))] * len(some)
+        if any(isinstance(result, Unsent) for result in results) and not self._late:
+            self._close()
         return results
 
-    def _settle(self, answered: list[tuple[Try, Result]]) -> None:
+    def _collect(self) -> None:
+        """Takes the answers that have come: what is sent from now on was not sent when these tasks were taken."""
+        for future in [each for each in self._late if each.done()]:
+            result = self._answer(future)
+            self._answered.append((self._late.pop(future), result))
+            self._taken += isinstance(result, Sent | Refused)
+
+    def _settle(self) -> None:
         """Settles what was sent by what became of it, and moves the circuit."""
-        answered = [*self._undecided, *answered]
-        answered += [(self._late.pop(future), _answer(future)) for future in list(self._late) if future.done()]
-        self._taken += sum(isinstance(result, Sent | Refused) for _, result in answered)
-        alone = {each.delivery.id for each, result in answered if isinstance(result, Failed) and self._alone(each)}
-        if self._late:
-            self._undecided = [(each, result) for each, result in answered if each.delivery.id in alone]
-            answered = [(each, result) for each, result in answered if each.delivery.id not in alone]
-        else:
-            self._undecided = []
-        if alone <= self._culprits.keys() and not any(isinstance(result, Unsent) for _, result in answered):
-            alone = set()
+        self._collect()
+        answered, self._answered = [*self._undecided, *self._answered], []
+        is_alone = [isinstance(result, Failed) and each.taken == self._taken for each, result in answered]
+        alone = list(itertools.compress(answered, is_alone))
+        decided = list(itertools.compress(answered, map(operator.not_, is_alone)))
+        self._undecided, alone = (alone, []) if self._late else ([], alone)
+        down = any(isinstance(result, Unsent) and result is not NOT_TRIED for _, result in decided)
+        ids = {each.delivery.id for each, _ in alone}
+        if ids <= self._culprits.keys() and not down:
+            ids = set()
         try:
-            self._settle_decided(answered, alone)
+            self._settle_decided([*decided, *alone], ids)
         finally:
             self._held = [each.delivery for each in (*self._late.values(), *(each for each, _ in self._undecided))]
             self.sending = bool(self._held)
 
-    def _alone(self, one: Try) -> bool:
-        """True if the sink has taken no task since this one was sent."""
-        return self._taken == one.taken
+    def _answer(self, future: Future[Result]) -> Result:
+        """The result of a message that has one."""
+        assert self._sink is not None, "it was asked"
+        try:
+            return as_result(self._sink, future.result())
+        except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
+            return Failed(_text(exc))
 
     def _settle_decided(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
         """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down."""
@@ -273,6 +362,7 @@ class TopicRelay:
                     self._sent += 1
                     acks.append(delivery)
                     self._culprits.pop(id, None)
+                    self._suspects.pop(id, None)
                     continue
                 case Refused(reason):
                     self._buried += 1
@@ -287,12 +377,12 @@ class TopicRelay:
                     down = down or Unsent(reason)
                     others.append(SettleGiveBack(id, token))
                 case Unsent():
-                    down = result if down is None or result.again_s > down.again_s else down
+                    if result is not NOT_TRIED:
+                        down = result if down is None or result.again_s > down.again_s else down
                     others.append(SettleGiveBack(id, token))
-            self._failed += 1
+            self._failed += result is not NOT_TRIED
         self._culprits |= dict.fromkeys(retried)
-        while len(self._culprits) > CULPRITS:
-            del self._culprits[next(iter(self._culprits))]
+        _trim(self._culprits)
         if down is not None:
             if not self._stopping.is_set():
                 self._down(down.reason, down.again_s)
@@ -336,6 +426,11 @@ class TopicRelay:
                 log.debug("closing %s failed: %s", self.route.shown, exc)
 
 
+def _trim(ids: dict[str, None]) -> None:
+    while len(ids) > CULPRITS:
+        del ids[next(iter(ids))]
+
+
 def _message(delivery: Delivery) -> Message:
     return Message(
         id=delivery.id,
@@ -345,12 +440,6 @@ def _message(delivery: Delivery) -> Message:
         headers=delivery.headers,
         attempt=delivery.attempt,
     )
-
-
-def _answer(future: Future[Result]) -> Result:
-    """The result of a message that has one."""
-    exc = future.exception()
-    return future.result() if exc is None else Failed(_text(exc))
 
 
 def _text(exc: BaseException) -> str:

@@ -1,0 +1,69 @@
+"""Each way in and out, with the neighbour of the run, which the test may break; and the cells of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine
+from shardq.sinks import registry
+from tests.faults.neighbours import Endpoint, Neighbour, RedisNeighbour
+from tests.faults.sinks import FunctionWay, HttpWay, Nearby, OwnWay, RedisWay
+from tests.faults.way import Way
+
+WAYS: dict[type[Way], str] = {
+    RedisWay: "redis_neighbour",
+    HttpWay: "endpoint",
+    FunctionWay: "nearby",
+    OwnWay: "nearby",
+}
+"""Each way → the fixture of its neighbour."""
+
+ENDING_S = 0.5
+"""How long a process that ends waits for batches on their way, here."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each fault that the test names in its mark, and each way that it can happen to."""
+    mark = metafunc.definition.get_closest_marker("faults")
+    if mark is None:
+        return
+    cells = [(fault, way) for fault in mark.args for way in WAYS if fault not in way.not_here]
+    ids = [f"{way.kind}-{fault.replace(' ', '-')}" for fault, way in cells]
+    metafunc.parametrize(("fault", "way"), cells, indirect=["way"], ids=ids)
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, single: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+    monkeypatch.setattr("shardq.sinks.relays.SENDING_S", ENDING_S)
+    make: Callable[..., Way] = request.param
+    neighbour = request.getfixturevalue(WAYS[request.param])
+    with Engine(single.url, name=name, shards=2, timeout=5.0) as engine:
+        yield make(engine, neighbour)
+
+
+@pytest.fixture(scope="session")
+def redis_neighbour(server_binary: Any) -> Iterator[RedisNeighbour]:
+    with Server(server_binary, options={"appendonly": "yes", "appendfsync": "no"}) as server:
+        yield RedisNeighbour(server)
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neighbour]:
+    neighbour = Endpoint(tmp_path_factory.mktemp("endpoint"))
+    with ExitStack() as stack:
+        stack.callback(neighbour.kill)
+        neighbour.start()
+        yield neighbour
+
+
+@pytest.fixture
+def nearby(monkeypatch: pytest.MonkeyPatch) -> Neighbour:
+    point = EntryPoint("own", "tests.faults.sinks:OwnSink", registry.GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == registry.GROUP else [])
+    return Nearby()

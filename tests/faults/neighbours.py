@@ -1,0 +1,119 @@
+"""The servers on the other side. Each is started once in a run, and every test leaves it up, empty and whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from cluster.ports import free_port
+from cluster.server import Server
+from tests.support.workers import Worker
+
+
+class Neighbour(ABC):
+    """A server of its own process."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """HOST:PORT."""
+
+    @abstractmethod
+    def freeze(self) -> None: ...
+
+    @abstractmethod
+    def thaw(self) -> None: ...
+
+    @abstractmethod
+    def fill(self) -> None:
+        """From now on it has no room for more."""
+
+    @abstractmethod
+    def make_room(self) -> None: ...
+
+    @abstractmethod
+    def kill(self) -> None: ...
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it on its port with what it has stored."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Forgets what it has stored."""
+
+
+class RedisNeighbour(Neighbour):
+    """A Redis with an append-only file."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def freeze(self) -> None:
+        self.server.pause()
+
+    def thaw(self) -> None:
+        self.server.resume()
+
+    def fill(self) -> None:
+        self.server.ask("CONFIG", "SET", "maxmemory", "1")
+
+    def make_room(self) -> None:
+        self.server.ask("CONFIG", "SET", "maxmemory", "0")
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def empty(self) -> None:
+        self.server.ask("FLUSHALL")
+
+
+class Endpoint(Neighbour):
+    """An HTTP endpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.file = folder / "arrived"
+        self.file.touch()
+        self._worker: Worker | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._worker is not None, "it runs"
+        os.kill(self._worker.pid, number)
+
+    def fill(self) -> None:
+        (self.folder / "full").touch()
+
+    def make_room(self) -> None:
+        (self.folder / "full").unlink()
+
+    def kill(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+
+    def start(self) -> None:
+        self._worker = Worker("tests.faults.endpoint", self.port, self.folder)
+        assert self._worker.said() == "up"
+
+    def empty(self) -> None:
+        self.file.write_text("")

@@ -1,0 +1,244 @@
+"""Topics that are forwarded: to another Redis, to an endpoint, to a function, to a sink of one's own."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from cluster.ports import free_port
+from shardq import Bury, Delivery, Engine
+from shardq.sinks import Message, Refused, Result, Sent, Sink
+from tests.faults.neighbours import Endpoint, Neighbour, RedisNeighbour
+from tests.faults.way import Way
+
+TOPIC = "mail"
+
+SILENT_S = 0.4
+"""How long a sink may be silent."""
+
+
+class SinkWay(Way):
+    """A topic of an engine that is forwarded to the neighbour."""
+
+    def __init__(self, engine: Engine, neighbour: Neighbour) -> None:
+        self.engine = engine
+        self.neighbour = neighbour
+        neighbour.empty()
+        engine.start()
+        engine.forward(TOPIC, to=self.to(neighbour.address))
+
+    @abstractmethod
+    def to(self, address: str, login: str = "") -> str:
+        """The URL to forward to; the ``login`` has its @."""
+
+    def payload(self, unique: str, fault: str = "") -> Any:
+        """The payload of an item; that of one that has the fault."""
+        return {"id": unique, "fault": fault}
+
+    def headers(self, unique: str, fault: str = "") -> Mapping[str, str]:
+        return {}
+
+    def prepare(self, uniques: Sequence[str]) -> None:
+        pass
+
+    def put(self, unique: str, **options: Any) -> None:
+        self.engine.push(self.payload(unique), topic=TOPIC, id=unique, headers=self.headers(unique), **options)
+
+    def put_bad(self, fault: str, unique: str) -> None:
+        headers = self.headers(unique, fault)
+        self.engine.push(self.payload(unique, fault), topic=TOPIC, id=unique, headers=headers, max_attempts=1)
+
+    def put_large(self, unique: str, size: int) -> None:
+        payload = self.payload(unique, fault="x" * size)
+        self.engine.push(payload, topic=TOPIC, id=unique, headers=self.headers(unique))
+
+    def aside(self) -> Mapping[str, str]:
+        dead = self.engine.tasks(topic=TOPIC, state="dead")
+        return {task.id.removeprefix(f"{TOPIC}/"): task.reason or "" for task in dead}
+
+    def trouble(self) -> str:
+        return "; ".join(reason for reason in self.engine.health().reasons if repr(TOPIC) in reason)
+
+    def breaks(self, fault: str) -> str:
+        address = self.neighbour.address
+        match fault:
+            case "frozen":
+                self.neighbour.freeze()
+            case "dead":
+                self.neighbour.kill()
+            case "full":
+                self.neighbour.fill()
+            case "wrong password":
+                self.engine.forward(TOPIC, to=self.to(address, "ann:wrong@"))
+            case "wrong address":
+                address = f"127.0.0.1:{free_port()}"
+                self.engine.forward(TOPIC, to=self.to(address))
+        return address
+
+    def mends(self, fault: str) -> None:
+        match fault:
+            case "frozen":
+                self.neighbour.thaw()
+            case "dead":
+                self.neighbour.start()
+            case "full":
+                self.neighbour.make_room()
+            case "wrong password" | "wrong address":
+                self.engine.forward(TOPIC, to=self.to(self.neighbour.address))
+
+    def kill(self) -> None:
+        self.neighbour.kill()
+
+    def start(self) -> None:
+        self.neighbour.start()
+
+    def stop(self) -> None:
+        self.engine.close()
+
+
+_REDIS_TAKES_ALL = "Redis keeps whatever it is given, and looks at none of it"
+
+
+class RedisWay(SinkWay):
+    """A stream of another Redis."""
+
+    kind = "redis"
+    neighbour: RedisNeighbour
+    not_here: ClassVar[Mapping[str, str]] = {
+        "refusing one item": _REDIS_TAKES_ALL,
+        "timing out on one item": _REDIS_TAKES_ALL,
+        "slow on one item": _REDIS_TAKES_ALL,
+    }
+
+    def to(self, address: str, login: str = "") -> str:
+        return f"redis://{login}{address}?timeout={SILENT_S}#stream:mail"
+
+    def arrived(self) -> Sequence[str]:
+        entries = self.neighbour.server.ask("XRANGE", "mail", "-", "+")
+        return [fields["id"].removeprefix(f"{TOPIC}/") for _, fields in entries]
+
+
+class HttpWay(SinkWay):
+    kind = "http"
+    neighbour: Endpoint
+
+    def to(self, address: str, login: str = "") -> str:
+        return f"http://{login.rpartition(':')[2]}{address}/in#timeout={SILENT_S}"
+
+    def arrived(self) -> Sequence[str]:
+        return [json.loads(line) for line in self.neighbour.file.read_text().splitlines()]
+
+
+class Nearby(Neighbour):
+    """The other side of what runs in this process: an object that takes items, or raises."""
+
+    def __init__(self) -> None:
+        self.arrived: list[str] = []
+        self.error: Exception | None = None
+        self._answers = threading.Event()
+        self._answers.set()
+
+    def take(self, id: str, fault: str) -> None:
+        self._answers.wait()
+        if self.error is not None:
+            raise self.error
+        match fault:
+            case "refusing one item":
+                raise Bury("never")
+            case "timing out on one item":
+                raise TimeoutError("no answer for this one")
+            case "slow on one item":
+                threading.Event().wait(0.3)
+        self.arrived.append(id)
+
+    @property
+    def address(self) -> str:
+        return ""
+
+    def freeze(self) -> None:
+        self._answers.clear()
+
+    def thaw(self) -> None:
+        self._answers.set()
+
+    def fill(self) -> None:
+        self.error = OSError(errno.ENOSPC, "no space left")
+
+    def kill(self) -> None:
+        self.error = ConnectionRefusedError("nobody listens")
+
+    def make_room(self) -> None:
+        self.error = None
+
+    start = make_room
+
+    def empty(self) -> None:
+        self.arrived, self.error = [], None
+
+
+_OWN_MATTER = "a function knows its own address and login; an OSError is what it is when the other side is dead"
+
+
+class FunctionWay(SinkWay):
+    kind = "function"
+    neighbour: Nearby
+    not_here: ClassVar[Mapping[str, str]] = {
+        "frozen": "a function has all the time that it takes",
+        "wrong password": _OWN_MATTER,
+        "wrong address": _OWN_MATTER,
+    }
+
+    def to(self, address: str, login: str = "") -> Any:
+        def take(batch: list[Delivery]) -> None:
+            for delivery in batch:
+                self.neighbour.take(delivery.payload["id"], delivery.payload["fault"])
+
+        return take
+
+    def arrived(self) -> Sequence[str]:
+        return self.neighbour.arrived
+
+
+class OwnSink(Sink):
+    """A sink of somebody's own, which sends a batch as a whole: one item that fails makes all of it fail."""
+
+    neighbour: ClassVar[Nearby]
+
+    def __init__(self, url: str) -> None:
+        pass
+
+    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+        payloads = [json.loads(message.payload) for message in batch]
+        if any(payload["fault"] == "timing out on one item" for payload in payloads):
+            raise TimeoutError("no answer")
+        try:
+            for payload in payloads:
+                self.neighbour.take(payload["id"], payload["fault"])
+        except Bury as exc:
+            if len(batch) > 1:
+                raise
+            return [Refused(str(exc))]
+        return [Sent()] * len(batch)
+
+
+class OwnWay(SinkWay):
+    """The sink of an entry point."""
+
+    kind = "own"
+    neighbour: Nearby
+    not_here: ClassVar[Mapping[str, str]] = {
+        "frozen": "its author bounds the time of a send",
+        "wrong password": "as dead: its open() or send() raises",
+        "wrong address": "as dead: its open() or send() raises",
+    }
+
+    def to(self, address: str, login: str = "") -> str:
+        OwnSink.neighbour = self.neighbour
+        return "own://here"
+
+    def arrived(self) -> Sequence[str]:
+        return self.neighbour.arrived

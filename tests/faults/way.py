@@ -1,0 +1,77 @@
+"""One way in or out of an engine, as the table of faults sees it: items are put in on one side, and arrive on the
+other, whose server may be broken.
+
+A new sink, store or integration is a class that derives from ``Way``, or from ``SinkWay`` in ``sinks``, and a line in
+``conftest.WAYS``. What can't happen to it stands in ``not_here``, with the reason.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+OUTAGES = ("frozen", "dead", "full", "wrong password", "wrong address")
+"""The faults of a neighbour as a whole."""
+
+BAD_ITEMS = ("refusing one item", "timing out on one item")
+"""The faults of one item."""
+
+FAULTS = (*OUTAGES, "restarted", "killed while sending", *BAD_ITEMS, "slow on one item", "1 MiB", "odd ids")
+"""The rows of the table in ``shardq/README.md``, in their order."""
+
+
+class Way(ABC):
+    """Items are named by their unique ids, without the topic."""
+
+    kind: ClassVar[str]
+    not_here: ClassVar[Mapping[str, str]] = {}
+    """Fault → why it can't happen here."""
+
+    @abstractmethod
+    def put(self, unique: str, **options: Any) -> None:
+        """Puts an item in, with these options of a push."""
+
+    @abstractmethod
+    def prepare(self, uniques: Sequence[str]) -> None:
+        """Does what must be done about items before the neighbour is broken."""
+
+    @abstractmethod
+    def put_bad(self, fault: str, unique: str) -> None:
+        """Puts in an item that has the fault, and one attempt. ``slow on one item`` arrives late, others never do."""
+
+    @abstractmethod
+    def put_large(self, unique: str, size: int) -> None:
+        """Puts in an item of about so many bytes."""
+
+    @abstractmethod
+    def arrived(self) -> Sequence[str]:
+        """The ids on the other side, with repeats."""
+
+    @abstractmethod
+    def aside(self) -> Mapping[str, str]:
+        """The id of each item that was put aside → the reason."""
+
+    @abstractmethod
+    def trouble(self) -> str:
+        """What health says of this way; empty when all is well."""
+
+    @abstractmethod
+    def breaks(self, fault: str) -> str:
+        """Breaks the neighbour. Returns the address that health is to name."""
+
+    @abstractmethod
+    def mends(self, fault: str) -> None:
+        """Undoes that."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL to the neighbour."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it again, with what it had stored."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends this side."""
