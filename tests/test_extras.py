@@ -11,12 +11,16 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class Extra:
     """A program that needs them; none: without them nothing is missing."""
     command: str = ""
     """The words of a ``shardq`` command that needs them."""
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What can be imported with the extra alone. Celery loads its transports by name."""
+        return (*self.modules, "kombu.transport.redis") if self.name == "celery" else self.modules
 
 
 ENGINE = "import shardq; engine = shardq.Engine('redis://127.0.0.1:1'); "
@@ -164,9 +173,36 @@ def check_named(extra: Extra, how: tuple[list[str] | None, list[str]]) -> None:
     assert "Traceback" not in error[1]
 
 
+@pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra.imports], ids=lambda extra: extra.name)
+def test_an_extra_brings_all_that_it_needs(extra: Extra) -> None:
+    """Nothing else that is installed here can be imported."""
+    brought = distributions_of(extra.name)
+    others = {
+        module
+        for module, names in packages_distributions().items()
+        if not brought & {canonicalize_name(name) for name in names}
+    }
+    lines = [f"import {module}" for module in extra.imports]
+    ends = told(others - {"shardq", "tests"}, lines)
+    assert {line: error for line, (error, _) in ends.items()} == dict.fromkeys(lines)
+
+
+def distributions_of(extra: str) -> set[NormalizedName]:
+    """shardq's dependencies and those of the extra, with all that they need."""
+    wanted = [Requirement(text) for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra])]
+    found: set[NormalizedName] = set()
+    for each in wanted:  # it grows
+        found.add(canonicalize_name(each.name))
+        for text in requires(each.name) or ():
+            needed = Requirement(text)
+            held = needed.marker is None or any(needed.marker.evaluate({"extra": name}) for name in ("", *each.extras))
+            if held and str(needed) not in map(str, wanted):
+                wanted.append(needed)
+    return found
+
+
 def test_every_extra_is_tried_and_is_on_the_page() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = set(project["optional-dependencies"])
+    extras = set(PROJECT["optional-dependencies"])
     assert extras <= {extra.name for extra in EXTRAS}
     table = (ROOT / "shardq/README.md").read_text(encoding="utf-8").partition("## Extras\n")[2].partition("\n## ")[0]
     assert extras - set(re.findall(r"`([a-z-]+)`", table)) == set()

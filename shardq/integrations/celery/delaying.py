@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Exchange
 from kombu.exceptions import OperationalError
@@ -27,7 +27,7 @@ from shardq.errors import BadInput, Conflict, EngineClosed, InvalidOption, Paylo
 from shardq.integrations.celery.brokers import OWN_TOPICS, PREFIX, Place
 from shardq.integrations.celery.capture import Sent, capturing, messages_of
 from shardq.integrations.celery.hooks import Hook, Send, hook_of
-from shardq.integrations.celery.revoked import mark_revoked
+from shardq.integrations.celery.revoked import announce_revoked
 from shardq.integrations.delaying import Delaying, as_payload
 from shardq.integrations.delaying import task_id as unique_of  # a signal has an argument of that name
 from shardq.integrations.shadow import Shadow, ShadowReport
@@ -72,6 +72,8 @@ class CeleryDelaying(Delaying):
     """
 
     def __init__(self, app: Any, engine: Engine, above: float, shadow: bool) -> None:
+        if not isinstance(app, Celery):
+            raise InvalidOption(f"delay_through takes a celery.Celery app, not {type(app).__name__}")
         super().__init__(engine, above=above)
         self._app = app
         self._hook: Hook = hook_of(app)
@@ -219,7 +221,7 @@ class CeleryDelaying(Delaying):
                 id = full_id(topic, unique)
                 info = self.engine.get(id, decode=False)
                 if info is not None and self.engine.cancel(id):
-                    mark_revoked(self._app, bytes(info.payload))
+                    announce_revoked(self._app, bytes(info.payload))
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def delay_through(
     >>> delaying
     <DramatiqDelaying of RedisBroker: above 60 s through '...', 1 so far>
     """
-    present = getattr(vars(broker).get("enqueue"), "__self__", None)
+    present = getattr(getattr(broker, "enqueue", None), "__self__", None)
     if isinstance(present, DramatiqDelaying):
         if present.is_of(engine, above, topic, to):
             return present

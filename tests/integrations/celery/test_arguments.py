@@ -36,6 +36,12 @@ def test_wrong_arguments(engine: Any, above: Any, says: str) -> None:
         delay_through(celery.Celery("app"), engine, above=above)
 
 
+@pytest.mark.parametrize("app", ["x", None, Engine(NOWHERE)])
+def test_what_is_no_app(app: Any) -> None:
+    with pytest.raises(InvalidOption, match=rf"takes a celery.Celery app, not {type(app).__name__}"):
+        delay_through(app, Engine(NOWHERE))
+
+
 def test_nothing_is_read_or_connected_at_the_call() -> None:
     app, engine = celery.Celery("app"), Engine(NOWHERE)
     delaying = delay_through(app, engine)

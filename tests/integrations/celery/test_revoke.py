@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import celery
 import pytest
+from celery import signals
 from celery.exceptions import TaskRevokedError
 
 from tests.integrations.celery.conftest import Make
-from tests.integrations.celery.test_through_redis import waiting
+from tests.integrations.celery.test_through_redis import drained, waiting
 from tests.support.waiting import wait_until
 
 # by which Celery stores its results
@@ -31,6 +34,33 @@ def test_a_revoked_task_never_runs_and_its_result_says_so(make: Make) -> None:
             result.get(10)
     assert kept.state == "PENDING"
     module.app.control.revoke("nobody's")
+
+
+@pytest.mark.filterwarnings("ignore:Task name")  # the module of the app is there several times
+def test_monitors_and_receivers_of_signals_are_told(make: Make) -> None:
+    _, module = make(dispatching=False)
+    signalled: list[Any] = []
+
+    def receive(sender: Any, request: Any, **how: Any) -> None:
+        signalled.append((sender, request.id, request.args, how))
+
+    signals.task_revoked.connect(receive)
+    events: list[Any] = []
+    with module.app.connection_for_read() as connection:
+        receiver = module.app.events.Receiver(connection, handlers={"task-revoked": events.append})
+        with receiver.consumer_context() as (listening, *_):
+            drained(listening)  # it listens only now
+            result = module.add.apply_async((1, 2), countdown=1000)
+            unknown = module.app.send_task("elsewhere", (1,), countdown=1000)
+            module.app.control.revoke([result.id, unknown.id, "nobody's"])
+            wait_until(lambda: drained(listening) and len(events) == 2, "the events are sent")
+    signals.task_revoked.disconnect(receive)
+    assert {event["uuid"] for event in events} == {result.id, unknown.id}
+    assert all((event["terminated"], event["signum"], event["expired"]) == (False, None, False) for event in events)
+    how = {"terminated": False, "signum": None, "expired": False, "signal": signals.task_revoked}
+    senders = {id: sender and sender.name for sender, id, *_ in signalled}
+    assert senders == {result.id: module.add.name, unknown.id: None}
+    assert [given for *_, given in signalled] == [how, how]
 
 
 def test_another_process_forwarded_the_topic_meanwhile(make: Make) -> None:

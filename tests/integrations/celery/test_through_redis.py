@@ -141,16 +141,16 @@ def test_signals_and_events_are_sent(make: Make) -> None:
     with module.app.connection_for_read() as connection:
         receiver = module.app.events.Receiver(connection, handlers={"task-sent": events.append})
         with receiver.consumer_context() as (listening, *_):
-            _drained(listening)  # it listens only now
+            drained(listening)  # it listens only now
             result = module.add.apply_async((1, 2), countdown=50)
-            wait_until(lambda: _drained(listening) and events, "the event is sent")
+            wait_until(lambda: drained(listening) and events, "the event is sent")
     assert seen == [("before", result.id), ("after", result.id)]
     assert [event["uuid"] for event in events] == [result.id]
     signals.before_task_publish.disconnect(before)
     signals.after_task_publish.disconnect(after)
 
 
-def _drained(connection: Any) -> bool:
+def drained(connection: Any) -> bool:
     with contextlib.suppress(TimeoutError):
         connection.drain_events(timeout=0.05)
     return True

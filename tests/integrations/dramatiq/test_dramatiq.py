@@ -164,6 +164,9 @@ def test_the_child_of_a_fork_delays_too(actors: Actors, engine: Engine) -> None:
 
 
 def test_what_is_wrong_is_said(actors: Actors, engine: Engine, single: Server, name: str) -> None:
+    no_broker: Any = "x"
+    with pytest.raises(InvalidOption, match="a RedisBroker or a RabbitmqBroker, not str"):
+        delay_through(no_broker, engine)
     with pytest.raises(InvalidOption, match="a RedisBroker or a RabbitmqBroker, not StubBroker"):
         delay_through(StubBroker(), engine)
     with Engine(single.url, name=name, codec="msgpack") as other, pytest.raises(InvalidOption, match="codec"):
