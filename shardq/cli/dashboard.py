@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import click
+from click.core import ParameterSource
 
 from shardq.cli.logs import log_option
 from shardq.cli.numbers import Whole
@@ -30,7 +34,7 @@ example:
 \b
 for others than you, with a token of your own, behind a proxy that has TLS:
   export SHARDQ_DASHBOARD_TOKEN=$(openssl rand -hex 16)
-  shardq dashboard --host 0.0.0.0 --allow-host queue.example.org""",
+  shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls""",
 )
 @click.option(
     "--host",
@@ -51,8 +55,8 @@ for others than you, with a token of your own, behind a proxy that has TLS:
     "--token",
     cls=SecretSetting,
     metavar="SECRET",
-    help="What a browser has to show, 16 characters or more; better in the variable than on the command line. "
-    "Default: a new one at each start.",
+    help="What a browser has to show, 16 characters or more. By the variable: a command line can be read by every user "
+    "of the machine, so it is refused there. Default: a new one at each start.",
 )
 @click.option("--read-only", cls=Setting, is_flag=True, help="Show all, and change nothing.")
 @click.option(
@@ -60,6 +64,12 @@ for others than you, with a token of your own, behind a proxy that has TLS:
     cls=Setting,
     metavar="NAME",
     help="A name under which browsers reach it through a proxy on this machine; several with commas.",
+)
+@click.option(
+    "--behind-tls",
+    cls=Setting,
+    is_flag=True,
+    help="A proxy in front of it speaks https: browsers send its cookies by https only.",
 )
 @click.option("--open", "browse", is_flag=True, help="Open it in a browser, too.")
 @log_option
@@ -72,6 +82,7 @@ def dashboard(
     token: str | None,
     read_only: bool,
     allow_host: str | None,
+    behind_tls: bool,
     browse: bool,
     log: str,
 ) -> int:
@@ -86,11 +97,16 @@ def dashboard(
         from shardq.dashboard.serving import served  # here: other commands need none of it
     except ModuleNotFoundError as exc:
         raise MissingPackage(f"there is no {exc.name!r}; {NEEDED}") from exc
+    if click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            "every user of this machine can read a command line: set $SHARDQ_DASHBOARD_TOKEN instead"
+        )
     secret = token or secrets.token_urlsafe(24)
     with opened(given, log=log) as engine, Ending() as ending:
-        found = app(engine, token=secret, read_only=read_only, hosts=filter(None, (allow_host or "").split(",")))
-        with served(found, host, port, close=engine.close) as place:
-            link = f"{place}/?token={secret}"
+        hosts = filter(None, (allow_host or "").split(","))
+        found = app(engine, token=secret, read_only=read_only, hosts=hosts, behind_tls=behind_tls)
+        with served(found, host, port, close=engine.close) as place, ExitStack() as stack:
+            link = f"{place}/#token={secret}"
             # a token that is kept elsewhere is not repeated: what is printed ends up in logs
             url = f"{place}/" if token else link
             if given.json:
@@ -99,8 +115,17 @@ def dashboard(
                 say(f"dashboard of {engine.name!r} at {url}" + (", with your token" if token else ""))
                 complain("Ctrl-C ends it")
             if browse:
-                click.launch(link)
+                click.launch(stack.enter_context(_leading_to(link)))
             ending.wait()
     if not given.json:
         complain("stopped")
     return ending.code
+
+
+@contextmanager
+def _leading_to(link: str) -> Iterator[str]:
+    """A file for this user alone that leads a browser there: the words that start one can be read by others."""
+    with tempfile.NamedTemporaryFile("w", prefix="shardq-", suffix=".html") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={link}">\n')
+        file.flush()
+        yield file.name

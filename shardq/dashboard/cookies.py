@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from shardq.dashboard.visit import root_of
+from shardq.dashboard.visit import dashboard_of, root_of
 
 
 def cookie(request: Request, name: str, value: str, *, max_age: int | None = None) -> str:
@@ -14,7 +14,7 @@ def cookie(request: Request, name: str, value: str, *, max_age: int | None = Non
     until the browser ends.
     """
     parts = [f"{name}={value}", f"Path={quote(root_of(request))}/", "HttpOnly", "SameSite=Strict"]
-    if request.url.scheme == "https":
+    if request.url.scheme == "https" or dashboard_of(request).behind_tls:
         parts.append("Secure")
     if max_age is not None:
         parts.append(f"Max-Age={max_age}")

@@ -7,9 +7,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
+import math
 import secrets
+import time
 from collections.abc import Set as AbstractSet
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -18,11 +22,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardq.dashboard.cookies import cookie
 from shardq.dashboard.rendering import PROBES, STATIC, rendered
-from shardq.dashboard.visit import Visit, note_visit, place_of, root_of
+from shardq.dashboard.routing import form_of
+from shardq.dashboard.visit import Visit, note_visit, place_of, root_of, visit_of
 from shardq.errors import InvalidOption
+
+log = logging.getLogger("shardq.dashboard")
 
 LEAST_TOKEN = 16
 """Characters of a token: nobody guesses so many."""
+
+PLACEHOLDER = "replace-by-"
+"""The beginning of a token that stands in an example: everybody knows it."""
+
+SIGN_IN = "/sign-in"
+"""The address that takes the token. No other does: addresses end up in the logs of proxies, and in histories."""
+
+FREE = 3
+"""Wrong tokens after which nobody waits: they are typing errors."""
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+"""The wait after the next one, which doubles with each, and the longest."""
+
+FORGET_S = 600.0
+"""The time without a wrong token after which an address has a clean slate."""
+
+MOST = 1000
+"""Addresses that are remembered: the last ones."""
+
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
@@ -46,6 +72,8 @@ class Key:
             raise InvalidOption(
                 f"a token needs {LEAST_TOKEN} ASCII characters or more; secrets.token_urlsafe() makes one"
             )
+        if token is not None and token.startswith(PLACEHOLDER):
+            raise InvalidOption(f"the token {token!r} is that of an example; secrets.token_urlsafe() makes one")
         self._token = token
         self.session = self.derived("session")
         """The value of the cookie of a browser that has shown the token."""
@@ -63,6 +91,38 @@ class Key:
         return hmac.new((self._token or "").encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
 
+@dataclass(slots=True)
+class _Address:
+    wrong: int = 0
+    last: float = 0.0
+
+
+class Attempts:
+    """Counts the wrong tokens of each address. While one has to wait, no token of it is looked at."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, _Address] = {}
+
+    def wait_s(self, address: str) -> float:
+        """The time for which the address has to wait; 0: its token may be looked at."""
+        known = self._addresses.get(address)
+        if known is None or known.wrong < FREE:
+            return 0.0
+        wait = min(FIRST_S * 2.0 ** min(known.wrong - FREE, 30), LONGEST_S)
+        return max(0.0, known.last + wait - time.monotonic())
+
+    def note(self, address: str, *, right: bool) -> None:
+        known, now = self._addresses.pop(address, _Address()), time.monotonic()
+        if right:
+            return
+        known.wrong = 1 if now - known.last > FORGET_S else known.wrong + 1
+        known.last = now
+        self._addresses[address] = known
+        if len(self._addresses) > MOST:
+            del self._addresses[next(iter(self._addresses))]
+        log.warning("a wrong token for the dashboard from %s, %d of it by now", address, known.wrong)
+
+
 class Guard:
     """The middleware."""
 
@@ -70,6 +130,7 @@ class Guard:
         self._app = app
         self._key = key
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._attempts = Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,9 +143,8 @@ class Guard:
             seed = secrets.token_urlsafe()
             if request.method == "GET" and not place_of(request).startswith((STATIC, *PROBES)):
                 cookies.append(cookie(request, "shardq_form", seed))
-        bearer = self._key.is_needed and self._key.fits(_bearer(request))
-        note_visit(scope, Visit(csrf=self._key.derived(f"form {seed}"), by_bearer=bearer))
-        refusal = self._turned_away(request, cookies, by_bearer=bearer)
+        note_visit(scope, Visit(csrf=self._key.derived(f"form {seed}"), by_bearer=False))
+        refusal = await self._turned_away(request, cookies)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -98,25 +158,43 @@ class Guard:
 
         await (refusal or self._app)(scope, receive, sending)
 
-    def _turned_away(self, request: Request, cookies: list[str], *, by_bearer: bool) -> Response | None:
+    async def _turned_away(self, request: Request, cookies: list[str]) -> Response | None:
         """The answer to a request that no page gets."""
         if place_of(request) in PROBES:
             return None
         if reason := self._wrong_host(request) or self._wrong_origin(request):
             return rendered(request, "error.html", 403, title="That was not possible", reason=reason, bare=True)
-        if not self._key.is_needed or by_bearer or place_of(request).startswith(STATIC):
+        if not self._key.is_needed or place_of(request).startswith(STATIC):
             return None
-        shown = request.query_params.get("token")
-        if shown is not None and request.method == "GET":
-            if not self._key.fits(shown):
-                return rendered(request, "sign_in.html", 403, bare=True, wrong=True)
+        session = request.cookies.get(self._key.cookie, "").encode()
+        if hmac.compare_digest(session, self._key.session.encode()) and not _bearer(request):
+            return RedirectResponse(f"{root_of(request)}/", 303) if place_of(request) == SIGN_IN else None
+        return await self._without_session(request, cookies)
+
+    async def _without_session(self, request: Request, cookies: list[str]) -> Response | None:
+        """The answer to a browser or a program that has to show the token: None if it does."""
+        signs_in = request.method == "POST" and place_of(request) == SIGN_IN
+        form = await form_of(request) if signs_in else None
+        shown = form.text("token") if form else _bearer(request)
+        back = _place(form.text("back") if form else f"{place_of(request)}?{request.url.query}".rstrip("?"))
+        if not shown:
+            return _asked(request, 401, back)
+        address = request.client.host if request.client else "an unknown address"
+        if wait := math.ceil(self._attempts.wait_s(address)):
+            reason = f"Too many wrong tokens came from {address}. Wait for {wait} s: no token is looked at until then."
+            headers = {"Retry-After": str(wait)}
+            return rendered(
+                request, "error.html", 429, title="That was not possible", reason=reason, bare=True, headers=headers
+            )
+        fits = self._key.fits(shown)
+        self._attempts.note(address, right=fits)
+        if not fits:
+            return _asked(request, 403 if form else 401, back, wrong=True)
+        if form:
             cookies.append(cookie(request, self._key.cookie, self._key.session))
-            return RedirectResponse(_without_token(request), 303)
-        if hmac.compare_digest(request.cookies.get(self._key.cookie, "").encode(), self._key.session.encode()):
-            return None
-        return rendered(
-            request, "sign_in.html", 401, bare=True, wrong=False, headers={"WWW-Authenticate": 'Bearer realm="shardq"'}
-        )
+            return RedirectResponse(root_of(request) + back, 303)
+        visit_of(request).by_bearer = True
+        return None
 
     def _wrong_host(self, request: Request) -> str:
         """Names that some other site lets point to this machine: its scripts could read every page."""
@@ -146,9 +224,18 @@ def _bearer(request: Request) -> str:
     return value.strip() if kind.lower() == "bearer" else ""
 
 
-def _without_token(request: Request) -> str:
-    kept = urlencode([pair for pair in parse_qsl(request.url.query) if pair[0] != "token"])
-    return root_of(request) + place_of(request) + (f"?{kept}" if kept else "")
+def _asked(request: Request, status: int, back: str, *, wrong: bool = False) -> Response:
+    """The page that asks for the token. ``back``: where it leads then."""
+    headers = {"WWW-Authenticate": 'Bearer realm="shardq"'} if status == 401 else None
+    return rendered(
+        request, "sign_in.html", status, bare=True, wrong=wrong, sign_in=SIGN_IN, back=back, headers=headers
+    )
+
+
+def _place(text: str) -> str:
+    """An address within the application, whatever a form says: with two slashes it would be that of another host."""
+    place = "/" + text.lstrip("/\\")
+    return "/" if place.startswith(SIGN_IN) else place
 
 
 def _host(netloc: str) -> str:

@@ -20,6 +20,9 @@ MOST_BYTES = 256 * 1024
 
 MOST_FIELDS = 2000
 
+SURE = "sure"
+"""The field by which a form says that the user was asked."""
+
 MOST_SAID = 300
 """Characters of what an action says: browsers keep cookies of 4 kB, and one character may take 12 bytes of it."""
 
@@ -45,6 +48,13 @@ class Form:
         """Every value of a field, such as of check boxes with one name."""
         return self._fields.get(name, [])
 
+    @property
+    def own(self) -> list[tuple[str, str]]:
+        """Every field but the hidden ones of a page."""
+        return [
+            (name, value) for name, values in self._fields.items() for value in values if name not in ("csrf", SURE)
+        ]
+
 
 def page(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
     """A page, or another answer, at this path of the application.
@@ -54,25 +64,34 @@ def page(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
     return Route(path, handler, methods=["GET"])
 
 
-def action(path: str, handler: Callable[[Request, Form], Awaitable[Response]]) -> Route:
+def action(
+    path: str,
+    handler: Callable[[Request, Form], Awaitable[Response]],
+    *,
+    ask: Callable[[Form], tuple[str, str]] | None = None,
+) -> Route:
     """The route of what a form sends to this path. The handler is called for forms that this browser got from a page of
     ours, which have ``{{ csrf }}`` in them, and for programs that show the token themselves. It answers with ``done``.
+    ``ask``: the question that a browser is asked once before it, and the word of the button that does it.
 
-    >>> routes = [action("/topics/pause", pause)]
+    >>> routes = [action("/topics/pause", pause, ask=lambda form: ("Pause it, over the whole fleet?", "Pause"))]
     """
 
     async def checked(request: Request) -> Response:
         if dashboard_of(request).read_only:
             return rendered(request, "error.html", 403, title="Read-only", reason=READ_ONLY)
-        form, visit = await _form(request), visit_of(request)
+        form, visit = await form_of(request), visit_of(request)
         if not visit.by_bearer and not hmac.compare_digest(form.text("csrf").encode(), visit.csrf.encode()):
             return rendered(request, "error.html", 403, title="That was not possible", reason=FORGED)
+        if ask is not None and not visit.by_bearer and form.text(SURE) != "yes":
+            question, yes = ask(form)
+            return rendered(request, "ask.html", question=question, yes=yes, fields=form.own)
         return await handler(request, form)
 
     return Route(path, checked, methods=["POST"])
 
 
-async def _form(request: Request) -> Form:
+async def form_of(request: Request) -> Form:
     """Reads a form as browsers send it by default. Files are not taken."""
     body = b""
     async for chunk in request.stream():

@@ -31,6 +31,8 @@ class Dashboard:
     engine: Engine | AsyncEngine
     """The engine, for its name and options; calls go by ``ask``."""
     read_only: bool
+    behind_tls: bool
+    """True if browsers reach it by https, whatever this process is asked by."""
     sampler: Sampler
     """The looks of all pages that are open."""
     futures: Futures

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -27,12 +28,18 @@ def told(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
+def signed_in(browser: httpx.Client, said: str) -> httpx.Response:
+    """The first page, by the address that the command printed: browsers keep what is behind the # to themselves."""
+    place, _, token = said.split(" at ")[1].strip().partition("#token=")
+    return browser.post(f"{place}sign-in", data={"token": token})
+
+
 def test_it_serves_until_it_is_told_to_end(shardq: Shell, engine: Engine) -> None:
     process = shardq.start("dashboard", "--port", "0")
     said = told(process)
     assert said.startswith(f"dashboard of {engine.name!r} at http://127.0.0.1:")
     with httpx.Client(follow_redirects=True, timeout=LONGEST_S) as browser:
-        page = browser.get(said.split(" at ")[1].strip())
+        page = signed_in(browser, said)
         assert "no dispatcher runs" in page.text
         assert page.url.query == b""
         with browser.stream("GET", str(page.url.join("/live/overview"))) as stream:
@@ -47,9 +54,9 @@ def test_it_ends_while_a_page_waits_for_a_silent_server(shardq: Shell, own_serve
         pass
     shardq.environment["SHARDQ_URL"] = own_server.url
     process = shardq.start("dashboard", "--port", "0")
-    link = told(process).split(" at ")[1].strip()
+    said = told(process)
     with httpx.Client(follow_redirects=True, timeout=LONGEST_S) as browser:
-        url = browser.get(link).url
+        url = signed_in(browser, said).url
         cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
         own_server.pause()
         try:
@@ -103,7 +110,37 @@ def test_what_is_not_possible_is_said(run: Callable[..., Result], engine: Engine
         )
         assert str(run("dashboard", "--port", port).exception) == why
     why = "a token needs 16 ASCII characters or more; secrets.token_urlsafe() makes one"
-    assert str(run("dashboard", "--port", "0", "--token", "short").exception) == why
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDQ_DASHBOARD_TOKEN", "short")
+        settings = Settings.read(with_settings)
+        words = ["dashboard", "--port", "0"]
+        done = CliRunner().invoke(app, words, obj=Given(settings=settings), default_map=settings.default_map)
+        assert str(done.exception) == why
+    refused = run("dashboard", "--token", "a-secret-on-the-command-line")
+    assert refused.exit_code == 2
+    assert "set $SHARDQ_DASHBOARD_TOKEN instead" in refused.output
+
+
+def test_no_token_is_in_the_words_that_start_a_browser(
+    run: Callable[..., Result], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, str, int]] = []
+
+    def launch(place: str) -> None:
+        started.append((place, Path(place).read_text(), Path(place).stat().st_mode))
+
+    monkeypatch.setattr("shardq.cli.signals.Ending.wait", lambda _: True)
+    monkeypatch.setattr("click.launch", launch)
+    link = run("dashboard", "--port", "0", "--open").output.split(" at ")[1].split()[0]
+    ((place, page, mode),) = started
+    assert "#token=" in link
+    assert link in page
+    assert "token" not in place
+    assert mode & 0o077 == 0
+    assert not Path(place).exists()
+
+
+def test_an_engine_that_is_not_there(run: Callable[..., Result], engine: Engine) -> None:
     assert "there is no engine named 'misspelt'" in str(run("dashboard", "--name", "misspelt").exception)
 
 

@@ -163,6 +163,18 @@ def test_a_machine_has_room_for_several_engines(path: Path) -> None:
     assert f"SHARDQ_{path.stem.removeprefix('shardq-').removesuffix('@').upper()}_HTTP" in settings()
 
 
+def test_no_token_of_a_dashboard_has_a_default() -> None:
+    """Without the Secret no pod starts."""
+    for path in (*MANIFESTS, DEPLOY / "compose.yaml"):
+        for line in path.read_text().splitlines():
+            if "SHARDQ_DASHBOARD_TOKEN:" in line:
+                assert "${SHARDQ_DASHBOARD_TOKEN:?" in line, path
+    for name, _, container in containers():
+        for source in container["envFrom"]:
+            (each,) = source.values()
+            assert not each.get("optional"), name
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -24,6 +24,9 @@ class Browser(httpx.Client):
         assert found is not None, answer.text
         return found[1]
 
+    def sign_in(self, token: str, back: str = "/") -> httpx.Response:
+        return self.post("/sign-in", data={"token": token, "back": back})
+
     def submit(self, page: str, action: str, **fields: str) -> httpx.Response:
         """Opens the page and sends a form of it. Returns the page that the answer leads to, or the refusal."""
         csrf = self.form_of(page)

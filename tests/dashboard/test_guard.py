@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 
 from shardq import Engine, InvalidOption
-from shardq.dashboard import app
+from shardq.dashboard import app, guard
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import visit_of
 from tests.dashboard.browsing import Browser, browsing
@@ -27,18 +27,52 @@ def test_nobody_sees_a_page_without_the_token(guarded: Browser) -> None:
         assert answer.status_code == 401
         assert "asks for its token" in answer.text
         assert "scheduled" not in answer.text
-    assert guarded.get("/?token=wrong-wrong-wrong-wrong").status_code == 403
+        assert guarded.get(f"{path}?token={TOKEN}").status_code == 401, "no address takes it"
+    assert guarded.sign_in("wrong-wrong-wrong-wrong").status_code == 403
     assert guarded.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert guarded.get("/static/style.css").status_code == 200
 
 
-def test_a_link_with_the_token_sets_a_cookie_and_takes_it_out_of_the_address(guarded: Browser) -> None:
-    answer = guarded.get(f"/?x=1&token={TOKEN}")
+def test_the_form_posts_the_token_and_leads_back(guarded: Browser) -> None:
+    page = guarded.get("/tasks?topic=mail").text
+    assert 'method="post" action="/sign-in"' in page
+    assert 'name="back" value="/tasks?topic=mail"' in page
+    answer = guarded.sign_in(TOKEN, back="/?x=1")
     assert (answer.status_code, answer.headers["location"]) == (303, "/?x=1")
     said = next(each for each in answer.headers.get_list("set-cookie") if "_form" not in each)
     assert "HttpOnly" in said
     assert "SameSite=Strict" in said
     assert TOKEN not in said
+    assert "Secure" not in said
+    assert guarded.get("/").status_code == 200
+    assert guarded.get("/sign-in").headers["location"] == "/"
+
+
+def test_cookies_are_secure_behind_tls(engine: Engine) -> None:
+    with browsing(app(engine, token=TOKEN, behind_tls=True)) as client:
+        cookies = [
+            *client.get("/").headers.get_list("set-cookie"),
+            *client.sign_in(TOKEN).headers.get_list("set-cookie"),
+        ]
+        assert len(cookies) == 2
+        assert all("; Secure" in each for each in cookies)
+
+
+def test_wrong_tokens_are_logged_and_slowed_down(
+    guarded: Browser, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "FIRST_S", 30.0)
+    for _ in range(guard.FREE):
+        assert guarded.sign_in("wrong-wrong-wrong-wrong").status_code == 403
+    said = [record.getMessage() for record in caplog.records if record.name == "shardq.dashboard"]
+    assert said == [f"a wrong token for the dashboard from 127.0.0.1, {n + 1} of it by now" for n in range(guard.FREE)]
+    for answer in (guarded.sign_in(TOKEN), guarded.get("/", headers=BEARER)):
+        assert answer.status_code == 429, "also the right one is not looked at"
+        assert 0 < int(answer.headers["retry-after"]) <= 30
+        assert "Too many wrong tokens came from 127.0.0.1" in answer.text
+    monkeypatch.setattr(guard, "FIRST_S", 0.0)
+    assert guarded.sign_in(TOKEN).status_code == 303
+    monkeypatch.setattr(guard, "FIRST_S", 30.0)
     assert guarded.get("/").status_code == 200
 
 
@@ -48,8 +82,8 @@ def test_an_address_is_never_that_of_another_host(guarded: Browser) -> None:
         def ask(target: str) -> httpx.Response:
             return guarded.get("/", extensions={"target": target.encode()})
 
-        assert 'action="/evil.example/x"' in ask(path).text
-        assert ask(f"{path}?token={TOKEN}").headers["location"] == "/evil.example/x"
+        assert 'name="back" value="/evil.example/x"' in ask(path).text
+        assert guarded.sign_in(TOKEN, back=path).headers["location"] == "/evil.example/x"
         guarded.cookies.clear()
 
 
@@ -58,9 +92,15 @@ def test_a_program_shows_the_token_itself(guarded: Browser) -> None:
     assert guarded.get("/").status_code == 401
 
 
-@pytest.mark.parametrize("token", ["", "short", "ü" * 20, 5])
-def test_tokens_that_are_no_secret_are_refused(engine: Engine, token: str) -> None:
-    with pytest.raises(InvalidOption, match="a token needs 16 ASCII characters or more"):
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        *((token, "a token needs 16 ASCII characters or more") for token in ("", "short", "ü" * 20, 5)),
+        ("replace-by-openssl-rand-hex-16", "is that of an example"),
+    ],
+)
+def test_tokens_that_are_no_secret_are_refused(engine: Engine, token: str, why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
         app(engine, token=token)
 
 
@@ -103,7 +143,7 @@ def changed() -> list[str]:
 def trial(engine: Engine, changed: list[str]) -> Iterator[Browser]:
     """A browser on a dashboard with one more page, whose form adds to ``changed``."""
     with browsing(_with_form(app(engine, token=TOKEN), changed)) as client:
-        client.get(f"/?token={TOKEN}")
+        client.sign_in(TOKEN)
         yield client
 
 
@@ -145,6 +185,22 @@ def test_a_form_that_no_page_gave_is_refused(trial: Browser, changed: list[str])
     assert changed == ["two"]
 
 
+def test_what_stops_work_asks_once(engine: Engine, client: Browser) -> None:
+    id = engine.push("x", delay=3600, topic="mail")
+    for path, fields, question in (
+        ("/topics/pause", {"topic": "mail", "from": "one"}, "Pause mail, over the whole fleet?"),
+        ("/tasks/cancel", {"id": id}, f"Cancel the task {id}?"),
+    ):
+        asked = client.submit("/topics", path, **fields)
+        assert asked.status_code == 200
+        assert question in asked.text
+        assert all(f'name="{name}" value="{value}"' in asked.text for name, value in fields.items())
+        assert engine.get(id) is not None
+        assert not engine.stats().topics["mail"].paused
+    assert "mail is paused" in client.submit("/topics", "/topics/pause", topic="mail", sure="yes").text
+    assert "was cancelled" in client.submit("/topics", "/tasks/cancel", id=id, sure="yes").text
+
+
 def test_nothing_is_changed_read_only(engine: Engine, changed: list[str]) -> None:
     with browsing(_with_form(app(engine, read_only=True), changed)) as client:
         answer = client.submit("/trial", "/trial", word="one")
@@ -163,7 +219,7 @@ def test_other_methods_are_refused_in_words(client: Browser) -> None:
 def test_the_dashboard_works_under_a_prefix(engine: Engine) -> None:
     site = Starlette(routes=[Mount("/ops/queue", app(engine, token=TOKEN))])
     with browsing(site, prefix="/ops/queue") as client:
-        answer = client.get(f"/?token={TOKEN}")
+        answer = client.sign_in(TOKEN)
         assert answer.headers["location"] == "/ops/queue/"
         text = client.get("/").text
         assert 'href="/ops/queue/topics"' in text

@@ -58,7 +58,7 @@ def test_evil_texts_are_only_texts(engine: Engine, client: Browser) -> None:
     answer = client.submit("/tasks", "/tasks/bulk/count", verb="reschedule", due="1m..", to=SCRIPT)
     assert answer.status_code == 400
     checked(answer.text)
-    assert "was cancelled" in checked(client.submit("/tasks", "/tasks/cancel", id=id).text)
+    assert "was cancelled" in checked(client.submit("/tasks", "/tasks/cancel", id=id, sure="yes").text)
 
 
 def test_evil_reasons_and_holders_are_only_texts(engine: Engine, client: Browser, single: Server) -> None:

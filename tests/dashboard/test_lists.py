@@ -66,7 +66,7 @@ def test_a_task_is_cancelled_from_its_page(engine: Engine, client: Browser) -> N
     text = client.get("/tasks/one", params={"id": id}).text
     for part in ("&#34;order&#34;: 1", "user-1", "scheduled", "mail"):
         assert part in text
-    answer = client.submit(f"/tasks/one?id={id}", "/tasks/cancel", id=id)
+    answer = client.submit(f"/tasks/one?id={id}", "/tasks/cancel", id=id, sure="yes")
     assert f"{id} was cancelled" in answer.text
     assert engine.get(id) is None
     assert client.get("/tasks/one", params={"id": id}).status_code == 404
@@ -122,4 +122,4 @@ def test_an_engine_for_asyncio_has_the_same_pages(engine: Engine, asynchronous: 
     id = engine.push("x", delay=FAR_S)
     for path in ("/tasks?due=1m..", f"/tasks/one?id={id}", "/dead", "/tasks/bulk"):
         assert asynchronous.get(path).status_code == 200
-    assert "was cancelled" in asynchronous.submit(f"/tasks/one?id={id}", "/tasks/cancel", id=id).text
+    assert "was cancelled" in asynchronous.submit(f"/tasks/one?id={id}", "/tasks/cancel", id=id, sure="yes").text

@@ -173,7 +173,7 @@ def test_the_fleet_is_listed(engine: Engine, client: Browser) -> None:
 
 def test_a_topic_is_paused_and_resumed(engine: Engine, client: Browser) -> None:
     engine.push("one", topic="mail", delay=600)
-    text = client.submit("/topics", "/topics/pause", topic="mail").text
+    text = client.submit("/topics", "/topics/pause", topic="mail", sure="yes").text
     assert "mail is paused, over the whole fleet" in text
     assert engine.stats().topics["mail"].paused
     assert ">paused<" in text

@@ -30,7 +30,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> No
                     return False
 
             wait_until(pushed, "it serves", timeout=60)
-            page = client.get("/queue/?token=a+long+secret+of+yours")
+            page = client.post("/queue/sign-in", data={"token": "a long secret of yours"})
             assert page.url.path == "/queue/"
             assert "<dd>1</dd>" in page.text
         process.send_signal(signal.SIGINT)

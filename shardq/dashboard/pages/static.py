@@ -9,13 +9,18 @@ from starlette.responses import PlainTextResponse, Response
 from shardq.dashboard.rendering import HERE, PROBES, STATIC
 from shardq.dashboard.routing import page
 
-TYPES = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+TYPES = {
+    "style.css": "text/css",
+    "live.js": "text/javascript",
+    "sign_in.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 
 
 async def static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in TYPES:
-        raise HTTPException(404, "There are style.css, live.js and icon.svg.")
+        raise HTTPException(404, f"There are {', '.join(TYPES)}.")
     # its address has the version in it
     headers = {"Cache-Control": "public, max-age=31536000, immutable"}
     return Response((HERE / "static" / name).read_bytes(), media_type=TYPES[name], headers=headers)

@@ -64,6 +64,10 @@ async def cancel(request: Request, form: Form) -> Response:
     return await _command(request, form, lambda engine, id: engine.cancel(id))
 
 
+def _ask_to_cancel(form: Form) -> tuple[str, str]:
+    return f"Cancel the task {printable(''.join(form.all('id')[:1])[:200])}? It is removed for good.", "Cancel the task"
+
+
 async def requeue(request: Request, form: Form) -> Response:
     return await _command(request, form, lambda engine, id: engine.requeue(id))
 
@@ -96,7 +100,7 @@ def place_of_task(id: str) -> str:
 
 routes = [
     page("/tasks/one", task),
-    action("/tasks/cancel", cancel),
+    action("/tasks/cancel", cancel, ask=_ask_to_cancel),
     action("/tasks/requeue", requeue),
     action("/tasks/reschedule", reschedule),
 ]

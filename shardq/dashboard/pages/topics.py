@@ -67,6 +67,12 @@ async def pause(request: Request, form: Form) -> Response:
     return _told(request, form, f"{_named(name)} is paused, over the whole fleet: what runs is finished")
 
 
+def _ask_to_pause(form: Form) -> tuple[str, str]:
+    name = form.text("topic")
+    check_topic(name)
+    return f"Pause {_named(name)}, over the whole fleet? No task of it is handled until it is resumed.", "Pause"
+
+
 async def resume(request: Request, form: Form) -> Response:
     name = form.text("topic")
     await dashboard_of(request).changed(lambda engine: engine.resume(name))
@@ -106,7 +112,7 @@ routes = [
     live("topics", PART, _context),
     page("/topics/one", topic),
     live("topic", PART_OF_ONE, _context_of_one),
-    action("/topics/pause", pause),
+    action("/topics/pause", pause, ask=_ask_to_pause),
     action("/topics/resume", resume),
     action("/topics/limit", limit),
 ]
