@@ -16,10 +16,11 @@ from cluster.server import Tls
 class NatsServer(OtherServer):
     title = "nats-server"
 
-    def __init__(self, tls: Tls | None = None) -> None:
-        """``tls``: it asks for a client's certificate, too."""
+    def __init__(self, tls: Tls | None = None, *, config: Path | None = None) -> None:
+        """``tls``: it asks for a client's certificate, too. ``config``: a file of settings."""
         super().__init__()
         self._tls = tls
+        self._config = config
 
     @property
     def address(self) -> str:
@@ -28,6 +29,8 @@ class NatsServer(OtherServer):
     def _launch(self) -> None:
         program = Path(sys.executable).with_name("nats-server")
         words: list[str | Path] = [program, "-a", HOST, "-p", str(self.port), "-js", "-sd", self.folder / "data"]
+        if self._config is not None:
+            words += ["-c", self._config]
         if self._tls is not None:
             words += ["--tlsverify", "--tlscacert", self._tls.ca]
             words += ["--tlscert", self._tls.cert, "--tlskey", self._tls.key]

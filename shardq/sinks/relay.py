@@ -445,4 +445,6 @@ def _message(delivery: Delivery) -> Message:
 def _text(exc: BaseException) -> str:
     """One line; errors of clients may have no text."""
     text = str(exc).strip()
+    if isinstance(exc, ShardqError):
+        return text
     return f"{type(exc).__name__}: {text}" if text else reason_of(exc).splitlines()[-1]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import nats
 import pytest
 
 from cluster.nats import NatsServer
+from cluster.ports import free_port
 from shardq import BadInput, Engine, Task
 from shardq.layout.topology import Route
 from shardq.sinks.registry import check
@@ -54,6 +58,12 @@ def stored(broker: NatsServer) -> list[Any]:
     return on(broker, read)
 
 
+def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """The client leaves no task behind of which asyncio would log an error."""
+    gc.collect()
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+
+
 def test_messages_of_a_stream(feeding: Engine, broker: NatsServer) -> None:
     feeding.forward("orders", to=f"nats://{broker.address}#orders.new")
     early = feeding.push({"n": 0}, topic="orders", headers={"trace": "00-1", "Nats-Msg-Id": "mine", "odd name": "x"})
@@ -71,7 +81,54 @@ def test_messages_of_a_stream(feeding: Engine, broker: NatsServer) -> None:
     assert sink_stats(feeding, "orders").buried == 1
 
 
-def test_a_broker_that_is_killed_under_load(feeding: Engine, broker: NatsServer) -> None:
+def test_what_is_too_large_with_its_headers_is_refused_alone_and_odd_ids_are_stored(
+    feeding: Engine, broker: NatsServer
+) -> None:
+    make_stream(broker)
+    feeding.pause("orders")
+    feeding.forward("orders", to=f"nats://{broker.address}#orders.new")
+    large = feeding.push("x" * ((1 << 20) - 20), topic="orders")
+    ids = [feeding.push(n, topic="orders", id=id) for n, id in enumerate(("a", "a ", "письмо-7", "50%", "x" * 200))]
+    wait_until(lambda: feeding.stats().ready == 6, "all are ready")
+    feeding.resume("orders")
+    wait_until(
+        lambda: state_of(feeding, large) == "dead" and left(feeding) == 1, "it is refused, the others are stored"
+    )
+    task = feeding.get(large)
+    assert task is not None
+    assert "bytes with its headers, and NATS takes 1,048,576 at most: make it smaller" in (task.reason or "")
+    assert {unquote(message.headers["Nats-Msg-Id"]): message.data for message in stored(broker)} == {
+        id: b"%d" % n for n, id in enumerate(ids)
+    }
+
+
+def test_no_server_is_said_at_once_with_its_address(feeding: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    feeding.forward("orders", to=f"nats://{address}?timeout=600#orders.new")
+    feeding.push(1, topic="orders")
+    wait_until(lambda: sink_stats(feeding, "orders").error, "it is said")
+    told = sink_stats(feeding, "orders").error
+    assert told.startswith(f"NATS at {address} can't be reached: Connection refused; check that it runs")
+    feeding.forward("orders", to=None)
+    assert_quiet(caplog)
+
+
+def test_a_wrong_password_is_said_with_the_address(feeding: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "nats.conf"
+    file.write_text("authorization { user: shop, password: right }\n")
+    with NatsServer(config=file) as server:
+        feeding.forward("orders", to=f"nats://shop:wrong@{server.address}#orders.new")
+        feeding.push(1, topic="orders")
+        wait_until(lambda: sink_stats(feeding, "orders").error, "it is said")
+        told = sink_stats(feeding, "orders").error
+    assert f"NATS at {server.address} took no connection: " in told
+    assert "Authorization Violation" in told
+    assert "check the user, the password" in told
+
+
+def test_a_broker_that_is_killed_under_load(
+    feeding: Engine, broker: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     make_stream(broker)
     feeding.forward("orders", to=f"nats://{broker.address}#orders.new")
     ids: list[str] = []
@@ -83,6 +140,7 @@ def test_a_broker_that_is_killed_under_load(feeding: Engine, broker: NatsServer)
     wait_until(lambda: left(feeding) == 0, "nothing is left here", timeout=60)
     # within the duplicate window each task is stored once, however often it was sent
     assert Counter(message.headers["Nats-Msg-Id"] for message in stored(broker)) == Counter(ids)
+    assert_quiet(caplog)
 
 
 @pytest.mark.parametrize(
