@@ -69,7 +69,7 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
     if found.missing:
         complain(f"{named(found.missing)} could not be seen: what falls due there is not counted")
     width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
-    for line in drawn(found, LABELS[horizon], width=width, capacity=capacity, block=_block()):
+    for line in drawn(found, LABELS[horizon], width=width, capacity=capacity, block=block()):
         say(line)
     say(f"(UTC; it is {found.now:%Y-%m-%d %H:%M:%S})")
     if capacity is not None:
@@ -96,7 +96,7 @@ def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = N
     return lines
 
 
-def _block() -> str:
+def block() -> str:
     """The character that bars are made of."""
     try:
         "\N{FULL BLOCK}".encode(sys.stdout.encoding)

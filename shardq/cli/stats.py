@@ -21,6 +21,7 @@ from shardq.cli.session import looking
 from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
+from shardq.cli.timeline import print_timeline
 from shardq.cli.topics import print_topics, shown_topics
 from shardq.cli.words import in_options
 from shardq.engine import Engine, Health, Stats
@@ -29,6 +30,7 @@ from shardq.engine.health import of_spool, with_reasons
 from shardq.fleet.serving import NO_DISPATCHER
 from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
+from shardq.listing.forecast import STEPS, Horizon
 
 
 @click.command(
@@ -38,6 +40,7 @@ example:
   shardq stats
   shardq stats --watch 1
   shardq stats --totals --json | jq .scheduled
+  shardq stats --history day               (with what falls due next)
   shardq stats > /dev/null || echo "not well"
   shardq stats --spool /var/lib/shop/orders.spool
 \b
@@ -49,13 +52,19 @@ exit codes:
 @click.option("--watch", metavar="TIME", callback=read_by(seconds), help="Look again every so often, until Ctrl-C.")
 @click.option("--totals", is_flag=True, help="Leave out the shards one by one.")
 @click.option(
+    "--history",
+    metavar="hour|day|month",
+    type=click.Choice([*STEPS]),
+    help="Show the last hour by the minute, day by the hour or month by the day, and then what falls due.",
+)
+@click.option(
     "--spool",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also show what waits in this file of a producer's spool=.",
 )
 @shared
 @pass_given
-def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -> int:
+def stats(given: Given, watch: float | None, totals: bool, history: Horizon | None, spool: Path | None) -> int:
     """Show if all is well, how many tasks each shard and each topic has in each state, and in total; exit 1 when
     something is wrong. The verdict is that of `shardq health`, except for an engine that is only pushed to: while no
     task is late, it is no more than a warning that no dispatcher runs.
@@ -65,7 +74,12 @@ def stats(given: Given, watch: float | None, totals: bool, spool: Path | None) -
     """
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
+    if history is not None and (watch is not None or totals or spool is not None):
+        raise click.UsageError("--history is shown by itself: without --watch, --totals and --spool")
     with looking(given) as engine, ExitStack() as stack:
+        if history is not None:
+            print_timeline(given, engine.history(history), engine.forecast(history), history)
+            return 0
         seen = _seen(engine, spool)
         show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty(), totals=totals)
         while True:

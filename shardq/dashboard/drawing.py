@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardq.dashboard.sampler import Column
+from shardq.history.history import History, incidents, most_handled, resizes
 from shardq.listing.forecast import Forecast
 
 WIDTH, HEIGHT = 960, 240
@@ -74,6 +75,111 @@ def rounded_up(count: int) -> int:
         return 2
     ten = int("1" + "0" * (len(str(count)) - 1))
     return next(times * ten for times in (1, 2, 4, 6, 8, 10) if times * ten >= count)
+
+
+TIMELINE_HEIGHT = 232
+_TOP, _BOTTOM = 30, 186
+"""Where the bars of a timeline begin and end; incidents are above them."""
+STRIP_Y, STRIP_HEIGHT = 194, 12
+"""Where the lateness is, under the bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One column of a timeline."""
+
+    x: float
+    width: float
+    bars: Sequence[tuple[str, float, float]]
+    """Class, top and height."""
+    level: int | None
+    """The level of its lateness, of the heat map; None: it is not known, or nothing was dispatched."""
+    is_unknown: bool
+    """Nothing was recorded, though something was before."""
+    words: str
+    incident: str
+    resize: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The past and the future of an engine, side by side."""
+
+    columns: Sequence[Span]
+    counts: Sequence[tuple[float, int]]
+    times: Sequence[tuple[float, str]]
+    now_x: float
+    capacity_y: float | None
+    capacity: float | None
+    """The most tasks a second that workers handled in one of its columns."""
+
+
+def timeline(past: History, future: Forecast, label: str) -> Timeline:
+    """Draws what was dispatched, and what falls due: the column of now has both."""
+    points, buckets = past.points, future.buckets
+    first = next((at for at, point in enumerate(points) if point.minutes), len(points))
+    ahead = dict(buckets)
+    starts = [point.start for point in points]
+    starts += [start for start, _ in buckets if start > starts[-1]]
+    most = max([point.dispatched or 0 for point in points] + [count for _, count in buckets], default=0)
+    capacity = most_handled(past)
+    step_s = past.step.total_seconds()
+    top = rounded_up(max(most, 1))
+    room, width = _BOTTOM - _TOP, (WIDTH - LEFT) / len(starts)
+    wrong, resized = incidents(past), resizes(past)
+
+    def high(count: int) -> float:
+        return max(round(room * count / top, 1), 1.5) if count else 0.0
+
+    columns = []
+    for at, start in enumerate(starts):
+        point = points[at] if at < len(points) else None
+        done = (point.dispatched or 0) if point else 0
+        due = ahead.get(start, 0)
+        words = [start.strftime(label)]
+        bars: list[tuple[str, float, float]] = []
+        if point is not None and point.minutes:
+            bars.append(("bar", _BOTTOM - high(done), high(done)))
+            words.append(
+                f"{done:,} dispatched, {point.handled:,} handled, {point.failed:,} failed, {point.died:,} died"
+            )
+            if point.died:
+                bars.append(("over", _BOTTOM - high(point.died), high(point.died)))
+        elif point is not None and at >= first and at < len(points) - 1:
+            words.append("not known")
+        if due:
+            over = capacity is not None and due > capacity * step_s
+            bars.append(("over" if over else "due", _BOTTOM - high(done) - high(due), high(due)))
+            words.append(f"{due:,} fall due")
+        late_ms = point.late_p99_ms if point else None
+        if late_ms is not None:
+            words.append(f"{late_ms:,} ms late (p99)")
+        columns.append(
+            Span(
+                x=round(LEFT + at * width, 1),
+                width=round(max(width - 1.5, 1), 1),
+                bars=[(kind, round(y, 1), height) for kind, y, height in bars if height],
+                level=None if late_ms is None else _level([late_ms]),
+                is_unknown=point is not None and not point.minutes and first <= at < len(points) - 1,
+                words=": ".join((words[0], ", ".join(words[1:]) or "nothing")),
+                incident=wrong.get(at, ""),
+                resize=resized.get(at, ""),
+            )
+        )
+    most_y = None if capacity is None else _BOTTOM - room * capacity * step_s / top
+    each = max(1, math.ceil(len(columns) / 10))
+    return Timeline(
+        columns,
+        [(round(_BOTTOM - room * count / top, 1), count) for count in (0, top // 2, top)],
+        [
+            (column.x, start.strftime(label))
+            for column, start in [*zip(columns, starts, strict=True)][::each]
+            if column.x < WIDTH - LEFT
+        ],
+        round(LEFT + width * (len(points) - 0.5), 1),
+        None if most_y is None or most_y < _TOP else round(most_y, 1),
+        capacity,
+    )
 
 
 LEVELS = ((10, "under 10 ms"), (50, "50 ms"), (250, "250 ms"), (1000, "1 s"), (5000, "5 s"), (math.inf, "more"))

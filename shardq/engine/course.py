@@ -13,6 +13,7 @@ from shardq.engine.stats import ShardStats, Stats
 from shardq.fleet.lateness import Lateness
 from shardq.fleet.member import Member
 from shardq.fleet.sinks import SinkStats, together
+from shardq.history.history import History
 from shardq.listing.forecast import Forecast
 from shardq.model.task import TaskInfo
 
@@ -27,6 +28,7 @@ class Look:
     at: float
     """Monotonic."""
     health: Health
+    past: History | None = None
     future: Forecast | None = None
     dead: Sequence[TaskInfo] = ()
 

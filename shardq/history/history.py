@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from functools import reduce
+from itertools import pairwise
 
 import msgspec
 
@@ -75,6 +76,42 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """The length of a point: a minute, an hour or a day."""
     points: list[HistoryPoint]
     """The oldest first. The last one is under way, and is the first bucket of a forecast, too."""
+
+
+LATE_MS = 5000
+"""A dispatch lateness from which on a point is marked: that of ``health()``."""
+
+_GRACE = dt.timedelta(seconds=30)
+"""The time after a minute in which its row comes."""
+
+
+def incidents(past: History) -> dict[int, str]:
+    """The place of each point in which something was wrong → what."""
+    found: dict[int, str] = {}
+    first = next((at for at, point in enumerate(past.points) if point.minutes), len(past.points))
+    for at, point in enumerate(past.points):
+        late_ms = point.late_p99_ms or 0
+        parts = [f"{point.unseen:,} shards could not be read"] if point.unseen else []
+        parts += [f"dispatched {late_ms / 1000:,.1f} s late (p99)"] if late_ms >= LATE_MS else []
+        past_min = min(past.step, past.now - _GRACE - point.start) // dt.timedelta(minutes=1)
+        unrecorded = past_min - point.minutes
+        # A row tells of the minutes since the last, so one of an hour may be in the next.
+        if at > first and unrecorded > (1 if point.minutes else 0):
+            parts.append(f"not recorded for {unrecorded:,} min: no dispatcher ran, or none could write")
+        if parts:
+            found[at] = ", ".join(parts)
+    return found
+
+
+def resizes(past: History) -> dict[int, str]:
+    """The place of each point in which the number of shards changed → from which to which."""
+    known = [(at, point.shards) for at, point in enumerate(past.points) if point.shards is not None]
+    return {at: f"{before} to {now} shards" for (_, before), (at, now) in pairwise(known) if before != now}
+
+
+def most_handled(past: History) -> float | None:
+    """The tasks of a second that workers handled in the best of the points; None if they handled none."""
+    return max((point.handled / point.minutes / 60 for point in past.points if point.handled), default=None)
 
 
 def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:

@@ -6,6 +6,7 @@ import time
 
 from shardq.engine import Engine
 from shardq.engine.course import Look
+from shardq.history import History
 from shardq.listing import Forecast
 
 FORECAST_S = 10.0
@@ -20,7 +21,7 @@ class Eye:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._forecast: tuple[float, Forecast] | None = None
+        self._timeline: tuple[float, History, Forecast] | None = None
 
     def look(self) -> Look:
         engine, now = self._engine, time.monotonic()
@@ -28,7 +29,8 @@ class Eye:
         if health.stats.missing:
             # both ask every shard, and fail with one
             return Look(now, health)
-        if self._forecast is None or now - self._forecast[0] >= FORECAST_S:
-            self._forecast = now, engine.forecast("hour")
+        if self._timeline is None or now - self._timeline[0] >= FORECAST_S:
+            self._timeline = now, engine.history("hour"), engine.forecast("hour")
         dead = engine.tasks(state="dead", newest=True, limit=DEAD) if health.stats.dead else []
-        return Look(now, health, self._forecast[1], dead)
+        _, past, future = self._timeline
+        return Look(now, health, past, future, dead)

@@ -161,6 +161,11 @@ def _figures(course: Course, look: Look, width: int) -> list[Text]:
         _with_sparks(per_s, course.dispatched, width),
         _with_sparks(late, course.late_ms, width),
     ]
+    if look.past is not None:
+        points = look.past.points
+        done = [point.dispatched or 0 for point in points]
+        words = f"{sum(done):,} dispatched, {sum(point.died or 0 for point in points):,} died"
+        lines.append(_with_sparks(f"last hour: {words}", done, width))
     if look.future is not None:
         buckets = [count for _, count in look.future.buckets]
         soon = f"due: overdue {look.future.overdue:,}  next minute {buckets[0]:,}  next hour {sum(buckets):,}"

@@ -1,0 +1,49 @@
+"""The past and the future on the overview: one drawing, within the length of a page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from shardq import Engine, Task
+from tests.dashboard.browsing import Browser
+from tests.dashboard.test_pages import LARGEST
+from tests.history.seeding import PER_MINUTE, seed_a_day
+
+
+def test_a_day_of_data_and_what_falls_due(engine: Engine, client: Browser) -> None:
+    seed_a_day(engine)
+    engine.push_many([Task(n, delay=600, topic="mail") for n in range(PER_MINUTE * 2)])
+    text = client.get("/?span=hour").text
+    assert len(text.encode()) < LARGEST
+    assert len(re.findall(r"\d\d:\d\d: 1,000 dispatched, 990 handled, 10 failed, 1 died", text)) == 49
+    assert len(re.findall("not recorded for 1 min", text)) >= 10
+    assert "16 to 32 shards" in text
+    assert "7.0 s late (p99)" in text
+    assert "2,000 fall due" in text
+    assert '<rect class="over"' in text, "more falls due in a minute than was ever handled in one"
+    assert re.search(r"most handled in a minute: 1[67] a second", text)
+    assert '/topics/one?topic=mail">mail</a>' in text
+
+
+@pytest.mark.parametrize("span", ["day", "month"])
+def test_other_spans(engine: Engine, client: Browser, span: str) -> None:
+    seed_a_day(engine)
+    text = client.get("/", params={"span": span}).text
+    assert len(text.encode()) < LARGEST
+    assert "60,000 dispatched" in text if span == "day" else "dispatched" in text
+    assert "/live/overview?span=" + span in text
+
+
+def test_a_new_engine_knows_no_past(client: Browser) -> None:
+    text = client.get("/").text
+    assert "Nothing is recorded yet" in text
+    assert "not recorded for" not in text
+    assert "0 dispatched" not in text, "what is unknown is no zero"
+
+
+def test_an_unknown_span_is_refused(client: Browser) -> None:
+    answer = client.get("/?span=year")
+    assert answer.status_code == 400
+    assert "&#39;hour&#39;" in answer.text

@@ -1,0 +1,49 @@
+"""A day of history, stored as dispatchers store it."""
+
+from __future__ import annotations
+
+import time
+
+from shardq import Engine
+from shardq.calls import history
+from shardq.engine.parts import cache_of, driver_of
+from shardq.history.stored import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
+
+PER_MINUTE = 1000
+OUTAGE = range(30, 40)
+"""Minutes ago in which no dispatcher ran."""
+LATE = range(10, 15)
+RESIZED = 20
+"""Minutes ago at which 16 shards became 32."""
+
+
+def seed_a_day(engine: Engine) -> None:
+    now = int(time.time() // 60)
+    rows = [
+        Row(
+            now - ago,
+            1,
+            16 if ago > RESIZED else 32,
+            0,
+            50_000,
+            7,
+            PER_MINUTE,
+            PER_MINUTE - 10,
+            10,
+            1,
+            7000 if ago in LATE else 3,
+        )
+        for ago in range(MINUTES - 1, 0, -1)
+        if ago not in OUTAGE
+    ]
+    hours: dict[int, Row] = {}
+    for row in rows:
+        hour = row.number // 60
+        hours[hour] = merged(hours[hour], row) if hour in hours else row._replace(number=hour)
+    parts = [(0, State(minute=now - 1, shards={}).packed())]
+    parts += [(minute_at(row.number), row.packed()) for row in rows]
+    parts += [(hour_at(row.number), row.packed()) for row in hours.values()]
+    keys, driver, seen = cache_of(engine).control, driver_of(engine), b""
+    for start in range(0, len(parts), 400):
+        assert driver.call(history.write(keys, seen, parts[start : start + 400], length=LENGTH))
+        seen = driver.call(history.read(keys, 0, 4))
