@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from shardq.cli.http import http_of_group, served
 from shardq.cli.logs import set_up_logging
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
-from shardq.cli.output import complain, say, tell
+from shardq.cli.output import complain, counted, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.engine import Engine
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 STATUS_S = 10.0
 """Between two status lines of ``run``: they end up in a log."""
+
+ONCE_S = 0.1
+"""Between two steps of ``run --once`` while rows wait for something."""
 
 DATABASE_ENVIRONMENT = "SHARDQ_DATABASE"
 
@@ -114,17 +118,88 @@ def sql(dialect: str, table: str, schema: str | None) -> None:
 @_quiet
 @pass_given
 def status(given: Given, database: str, table: str, schema: str | None) -> None:
-    """Show how many committed rows wait to be moved, and how long the oldest has waited."""
+    """Show how many committed rows wait to be moved, how long the oldest has waited, and how many were put aside."""
     from shardq.outbox.database import waiting
 
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         seen = waiting(source, chosen)
     if given.json:
-        tell({"table": str(chosen.table.fullname), "waiting": seen.rows, "oldest_s": seen.oldest_s})
-    elif seen.oldest_s is None:
-        say("none waits")
+        fields = {"waiting": seen.rows, "oldest_s": seen.oldest_s, "failed": seen.failed}
+        tell({"table": str(chosen.table.fullname), **fields})
+        return
+    waits = "none waits" if seen.oldest_s is None else f"{seen.rows:,} wait, the oldest for {seen.oldest_s:,.1f} s"
+    say(waits + (f"; {seen.failed:,} were put aside" if seen.failed else ""))
+
+
+@outbox.command(
+    short_help="List what was put aside.",
+    epilog="""\b
+example:
+  shardq outbox failed
+  shardq outbox retry 17 18
+  shardq outbox drop""",
+)
+@_of_database
+@_quiet
+@pass_given
+def failed(given: Given, database: str, table: str, schema: str | None) -> None:
+    """List the rows that were refused and put aside, each with its number, its id and the reason.
+
+    They are kept until they are retried (`shardq outbox retry`) or dropped (`shardq outbox drop`).
+    """
+    from shardq.outbox.database import failed
+
+    with _opened_outbox(given, database, table, schema) as (source, chosen):
+        after = 0
+        while page := failed(source, chosen, after):
+            for row in page:
+                after = row.seq
+                when = dt.datetime.fromtimestamp(row.failed / 1000, dt.UTC).isoformat(timespec="seconds")
+                if given.json:
+                    fields = {"row": row.seq, "id": row.id, "kind": row.kind, "attempts": row.attempts}
+                    tell(fields | {"refused": when, "reason": row.reason})
+                else:
+                    say(f"{when}  row {row.seq} {row.kind} {row.id}  {row.reason}")
+
+
+_rows = click.argument("rows", type=Whole(1), nargs=-1, metavar="[ROW]...")
+
+
+@outbox.command(short_help="Try again what was put aside.")
+@_rows
+@_of_database
+@_quiet
+@pass_given
+def retry(given: Given, rows: tuple[int, ...], database: str, table: str, schema: str | None) -> None:
+    """Let relays try the rows of these numbers again, or all that were put aside.
+
+    Later rows of their ids have been moved meanwhile: a row that is put back comes after those.
+    """
+    from shardq.outbox.database import retry_failed
+
+    with _opened_outbox(given, database, table, schema) as (source, chosen):
+        count = retry_failed(source, chosen, rows)
+    if given.json:
+        tell({"retried": count})
     else:
-        say(f"{seen.rows:,} wait, the oldest for {seen.oldest_s:,.1f} s")
+        say(f"put back {counted(count, 'row')}, to be moved after later rows of the same ids")
+
+
+@outbox.command(short_help="Remove what was put aside.")
+@_rows
+@_of_database
+@_quiet
+@pass_given
+def drop(given: Given, rows: tuple[int, ...], database: str, table: str, schema: str | None) -> None:
+    """Remove the rows of these numbers, or all that were put aside."""
+    from shardq.outbox.database import drop_failed
+
+    with _opened_outbox(given, database, table, schema) as (source, chosen):
+        count = drop_failed(source, chosen, rows)
+    if given.json:
+        tell({"dropped": count})
+    else:
+        say(f"dropped {counted(count, 'row')}")
 
 
 @outbox.command(
@@ -169,7 +244,7 @@ def run(
     --name, or without the --url, is refused, and no row is moved.
 
     It neither polls nor handles tasks: that is the work of `shardq run` and of workers. Every ten seconds it prints its
-    counters: rows moved, refused (the id was taken), failed and tried again, and how far it is behind.
+    counters: rows moved, refused (the id was taken), tried again, put aside, and how far it is behind.
     """
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         from shardq.outbox import OutboxRelay
@@ -199,7 +274,8 @@ def _engine(given: Given) -> Engine:
 
 def _move_all(relay: OutboxRelay, ending: Ending) -> None:
     with closing(relay):
-        while not ending.asked and relay.step():
+        # Rows that another relay has, or whose next try is to come, wait on.
+        while not ending.asked and (relay.step() or (relay.waiting().rows and not ending.wait(ONCE_S))):
             pass
 
 
@@ -217,8 +293,9 @@ def _show(seen: RelayStats, given: Given) -> None:
         return
     behind = f", {seen.oldest_s:,.1f} s behind" if seen.oldest_s else ""
     refused = f", refused {seen.refused:,}" if seen.refused else ""
-    failed = f", failed and tried again {seen.failed:,}" if seen.failed else ""
-    say(f"moved {seen.moved:,}{refused}{failed}{behind}" + (f"; {seen.problem}" if seen.problem else ""))
+    retried = f", tried again {seen.retried:,}" if seen.retried else ""
+    failed = f", put aside {seen.failed:,}" if seen.failed else ""
+    say(f"moved {seen.moved:,}{refused}{retried}{failed}{behind}" + (f"; {seen.problem}" if seen.problem else ""))
 
 
 @contextmanager

@@ -306,6 +306,12 @@ def _failing(stats: Stats) -> Iterator[Reason]:
         if relay.problem:
             text = f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
             yield Reason("outbox", text)
+        if relay.failed:
+            text = (
+                f"{relay.failed:,} rows of the outbox {relay.table} were put aside: `shardq outbox failed` lists them, "
+                "`shardq outbox retry` and `shardq outbox drop` retry and remove them"
+            )
+            yield Reason("outbox", text)
 
 
 def _sinks_down(stats: Stats, others: Iterable[Member]) -> Iterator[Reason]:

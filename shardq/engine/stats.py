@@ -75,14 +75,16 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that were pushed and removed, or marked."""
     refused: int
     """Those of them whose id was taken, with ``on_conflict="reject"``."""
+    retried: int
+    """Rows that a step could not move: they stay, and are tried again."""
     failed: int
-    """Pushes of rows that failed: the rows stay, and are tried again."""
+    """Rows in the table that were refused too often, and are kept until somebody retries or drops them."""
     oldest_s: float
     """How far the relay is behind: the seconds that the oldest row had waited when the last step read it, by this
     machine's clock; 0 if none waited.
     """
     problem: str
-    """The error of the last step, while steps fail; else empty."""
+    """The reason why rows wait, with the first row, its id and the shards; empty while rows are moved."""
 
 
 class Relay(Protocol):

@@ -12,9 +12,8 @@ from typing import TypeVar
 from shardq.drivers.sync import Driver
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
+from shardq.layout.topology import Topology
 from shardq.operation import Operation, run
-from shardq.producer import pushing
-from shardq.producer.packing import BATCH, Entries, Packer
 from shardq.topology_cache import TopologyCache
 
 T = TypeVar("T")
@@ -25,14 +24,15 @@ class Target:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._packer = Packer(options.codec, max_payload=options.max_payload)
         self._lock = threading.Lock()
         self._connections = ExitStack()
         self._opened: tuple[Driver, TopologyCache] | None = None
 
-    def push(self, entries: Entries) -> None:
-        """Pushes tasks that may have been pushed before. Raises PushError."""
-        self.run(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH, in_doubt=True))
+    def topology(self) -> Topology:
+        """The topology as it is known here."""
+        with self._lock:
+            _, cache = self._opened or self._open()
+            return cache.topology
 
     def run(self, make: Callable[[TopologyCache], Operation[T]], *, timeout: float | None = None) -> T:
         """Carries out an operation on the present topology. ``timeout`` bounds each trip; None is the engine's."""

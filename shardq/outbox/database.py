@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -40,6 +42,9 @@ def open_database(url: str | sa.URL) -> sa.Engine:
         ) from exc
 
 
+PAGE_ROWS = 1000
+"""Rows that are listed together."""
+
 _PACKAGES = {"psycopg": "'psycopg[binary]'"}
 
 
@@ -52,16 +57,51 @@ def said(exc: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The rows of an outbox that wait to be moved."""
+    """The rows of an outbox that wait to be moved, and those that were put aside."""
 
     rows: int
     oldest_s: float | None
     """The seconds that the oldest of them has waited, by this machine's clock; None if there is none."""
+    failed: int
+    """Rows that were refused, and are kept until somebody retries or drops them."""
 
 
 def waiting(database: sa.Engine, outbox: Outbox) -> Waiting:
     table = outbox.table
-    select = sa.select(sa.func.count(), sa.func.min(table.c.created)).where(table.c.moved.is_(None))
+    waits = (table.c.moved.is_(None), table.c.failed.is_(None))
     with database.connect() as connection:
-        rows, oldest = connection.execute(select).one()
-    return Waiting(rows, None if oldest is None else max(0.0, time.time() - oldest / 1000))
+        rows, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(table.c.created)).where(*waits)).one()
+        failed = connection.execute(sa.select(sa.func.count()).where(*_put_aside(table))).scalar_one()
+    return Waiting(rows, None if oldest is None else max(0.0, time.time() - oldest / 1000), failed)
+
+
+def failed(database: sa.Engine, outbox: Outbox, after: int = 0) -> Sequence[sa.Row[Any]]:
+    """A page of the rows that were put aside, after this number: seq, kind, id, attempts, failed (ms), reason."""
+    table = outbox.table
+    columns = (table.c[name] for name in ("seq", "kind", "id", "attempts", "failed", "reason"))
+    select = sa.select(*columns).where(*_put_aside(table), table.c.seq > after).order_by(table.c.seq).limit(PAGE_ROWS)
+    with database.connect() as connection:
+        return connection.execute(select).all()
+
+
+def retry_failed(database: sa.Engine, outbox: Outbox, seqs: Collection[int] = ()) -> int:
+    """Lets relays try rows again that were put aside: these, or all. Returns their number."""
+    values = {"attempts": 0, "retry_at": None, "failed": None, "reason": None}
+    return _change(database, outbox.table.update().values(values), outbox, seqs)
+
+
+def drop_failed(database: sa.Engine, outbox: Outbox, seqs: Collection[int] = ()) -> int:
+    """Removes rows that were put aside: these, or all. Returns their number."""
+    return _change(database, outbox.table.delete(), outbox, seqs)
+
+
+def _change(database: sa.Engine, statement: Any, outbox: Outbox, seqs: Collection[int]) -> int:
+    statement = statement.where(*_put_aside(outbox.table))
+    if seqs:
+        statement = statement.where(outbox.table.c.seq.in_(seqs))
+    with database.begin() as connection:
+        return int(connection.execute(statement).rowcount)
+
+
+def _put_aside(table: sa.Table) -> tuple[sa.ColumnElement[bool], ...]:
+    return table.c.moved.is_(None), table.c.reason.is_not(None), table.c.failed.is_not(None)

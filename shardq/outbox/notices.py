@@ -13,8 +13,8 @@ SLICE_S = 0.5
 
 
 class Notices(Protocol):
-    def wait(self) -> None:
-        """Returns when there may be new rows, or when the relay is to stop."""
+    def wait(self, most_s: float) -> None:
+        """Returns when there may be new rows, when the relay is to stop, and at the latest after so many seconds."""
 
     def close(self) -> None: ...
 
@@ -26,8 +26,8 @@ class Polling:
         self._stopping = stopping
         self._poll_s = poll_s
 
-    def wait(self) -> None:
-        self._stopping.wait(self._poll_s)
+    def wait(self, most_s: float) -> None:
+        self._stopping.wait(min(self._poll_s, most_s))
 
     def close(self) -> None:
         pass
@@ -51,8 +51,8 @@ class Listening:
             self._connection.close()
             raise
 
-    def wait(self) -> None:
-        until = time.monotonic() + self._listen_s
+    def wait(self, most_s: float) -> None:
+        until = time.monotonic() + min(self._listen_s, most_s)
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             for _ in self._connection.notifies(timeout=min(left, SLICE_S), stop_after=1):
                 return

@@ -1,12 +1,7 @@
-"""The relay: moves committed rows from the outbox to the engine.
+"""The relay: a loop that moves committed rows from the outbox to the engine. ``mover`` has its steps.
 
-A step reads rows, pushes them, and removes them, in this order: a relay that dies in between leaves rows that are
-pushed already, and the next one pushes them again. Those pushes are sent as after a lost answer, so a task that is
-stored, or was pushed lately, counts as pushed; only such pushes are held against that memory. No row is lost and none
-is pushed twice.
-
-Several relays may work at once. Where the database can skip locked rows, each has rows of its own; elsewhere they
-push the same rows, to the same effect.
+Several relays may work at once. Where the database can skip locked rows, each has rows of its own; on SQLite one works
+at a time.
 """
 
 from __future__ import annotations
@@ -14,21 +9,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections import defaultdict
+from typing import TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
 from shardq.engine.base import EngineBase
 from shardq.engine.stats import RelayStats
-from shardq.engine.target import Target
-from shardq.errors import BadInput, Conflict, PushError, ShardqError
+from shardq.errors import BadInput
 from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.default import default_outbox
+from shardq.outbox.mover import FIRST_PAUSE_S, LONGEST_PAUSE_S, Mover
 from shardq.outbox.notices import Notices, notices
-from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, entries_of
+from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
 from shardq.outbox.tables import Outbox
 
 if TYPE_CHECKING:
@@ -41,13 +35,6 @@ POLL_S = 0.2
 
 LISTEN_S = 5.0
 """The same where it tells: a notice may be lost with its connection."""
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-"""After a failed step; each pause is twice as long as the one before."""
-
-_READ = ("seq", "id", "due", "record", "on_conflict", "dedup", "created")
-
-_SKIPPING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
 
 
 class OutboxRelay:
@@ -83,31 +70,18 @@ class OutboxRelay:
         check_seconds(poll, "poll")
         self.engine = engine
         self.outbox = outbox
-        self.moved = self.refused = self.failed = 0
-        self.oldest_s = 0.0
         self.problem = ""
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
-        self._target = Target(engine.options)
-        self._window_ms = duration_ms(dedup, "dedup")
-        self._batch = batch
-        self._keep = keep
+        window_ms = duration_ms(dedup, "dedup")
         self._poll_s = poll
         self._own = not isinstance(database, sa.Engine)
-        source = database if isinstance(database, sa.Engine) else open_database(database)
-        self._skips = source.dialect.name in _SKIPPING
-        # Stricter ones fail where relays and pushes meet, and no row needs them.
-        self._database = source.execution_options(isolation_level="READ COMMITTED") if self._skips else source
+        self._database = database if isinstance(database, sa.Engine) else open_database(database)
         self._is_ours = False
         """True once the table is known to belong to the engine."""
-        table = outbox.table
-        select = (
-            sa.select(*(table.c[name] for name in _READ))
-            .where(table.c.moved.is_(None))
-            .order_by(table.c.seq)
-            .limit(batch)
-        )
-        self._select = select.with_for_update(skip_locked=True) if self._skips else select
+        self._mover = Mover(self._database, outbox, engine.options, batch=batch, keep=keep, window_ms=window_ms)
+        self._causes: set[str] = set()
+        """What the log has said since rows were last moved without a problem."""
         self._stopping = threading.Event()
         self._notices: Notices | None = None
         self._thread: threading.Thread | None = None
@@ -117,63 +91,32 @@ class OutboxRelay:
         state = "running" if self._notices else "stopped"
         return f"<OutboxRelay {self.outbox.table.fullname!r} -> {self.engine.name!r}: {state}, {self.moved} moved>"
 
-    # ---- one step
+    @property
+    def moved(self) -> int:
+        """The rows that were moved."""
+        return self._mover.moved
+
+    @property
+    def refused(self) -> int:
+        """Those of them whose id was taken, with ``on_conflict="reject"``."""
+        return self._mover.refused
 
     def step(self) -> int:
-        """Moves up to a batch of rows. Returns their number. Raises what kept rows from being moved."""
+        """Moves up to a batch of rows. Returns their number. Raises what kept rows from being moved, if none was."""
+        self._check_owner()
+        before = self._mover.moved
+        self._mover.probe_now()
+        self._mover.step()
+        moved = self._mover.moved - before
+        if not moved and self._mover.stuck:
+            raise next(iter(self._mover.stuck.values())).error
+        return moved
+
+    def _check_owner(self) -> None:
         if not self._is_ours:
             with self._database.begin() as connection:
                 self.outbox.assign(connection, self.engine)
             self._is_ours = True
-        if self._skips:
-            with self._database.begin() as connection:
-                rows = connection.execute(self._select).all()
-                done, failure = self._push(rows)
-                self._remove(connection, done)
-        else:
-            with self._database.connect() as connection:
-                rows = connection.execute(self._select).all()
-            done, failure = self._push(rows)
-            if done:
-                with self._database.begin() as connection:
-                    self._remove(connection, done)
-        self.moved += len(done)
-        if failure is not None:
-            raise failure
-        return len(done)
-
-    def _push(self, rows: Sequence[Any]) -> tuple[list[int], ShardqError | None]:
-        """Pushes rows. Returns the numbers of those that are done with, and what kept others from it."""
-        if not rows:
-            self.oldest_s = 0.0
-            return [], None
-        self.oldest_s = max(0.0, time.time() - min(row.created for row in rows) / 1000)
-        kept: dict[str, ShardqError] = {}
-        try:
-            self._target.push(entries_of(rows, window_ms=self._window_ms))
-        except PushError as exc:
-            for id, error in exc.failed.items():
-                if isinstance(error, Conflict):
-                    self.refused += 1
-                    log.warning("the task %s of the outbox was refused: %s", id, error, extra={"task_id": id})
-                else:
-                    kept[id] = error
-            kept |= dict.fromkeys(exc.unknown, exc)
-        except ShardqError as exc:
-            kept = dict.fromkeys((row.id for row in rows), exc)
-        done = [row.seq for row in rows if row.id not in kept]
-        self.failed += len(rows) - len(done)
-        return done, next(iter(kept.values()), None)
-
-    def _remove(self, connection: sa.Connection, done: list[int]) -> None:
-        if not done:
-            return
-        table = self.outbox.table
-        chosen = table.c.seq.in_(done)
-        if self._keep:
-            connection.execute(table.update().where(chosen).values(moved=int(time.time() * 1000)))
-        else:
-            connection.execute(table.delete().where(chosen))
 
     # ---- the loop
 
@@ -186,7 +129,8 @@ class OutboxRelay:
                 try:
                     if self._notices is None:
                         self._notices = self._listen()
-                    moved = self.step()
+                    self._check_owner()
+                    wait = self._mover.step()
                 except Exception as exc:  # noqa: BLE001  drivers raise errors of their own, and the loop goes on
                     self._forget_notices()
                     self._failed(exc)
@@ -194,9 +138,9 @@ class OutboxRelay:
                     pause = min(2 * pause, LONGEST_PAUSE_S)
                     continue
                 pause = FIRST_PAUSE_S
-                self._worked()
-                if moved < self._batch:
-                    self._wait()
+                self._judge()
+                if wait:
+                    self._wait(wait)
         finally:
             self.close()
             self._stopping.clear()
@@ -204,25 +148,37 @@ class OutboxRelay:
     def _listen(self) -> Notices:
         return notices(self._database, self.outbox.channel, self._stopping, poll_s=self._poll_s, listen_s=self.listen_s)
 
-    def _wait(self) -> None:
+    def _wait(self, most_s: float) -> None:
         assert self._notices is not None, "made before the step"
         try:
-            self._notices.wait()
+            self._notices.wait(most_s)
         except Exception as exc:  # noqa: BLE001  the database's driver raises errors of its own
             log.info("the connection that listens for rows of the outbox was lost: %s", said(exc))
             self._forget_notices()
 
-    def _failed(self, exc: Exception) -> None:
-        problem = said(exc)
-        if problem != self.problem:
-            fields = {"error": type(exc).__name__}
-            log.warning("rows of the outbox can't be moved, and are tried again: %s", problem, extra=fields)
-        self.problem = problem
+    def _judge(self) -> None:
+        """Says which shards take nothing, and which row waits for them first."""
+        by_cause: defaultdict[str, list[int]] = defaultdict(list)
+        for shard, stuck in sorted(self._mover.stuck.items()):
+            by_cause[_cause(stuck.error)].append(shard)
+        texts = []
+        for shards in by_cause.values():
+            first = min((self._mover.stuck[shard] for shard in shards), key=lambda stuck: stuck.seq)
+            named = f"shard {shards[0]}" if len(shards) == 1 else f"shards {', '.join(map(str, shards))}"
+            texts.append(f"those for {named} wait, first row {first.seq} (id {first.id}): {first.error}")
+        self._tell("; ".join(texts), set(by_cause))
 
-    def _worked(self) -> None:
-        if self.problem:
+    def _failed(self, exc: Exception) -> None:
+        self._tell(said(exc), {_cause(exc)})
+
+    def _tell(self, problem: str, causes: set[str]) -> None:
+        """Logs a cause once, and the end of all."""
+        if causes - self._causes:
+            log.warning("rows of the outbox can't be moved, and are tried again: %s", problem)
+        elif self._causes and not causes:
             log.warning("rows of the outbox are moved again")
-        self.problem = ""
+        self.problem = problem
+        self._causes = self._causes | causes if causes else set()
 
     def stop(self) -> None:
         """Ends ``run`` after the present step, and waits for the thread of ``start()``. From any thread. ``start()``
@@ -257,7 +213,7 @@ class OutboxRelay:
         """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
         self.engine.relays.discard(self)
-        self._target.close()
+        self._mover.close()
         if self._own:
             self._database.dispose()
 
@@ -269,11 +225,17 @@ class OutboxRelay:
             table=str(self.outbox.table.fullname),
             moved=self.moved,
             refused=self.refused,
-            failed=self.failed,
-            oldest_s=self.oldest_s,
+            retried=self._mover.retried,
+            failed=self._mover.failed,
+            oldest_s=self._mover.oldest_s,
             problem=self.problem,
         )
 
     def waiting(self) -> Waiting:
         """How many rows wait to be moved, and since when the oldest does."""
         return waiting(self._database, self.outbox)
+
+
+def _cause(exc: Exception) -> str:
+    """The node that failed, or the kind of error: texts differ from try to try."""
+    return getattr(exc, "node", "") or type(exc).__name__

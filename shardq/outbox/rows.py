@@ -12,12 +12,12 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from shardq.calls.request import Word
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
 from shardq.model.record import Codec, codec_named
 from shardq.model.task import PushOptions, Task
-from shardq.producer.packing import FRESH, Entries, Packer
+from shardq.producer.packing import FRESH, Packer
+from shardq.spool.commands import Kind
 
 NAME = "shardq_outbox"
 """The table, unless another is named."""
@@ -37,6 +37,8 @@ class Row(TypedDict):
     """One row, without the columns that the database and the relay fill."""
 
     id: str
+    kind: Kind
+    """What the relay does with the id. The other columns, but the due time of a reschedule, are those of a push."""
     due: int
     """An instant in ms of the epoch, or 0: due at once."""
     record: bytes
@@ -68,7 +70,7 @@ class RowPacker:
         if len(words) == FRESH:
             words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
-        return Row(id=id, due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=now_ms)
+        return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=now_ms)
 
     def pack_one(self, payload: Any, options: PushOptions) -> Row:
         """The row of a payload with the options of a push, or of a Task without any."""
@@ -83,17 +85,6 @@ class RowPacker:
 
     def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
         return [self.pack(task) for task in tasks]
-
-
-def entries_of(rows: Iterable[Any], *, window_ms: int) -> Entries:
-    """Rows as entries to push. ``window_ms``: how long resends know of the push of a row."""
-    entries = Entries()
-    for row in rows:
-        dedup = f"{row.dedup}-{window_ms}"
-        words: tuple[Word, ...] = (row.id, row.due, bytes(row.record), row.on_conflict, dedup)
-        entries.unique += words
-        entries.ids.append(row.id)
-    return entries
 
 
 def _absolute(task: Task, now_ms: int) -> Task:

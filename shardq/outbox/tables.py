@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -33,6 +34,9 @@ R = TypeVar("R")
 
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """SQLite numbers rows by itself in a column of type INTEGER only."""
+
+_ID = sa.String(330).with_variant(mysql.VARCHAR(330, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+"""MySQL takes "a" and "A" for the same otherwise."""
 
 
 class Outbox:
@@ -60,18 +64,23 @@ class Outbox:
             table,
             metadata,
             sa.Column("seq", _BIG, sa.Identity(), primary_key=True, autoincrement=True),
-            sa.Column("id", sa.String(330), nullable=False),
+            sa.Column("id", _ID, nullable=False),
+            sa.Column("kind", sa.String(10), nullable=False, server_default="push"),
             sa.Column("due", sa.BigInteger, nullable=False),
             sa.Column("record", sa.LargeBinary(1 << 24), nullable=False),
             sa.Column("on_conflict", sa.String(8), nullable=False),
             sa.Column("dedup", sa.BigInteger, nullable=False),
             sa.Column("created", sa.BigInteger, nullable=False),
             sa.Column("moved", sa.BigInteger),
+            sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+            sa.Column("retry_at", sa.BigInteger),
+            sa.Column("failed", sa.BigInteger),
+            sa.Column("reason", sa.Text),
+            # MySQL has no partial index, which the others have below. Rows there lie in the order of their keys.
+            sa.UniqueConstraint("id", "seq").ddl_if(dialect="mysql"),
             schema=schema,
+            sqlite_autoincrement=True,  # it would give the numbers of removed rows again
         )
-        waiting = self.table.c.moved.is_(None)
-        index = derived_name(table, "waiting")
-        sa.Index(index, self.table.c.seq, postgresql_where=waiting, sqlite_where=waiting)
         self.owner = sa.Table(
             derived_name(table, "engine"),
             metadata,
@@ -81,7 +90,14 @@ class Outbox:
             schema=schema,
         )
         """One row: the engine that the tasks belong to."""
+        column = self.table.c
+        self._index("waiting", [column.seq], column.moved.is_(None) & column.reason.is_(None))
+        self._index("ids", [column.id, column.seq], column.moved.is_(None) & column.failed.is_(None))
+        self._index("refused", [column.seq], column.moved.is_(None) & column.reason.is_not(None))
         self._packer = RowPacker(codec, max_payload=max_payload)
+
+    def _index(self, name: str, columns: Sequence[sa.Column[Any]], where: sa.ColumnElement[bool]) -> None:
+        sa.Index(derived_name(self.table.name, name), *columns, postgresql_where=where, sqlite_where=where)
 
     def __repr__(self) -> str:
         return f"<Outbox {self.table.fullname!r}>"
@@ -198,7 +214,6 @@ class Outbox:
         return [*tables, *(CreateIndex(index, if_not_exists=True) for index in self._indexes(dialect))]
 
     def _indexes(self, dialect: str) -> Iterable[sa.Index]:
-        # MySQL has no partial index, and needs none: its rows lie in the order of their keys.
         return self.table.indexes if dialect in ("postgresql", "sqlite") else ()
 
     def _trigger(self, dialect: str) -> Sequence[str]:

@@ -38,8 +38,8 @@ class Command(NamedTuple):
     """An instant in ms of the epoch, or 0: at once."""
     record: bytes = b""
     on_conflict: OnConflict = "keep"
-    dedup: int = 0
-    """The dedup window in ms."""
+    dedup: int | str = 0
+    """The dedup window in ms, as ``push_unique.lua`` takes it."""
     made: bool = False
     """True if the id was made for this push, so that no other command can come before it."""
 

@@ -71,7 +71,7 @@ class Replayer:
         failing = Failing()
         self.problem, self.reached = "", False
         while self._unrecorded:
-            self._file.finish(self._unrecorded[0].done, self._unrecorded[0].failed)
+            self._file.finish(self._unrecorded[0].done, self._unrecorded[0].reasons)
             self._unrecorded.pop(0)
         after = 0
         while (page := self._file.page(after)) and not (after and stopping()):
@@ -96,7 +96,7 @@ class Replayer:
             return
         self._unrecorded.append(result)
         try:
-            self._file.finish(result.done, result.failed)
+            self._file.finish(result.done, result.reasons)
         except SpoolFault as exc:
             if not result.failed:
                 raise
@@ -108,7 +108,7 @@ class Replayer:
         self._unrecorded.pop()
         self.replayed += len(result.done)
         self.failed += len(result.failed)
-        for seq, reason in result.failed:
+        for seq, reason in result.reasons:
             log.error("command %d of the spool %s was refused, and put aside: %s", seq, self._file.path, reason)
 
     def close(self) -> None:

@@ -34,7 +34,12 @@ class Replayed:
     """The result of one layer. What is in neither list waits."""
 
     done: list[int] = field(default_factory=list)
-    failed: list[tuple[int, str]] = field(default_factory=list)
+    failed: list[tuple[int, ShardqError]] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> list[tuple[int, str]]:
+        """The commands that were refused, and why."""
+        return [(seq, f"{type(error).__name__}: {error}") for seq, error in self.failed]
 
 
 @dataclass(slots=True)
@@ -58,36 +63,43 @@ class Failing:
         self.errors.update(dict.fromkeys(cache.topology.homes(id), error))
 
 
-def replay(cache: TopologyCache, packer: Packer, layer: Sequence[Spooled], failing: Failing) -> Operation[Replayed]:
-    """Carries out commands on different ids, where the shards take them."""
+def replay(
+    cache: TopologyCache, packer: Packer, layer: Sequence[Spooled], failing: Failing, *, most: int = BATCH
+) -> Operation[Replayed]:
+    """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
     result = Replayed()
     failing.shards = cache.topology.shards
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]
     if pushes:
-        refused = yield from _push(cache, packer, pushes, failing, result)
-        for each in refused if len(pushes) > 1 else ():
-            # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
-            if not failing.concerns(cache, each.command.id):
-                yield from _push(cache, packer, [each], failing, result)
+        refused = yield from _push(cache, packer, pushes, failing, result, most=most)
+        # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
+        if alone := [each for each in refused if not failing.concerns(cache, each.command.id)]:
+            yield from _push(cache, packer, alone, failing, result, most=1)
     if others:
         yield from _by_id(cache, others, failing, result)
     return result
 
 
 def _push(
-    cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], failing: Failing, result: Replayed
+    cache: TopologyCache,
+    packer: Packer,
+    pushes: Sequence[Spooled],
+    failing: Failing,
+    result: Replayed,
+    *,
+    most: int,
 ) -> Operation[list[Spooled]]:
-    """Pushes. Returns those that were refused together with others."""
+    """Pushes. Returns those that may have been refused because of others of their call."""
     entries = entries_of(each.command for each in pushes)
     results = pushing.PushResults(entries.ids)
     with contextlib.suppress(PushError):  # its errors are read below
-        yield from pushing.complete(cache, packer, results, entries, most=BATCH, in_doubt=True)
+        yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True)
     refused: list[Spooled] = []
     for each, (_, outcome) in zip(pushes, results.each(), strict=True):
         error = _met(outcome) if isinstance(outcome, ShardqError) else None
-        if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1:
+        if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
             refused.append(each)
         else:
             _note(cache, each, error, failing, result)
@@ -121,7 +133,7 @@ def _note(
     if error is None:
         result.done.append(spooled.seq)
     elif is_refusal(error):
-        result.failed.append((spooled.seq, f"{type(error).__name__}: {error}"))
+        result.failed.append((spooled.seq, error))
     else:
         failing.note(cache, spooled.command.id, error)
 

@@ -262,6 +262,7 @@ def test_relays_are_no_stricter_than_they_must_be(postgres: Postgres, url: str, 
     """Under a stricter isolation, rows that relays and others touch at once fail."""
     database = sa.create_engine(postgres.make_database(name), isolation_level="SERIALIZABLE")
     outbox.create(database)
+    _fill(database, 1)
     levels = set()
 
     def note(connection: sa.Connection, _: object, statement: str, *__: object) -> None:
@@ -270,7 +271,7 @@ def test_relays_are_no_stricter_than_they_must_be(postgres: Postgres, url: str, 
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     try:
-        assert _moved(OutboxRelay(shardq.Engine(url, name=name, shards=2), database)) == 0
+        assert _moved(OutboxRelay(shardq.Engine(url, name=name, shards=2), database)) == 1
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert levels == {"READ COMMITTED"}

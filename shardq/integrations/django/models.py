@@ -16,18 +16,37 @@ class OutboxTask(models.Model):
 
     seq = models.BigAutoField(primary_key=True)
     id = models.CharField(max_length=330)
+    kind = models.CharField(max_length=10, db_default="push")
     due = models.BigIntegerField()
     record = models.BinaryField()
     on_conflict = models.CharField(max_length=8)
     dedup = models.BigIntegerField()
     created = models.BigIntegerField()
     moved = models.BigIntegerField(null=True)
+    attempts = models.IntegerField(db_default=0)
+    retry_at = models.BigIntegerField(null=True)
+    failed = models.BigIntegerField(null=True)
+    reason = models.TextField(null=True)
 
     class Meta:
         db_table = NAME
         verbose_name = "outbox task"
         indexes: ClassVar = [
-            models.Index(fields=["seq"], name=f"{NAME}_waiting", condition=models.Q(moved__isnull=True))
+            models.Index(
+                fields=["seq"],
+                name=f"{NAME}_waiting",
+                condition=models.Q(moved__isnull=True, reason__isnull=True),
+            ),
+            models.Index(
+                fields=["id", "seq"],
+                name=f"{NAME}_ids",
+                condition=models.Q(moved__isnull=True, failed__isnull=True),
+            ),
+            models.Index(
+                fields=["seq"],
+                name=f"{NAME}_refused",
+                condition=models.Q(moved__isnull=True, reason__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:

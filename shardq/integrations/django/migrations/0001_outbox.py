@@ -32,18 +32,37 @@ class Migration(migrations.Migration):
             fields=[
                 ("seq", models.BigAutoField(primary_key=True, serialize=False)),
                 ("id", models.CharField(max_length=330)),
+                ("kind", models.CharField(db_default="push", max_length=10)),
                 ("due", models.BigIntegerField()),
                 ("record", models.BinaryField()),
                 ("on_conflict", models.CharField(max_length=8)),
                 ("dedup", models.BigIntegerField()),
                 ("created", models.BigIntegerField()),
                 ("moved", models.BigIntegerField(null=True)),
+                ("attempts", models.IntegerField(db_default=0)),
+                ("retry_at", models.BigIntegerField(null=True)),
+                ("failed", models.BigIntegerField(null=True)),
+                ("reason", models.TextField(null=True)),
             ],
             options={
                 "db_table": TABLE,
                 "verbose_name": "outbox task",
                 "indexes": [
-                    models.Index(fields=["seq"], name=f"{TABLE}_waiting", condition=models.Q(("moved__isnull", True)))
+                    models.Index(
+                        fields=["seq"],
+                        name=f"{TABLE}_waiting",
+                        condition=models.Q(("moved__isnull", True), ("reason__isnull", True)),
+                    ),
+                    models.Index(
+                        fields=["id", "seq"],
+                        name=f"{TABLE}_ids",
+                        condition=models.Q(("moved__isnull", True), ("failed__isnull", True)),
+                    ),
+                    models.Index(
+                        fields=["seq"],
+                        name=f"{TABLE}_refused",
+                        condition=models.Q(("moved__isnull", True), ("reason__isnull", False)),
+                    ),
                 ],
             },
         ),
