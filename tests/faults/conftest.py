@@ -12,6 +12,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.sinks import registry
+from tests.faults.amqp import AmqpNeighbour, CeleryAmqpWay
 from tests.faults.neighbours import Endpoint, Neighbour, RedisNeighbour
 from tests.faults.sinks import FunctionWay, HttpWay, Nearby, OwnWay, RedisWay
 from tests.faults.way import Way
@@ -21,6 +22,7 @@ WAYS: dict[type[Way], str] = {
     HttpWay: "endpoint",
     FunctionWay: "nearby",
     OwnWay: "nearby",
+    CeleryAmqpWay: "amqp_neighbour",
 }
 """Each way → the fixture of its neighbour."""
 
@@ -60,6 +62,14 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neighbour]:
         stack.callback(neighbour.kill)
         neighbour.start()
         yield neighbour
+
+
+@pytest.fixture
+def amqp_neighbour() -> Iterator[AmqpNeighbour]:
+    neighbour = AmqpNeighbour()
+    neighbour.start()
+    yield neighbour
+    neighbour.kill()
 
 
 @pytest.fixture

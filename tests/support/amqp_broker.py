@@ -11,7 +11,8 @@ from struct import pack, unpack, unpack_from
 from types import TracebackType
 from typing import Literal, Self
 
-Answer = Literal["ack", "nack", "missing", "large", "unroutable", "silent"]
+Answer = Literal["ack", "nack", "missing", "large", "unroutable", "slow", "silent"]
+SLOW_S = 0.3
 
 START, START_OK, TUNE, TUNE_OK, OPEN, OPEN_OK = ((10, n) for n in (10, 11, 30, 31, 40, 41))
 CLOSE, CLOSE_OK = (10, 50), (10, 51)
@@ -23,12 +24,13 @@ EMPTY_ANSWERS = {(40, 10): (40, 11), (50, 20): (50, 21), (85, 10): (85, 11)}
 
 
 class AmqpBroker:
-    """On a port of its own, as a context manager. ``answers``: routing key → what becomes of its messages."""
+    """On a port of its own, as a context manager."""
 
-    def __init__(self, **answers: Answer) -> None:
-        self.answers: dict[str, Answer] = {**answers}
+    def __init__(self, port: int = 0) -> None:
+        self.answers: dict[str, Answer] = {}
+        """Routing key → what becomes of its messages."""
         self.of_bodies: dict[bytes, Answer] = {}
-        """Body → what becomes of its messages, whatever the key."""
+        """Body, up to a bar → what becomes of its messages, whatever the key."""
         self.taken: list[tuple[str, bytes]] = []
         """The routing keys and bodies of confirmed messages."""
         self.asked: list[str] = []
@@ -36,7 +38,7 @@ class AmqpBroker:
         self.talking = threading.Event()
         """Cleared, nothing is answered on any connection, new ones included."""
         self.talking.set()
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self._threads = [threading.Thread(target=self._accept, name="amqp-broker", daemon=True)]
         self._connections: list[socket.socket] = []
 
@@ -117,7 +119,9 @@ class _Conversation:
         self._connection.sendall(b"".join(pack(">BHI", kind, channel, len(f)) + f + b"\xce" for kind, f in frames))
 
     def _method(self, channel: int, method: tuple[int, ...], arguments: bytes) -> None:
-        if method == START_OK:
+        if method == START_OK and b"wrong" in arguments:
+            self._say(0, CLOSE, pack(">H", 403) + _short(b"ACCESS_REFUSED - Login was refused") + pack(">HH", 0, 0))
+        elif method == START_OK:
             self._say(0, TUNE, pack(">HIH", 0, 131072, 60))
         elif method == OPEN:
             self._say(0, OPEN_OK, _short(b""))
@@ -139,8 +143,11 @@ class _Conversation:
         key = name.decode()
         self._tag += 1
         self._broker.asked.append(key)
-        match self._broker.of_bodies.get(self._body) or self._broker.answers.get(key, "ack"):
-            case "ack":
+        answer = self._broker.of_bodies.get(self._body.partition(b"|")[0]) or self._broker.answers.get(key, "ack")
+        if answer == "slow":
+            threading.Event().wait(SLOW_S)
+        match answer:
+            case "ack" | "slow":
                 self._broker.taken.append((key, self._body))
                 self._say(channel, ACK, pack(">QB", self._tag, 0))
             case "nack":
