@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from cluster.nats import NatsServer
 from cluster.server import Server
 from shardq import Engine
 from shardq.sinks import registry
 from tests.faults.amqp import AmqpNeighbour, CeleryAmqpWay
-from tests.faults.neighbours import Endpoint, Neighbour, RedisNeighbour
-from tests.faults.sinks import FunctionWay, HttpWay, Nearby, OwnWay, RedisWay
+from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
+from tests.faults.queues import CeleryWay, DramatiqWay, RqWay, SidekiqWay
+from tests.faults.sinks import FunctionWay, HttpWay, NatsWay, Nearby, OwnWay, RedisWay
 from tests.faults.way import Way
 
 WAYS: dict[type[Way], str] = {
@@ -23,6 +25,11 @@ WAYS: dict[type[Way], str] = {
     FunctionWay: "nearby",
     OwnWay: "nearby",
     CeleryAmqpWay: "amqp_neighbour",
+    RqWay: "redis_neighbour",
+    DramatiqWay: "redis_neighbour",
+    SidekiqWay: "redis_neighbour",
+    CeleryWay: "redis_neighbour",
+    NatsWay: "nats_neighbour",
 }
 """Each way → the fixture of its neighbour."""
 
@@ -53,6 +60,14 @@ def way(request: pytest.FixtureRequest, single: Server, name: str, monkeypatch: 
 def redis_neighbour(server_binary: Any) -> Iterator[RedisNeighbour]:
     with Server(server_binary, options={"appendonly": "yes", "appendfsync": "no"}) as server:
         yield RedisNeighbour(server)
+
+
+@pytest.fixture(scope="session")
+def nats_neighbour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsNeighbour]:
+    config = tmp_path_factory.mktemp("nats") / "config"
+    config.write_text("authorization { user: ann, password: right }\n")
+    with NatsServer(config=config) as server:
+        yield NatsNeighbour(server)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import nats
+import nats.js.errors
+
+from cluster.nats import NatsServer
 from cluster.ports import free_port
 from cluster.server import Server
 from tests.support.workers import Worker
@@ -75,6 +83,68 @@ class RedisNeighbour(Neighbour):
 
     def empty(self) -> None:
         self.server.ask("FLUSHALL")
+
+
+class NatsNeighbour(Neighbour):
+    """A NATS server with a stream, which holds one message when it is full."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self.server = server
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def on(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Does some work with a JetStream context."""
+
+        async def done() -> Any:
+            client = await nats.connect(f"nats://ann:right@{self.address}")
+            try:
+                return await work(client.jetstream(timeout=20))
+            finally:
+                await client.close()
+
+        return asyncio.run(done())
+
+    def messages(self) -> list[Any]:
+        async def read(js: Any) -> list[Any]:
+            state = (await js.stream_info("mail")).state
+            return [await js.get_msg("mail", number) for number in range(max(1, state.first_seq), state.last_seq + 1)]
+
+        found: list[Any] = self.on(read)
+        return found
+
+    def _limit(self, messages: int) -> None:
+        self.on(lambda js: js.update_stream(name="mail", subjects=["mail"], discard="new", max_msgs=messages))
+
+    def freeze(self) -> None:
+        for pid in self.server.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in self.server.pids:
+            os.kill(pid, signal.SIGCONT)
+
+    def fill(self) -> None:
+        self._limit(1)
+
+    def make_room(self) -> None:
+        self._limit(-1)
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def empty(self) -> None:
+        async def anew(js: Any) -> None:
+            with contextlib.suppress(nats.js.errors.NotFoundError):
+                await js.delete_stream("mail")
+            await js.add_stream(name="mail", subjects=["mail"])
+
+        self.on(anew)
 
 
 class Endpoint(Neighbour):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from cluster.ports import free_port
 from shardq import Bury, Delivery, Engine
 from shardq.sinks import Message, Refused, Result, Sent, Sink
-from tests.faults.neighbours import Endpoint, Neighbour, RedisNeighbour
+from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.way import Way
 
 TOPIC = "mail"
@@ -131,6 +131,26 @@ class HttpWay(SinkWay):
 
     def arrived(self) -> Sequence[str]:
         return [json.loads(line) for line in self.neighbour.file.read_text().splitlines()]
+
+
+class NatsWay(SinkWay):
+    """A stream of JetStream."""
+
+    kind = "nats"
+    neighbour: NatsNeighbour
+    not_here: ClassVar[Mapping[str, str]] = {
+        "timing out on one item": "JetStream looks at the size and the subject of a message, and nothing else",
+        "slow on one item": "JetStream looks at the size and the subject of a message, and nothing else",
+    }
+
+    def to(self, address: str, login: str = "") -> str:
+        return f"nats://{login or 'ann:right@'}{address}?timeout=1#mail"
+
+    def payload(self, unique: str, fault: str = "") -> Any:
+        return {"id": unique, "fault": "x" * ((1 << 20) - 60) if fault == "refusing one item" else fault}
+
+    def arrived(self) -> Sequence[str]:
+        return [json.loads(message.data)["id"] for message in self.neighbour.messages()]
 
 
 class Nearby(Neighbour):
