@@ -293,7 +293,7 @@ class Conflict(ShardqError):
 
 
 class UnknownSchedule(ShardqError):
-    """No schedule has this name: it was never declared, or was removed.
+    """No schedule has this name: it was never declared, or was removed; or it can't be read here.
 
     >>> try:
     ...     engine.pause_schedule("weekly")
@@ -301,9 +301,13 @@ class UnknownSchedule(ShardqError):
     ...     print(error)                # see engine.schedules()
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, problem: str | None = None) -> None:
         self.name = name
-        super().__init__(f"there is no schedule named {name!r:.80}; engine.schedules() and `shardq every` list all")
+        if problem is None:
+            text = f"there is no schedule named {name!r:.80}; engine.schedules() and `shardq every` list all"
+        else:
+            text = f"the schedule {name!r:.80} can't be read ({problem}); upgrade shardq, declare it anew or remove it"
+        super().__init__(text)
 
 
 class ChangeUnderWay(ShardqError):

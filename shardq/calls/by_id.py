@@ -93,6 +93,18 @@ def get(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Found
     return _get(keys, [epoch, now_us, id], decode)
 
 
+def state(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
+    """Tells what a task is: scheduled, ready, running, dead or gone. Raises Moving."""
+
+    def decode(answer: list[Any]) -> Outcome:
+        word = body(answer)[0][0]
+        if word == b"moving":
+            raise Moving()
+        return Outcome.RUNNING if word == b"leased" else Outcome(word.decode())
+
+    return _get(keys, [epoch, now_us, id], decode)
+
+
 def get_many(keys: ShardKeys, epoch: int, ids: Sequence[str], *, now_us: str = "") -> Call[list[Found | Moving | None]]:
     """Reads tasks of one shard, up to 1,000; of the first of them only, where they have more than 1 MiB."""
     return _get(keys, [epoch, now_us, *ids], _founds)

@@ -4,17 +4,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shardq.calls.answers import body
-from shardq.calls.request import Call, Command
+from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ControlKeys
 from shardq.scripts import script
 
-CHANGED = "schedules"
-"""The news that a schedule was declared, changed, paused or removed."""
+CHANGED = "schedules/"
+"""The news that a schedule was declared, changed, paused or removed; its name follows."""
+
+BATCH = 200
+"""Schedules that are read or written by one call."""
+
+_DECLARED = "/declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +27,35 @@ class Schedules:
     """Schedules as stored, and the clock of the control slot's master."""
 
     now_ms: int
+    looked_for: int
+    """How many of the names; the rest is to be asked for again."""
     stored: dict[str, tuple[bytes, bytes]]
-    """Name → state, declaration."""
+    """Name → state, declaration; either is empty where it is missing."""
 
 
-def schedules(keys: ControlKeys, names: Sequence[str] = (), *, now_us: str = "") -> Call[Schedules]:
-    """Reads the schedules of these names, or all."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One schedule to be written if its state is still the one that was seen."""
+
+    name: str
+    seen: bytes
+    state: bytes
+    """Empty: it is removed."""
+    declaration: bytes = b""
+    """Empty: it stays as it is."""
+
+
+def schedule_names(keys: ControlKeys) -> Command[list[str]]:
+    """The names of all schedules, in order."""
+
+    def decode(fields: Iterable[bytes]) -> list[str]:
+        return sorted({field.decode(errors="backslashreplace").removesuffix(_DECLARED) for field in fields})
+
+    return Command(slot=keys.slot, words=("HKEYS", keys.schedules), decode=decode)
+
+
+def schedules(keys: ControlKeys, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
+    """Reads the schedules of these names, ``BATCH`` at most."""
     return Call(
         slot=keys.slot,
         words=[now_us, *names],
@@ -37,27 +65,27 @@ def schedules(keys: ControlKeys, names: Sequence[str] = (), *, now_us: str = "")
     )
 
 
-def set_schedule(
-    keys: ControlKeys, name: str, *, seen: bytes, state: bytes, declaration: bytes = b"", tell: bool
-) -> Call[bool]:
-    """Returns True if it was written. A resend answers False when the first send was executed."""
+def set_schedule(keys: ControlKeys, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
+    """Writes schedules, ``BATCH`` at most. Returns True for each that was written. A resend answers False where the
+    first send was executed.
+    """
+    words: list[Word] = [keys.news if tell else ""]
+    for change in changes:
+        words += (change.name, change.seen, change.state, change.declaration)
     return Call(
         slot=keys.slot,
-        words=[name, seen, state, declaration, keys.news if tell else ""],
-        decode=lambda answer: bool(answer[0] == b"ok"),
+        words=words,
+        decode=lambda answer: [bool(written) for written in body(answer)],
         script=script("set_schedule"),
         keys=(keys.schedules,),
     )
 
 
-def are_there_schedules(keys: ControlKeys) -> Command[bool]:
-    return Command(slot=keys.slot, words=("HLEN", keys.schedules), decode=bool)
-
-
 def _schedules(answer: list[Any]) -> Schedules:
-    now_us, flat = body(answer)
+    now_us, looked_for, flat = body(answer)
     fields = iter(flat)
     return Schedules(
         now_ms=int(now_us) // 1000,
+        looked_for=looked_for,
         stored={name.decode(): (state, declared) for name, state, declared in zip(fields, fields, fields, strict=True)},
     )

@@ -60,8 +60,8 @@ _EVERYBODY = _READING | _role("declare open put clear seal", "")
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "")
 _BY_ID = _role("get cancel cancel_tag reschedule", "")
-# Who declares or changes a schedule takes back what was pushed of it, and a worker declares those of its tasks.
-_SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hlen")
+# Who pauses or removes a schedule takes back what was pushed of it, and a worker declares those of its tasks.
+_SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys")
 
 _LOOKING = _role(
     "peek page page_ready forecast fleet get schedules",
@@ -81,7 +81,7 @@ ROLES = {
     | _HEARING
     | _SETTLING
     | _SCHEDULING
-    | _role("wake permit release renew", "")
+    | _role("wake permit release renew get", "")
     | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
     | _role("history", "getrange")
     | _role("reserve take remember forget stock swept", "hmget zrange zscan"),

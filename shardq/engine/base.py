@@ -132,6 +132,8 @@ class EngineBase(forks.OfOneProcess):
         self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
         self._tasks = Registry(max_attempts=None, backoff=None)
         """The functions that are pushed by name."""
+        self._declared: dict[str, set[str]] = {}
+        """Owner → the names of the schedules that were declared with it here."""
         self._parts = Parts()
         self._tracing: Tracing | None = None
         """Traces what is pushed, if it is wanted."""

@@ -432,16 +432,24 @@ def _deaths(stats: Stats, sample: Sequence[tuple[str, str]], max_dead: int) -> I
         yield Reason("trimmed", text)
 
 
+_OVERDUE = (
+    "occurrences are overdue, and nobody has pushed them; either no dispatcher runs (`shardq run` starts one), or none "
+    "of them can compute it"
+)
+_UNREADABLE = (
+    "what is stored can't be read here; another version of shardq wrote it: upgrade, declare it anew, or remove it "
+    "(`shardq every NAME --remove`)"
+)
+
+
 def _schedules(stats: Stats) -> Iterator[Reason]:
-    overdue = stats.schedules.overdue if stats.schedules is not None else ()
-    if overdue:
-        names = ", ".join(map(repr, overdue[:NAMED]))
-        more = f" and {len(overdue) - NAMED} more" if len(overdue) > NAMED else ""
-        text = (
-            f"schedule{'' if len(overdue) == 1 else 's'} {names}{more}: occurrences are overdue, and nobody has "
-            "pushed them; either no dispatcher runs (`shardq run` starts one), or none of them can compute it"
-        )
-        yield Reason("schedule", text)
+    if stats.schedules is None:
+        return
+    for concerned, what in ((stats.schedules.overdue, _OVERDUE), (stats.schedules.unreadable, _UNREADABLE)):
+        if concerned:
+            names = ", ".join(map(repr, concerned[:NAMED]))
+            more = f" and {len(concerned) - NAMED} more" if len(concerned) > NAMED else ""
+            yield Reason("schedule", f"schedule{'' if len(concerned) == 1 else 's'} {names}{more}: {what}")
 
 
 def _named_shards(some: Sequence[ShardStats]) -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from shardq.engine.base import EngineBase
-from shardq.model.checks import check_topic
+from shardq.errors import InvalidOption
+from shardq.model.checks import check_max_attempts, check_name, check_topic, checked_tags
 from shardq.model.record import encode_head, record_encoder
 from shardq.model.task import Receipt
 from shardq.operation import Operation
 from shardq.schedules import declaring
 from shardq.schedules.entry import Declaration
-from shardq.schedules.every import CatchUp, Every, Schedule, check_schedule_name
+from shardq.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.topology_cache import TopologyCache
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
@@ -40,38 +41,100 @@ class AsyncScheduleCommands(EngineBase, ABC):
         payload: Any = None,
         jitter: float | dt.timedelta = 0.0,
         catch_up: CatchUp = "one",
+        start: float | dt.datetime | None = None,
+        end: float | dt.datetime | None = None,
+        overlap: Overlap = "allow",
+        headers: Mapping[str, str] | None = None,
+        max_attempts: int | None = None,
+        expires: float | dt.timedelta | None = None,
+        tags: Sequence[str] | None = None,
+        owner: str = "",
     ) -> None:
         """Pushes a task of ``topic`` with this payload at every occurrence from now on, once over the whole fleet.
 
         ``cron``: an expression such as "0 3 * * *", by the clock of the time zone ``tz`` (UTC, if none is given); it
         needs ``pip install 'shardq[cron]'``. Or ``interval``: the seconds between two occurrences, 0.1 at least;
         occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
+        ``start`` and ``end``: there are none before and after these instants.
 
         The schedule is kept in the engine, and served by whichever processes have called ``start()``. Declared again,
-        by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other, and
-        nothing of that runs any more. It ends with ``remove_schedule``.
+        by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other: what
+        is due more than a second later is by the new one, and no occurrence is lost or doubled. It ends with
+        ``remove_schedule``, or with ``prune_schedules`` of its ``owner``, a name of the program that declares it.
 
         ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
-        them run, or "none".
+        them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is still
+        scheduled, ready or leased at its time.
+
+        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task that
+        nobody has begun so many seconds after its due time is buried instead of run late.
 
         >>> await engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload={"all": True})
-        >>> await engine.every("poll", interval=30)
+        >>> await engine.every("poll", interval=30, overlap="skip", expires=30)
         """
         check_schedule_name(name)
         check_topic(topic)
-        every = Every(cron=cron, interval=interval, tz=tz, jitter=jitter, catch_up=catch_up)
-        await self._declare(name, every, topic, payload, None)
+        if max_attempts is not None:
+            check_max_attempts(max_attempts)
+        every = Every(
+            cron=cron,
+            interval=interval,
+            tz=tz,
+            jitter=jitter,
+            catch_up=catch_up,
+            start=start,
+            end=end,
+            overlap=overlap,
+            headers=headers,
+            expires=expires,
+            tags=tags,
+            owner=owner,
+        )
+        await self._declare(name, every, topic, payload, max_attempts)
 
     async def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
-        head = encode_head(max_attempts=max_attempts)
+        tags = () if every.tags is None else checked_tags(every.tags)
+        head = encode_head(headers=every.headers, max_attempts=max_attempts, tags=tags)
         record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, head)
         declaration = Declaration.of(every, topic=topic, record=record)
         await self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
+        if every.owner:
+            self._declared.setdefault(every.owner, set()).add(name)
 
     async def _declare_recurring(self, functions: Iterable[Registered]) -> None:
         """Declares the schedules of tasks that are to be served: ``@engine.task(every=…)``."""
         for task, every in recurring(functions):
-            await self._declare(task.name, every, task.topic, call_of(task.name), task.attempts.max_attempts)
+            payload, max_attempts = call_of(task.name), task.attempts.max_attempts
+            await self._declare(schedule_name(task.name), every, task.topic, payload, max_attempts)
+            for alias in task.aliases:
+                await self._remove_call(alias)
+
+    async def _remove_call(self, task: str) -> None:
+        """Removes the schedule of a task by an earlier name of it; one of that name that pushes anything else stays."""
+        name, codec = schedule_name(task), self.options.codec
+        await self._carry_out(lambda cache: declaring.remove_call(cache, codec, name, call_of(task)))
+
+    async def prune_schedules(self, owner: str, *, keep: Iterable[str] | None = None) -> list[str]:
+        """Removes the schedules that were declared with this ``owner`` but those to ``keep``: the ones that this engine
+        object has declared, if nothing is given. Returns the names of those that were removed.
+
+        A program that has declared all of its schedules thereby removes those that an earlier version of it declared.
+        Schedules of other owners, and without one, stay.
+
+        >>> await engine.every("nightly", interval=86_400, owner="billing")
+        >>> await engine.prune_schedules("billing")
+        []
+        """
+        check_name(owner, of="owner")
+        if keep is None:
+            keep = self._declared.get(owner)
+            if keep is None:
+                raise InvalidOption(
+                    f"this engine has declared no schedule with owner={owner!r}, so none would be left; declare them "
+                    "first, or give keep=[] to remove them all"
+                )
+        kept = frozenset(keep)
+        return await self._carry_out(lambda cache: declaring.prune(cache, owner, kept))
 
     async def schedules(self) -> list[Schedule]:
         """Returns all schedules, by name.

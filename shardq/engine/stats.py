@@ -102,6 +102,8 @@ class ScheduleStats(msgspec.Struct, frozen=True, kw_only=True):
     """Occurrences that this process's scheduler has pushed."""
     overdue: tuple[str, ...]
     """The names of schedules with occurrences that are due, and that nobody has pushed."""
+    unreadable: tuple[str, ...]
+    """The names of schedules that can't be read here, and are not counted: another version wrote them."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,7 +270,8 @@ def stats_of(
             count=schedules.count,
             paused=schedules.paused,
             pushed=scheduler.pushed if scheduler else 0,
-            overdue=tuple(schedules.overdue),
+            overdue=schedules.overdue,
+            unreadable=schedules.unreadable,
         ),
         connections=connections,
         replication=replication,

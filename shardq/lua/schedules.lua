@@ -2,32 +2,21 @@
 -- USES: clock
 -- KEYS 1 schedules HASH
 -- ARGV 1 now_us or ''
--- ARGV 2.. names; none: all
--- RETURNS {'ok', now_us, {name, state, declaration, …}}
+-- ARGV 2.. name, up to 1,000
+-- RETURNS {'ok', now_us, how many names were looked for, {name, state or '', declaration or '', …} without those of which
+--         there is neither}
 -- ATOMIC
--- COST O(schedules that are read)
-local now_us = clock_us(ARGV[1])
-local found = {}
-if #ARGV == 1 then
-  local all, declared = redis.call('HGETALL', KEYS[1]), {}
-  for i = 1, #all, 2 do declared[all[i]] = all[i + 1] end
-  for i = 1, #all, 2 do
-    local declaration = declared[all[i] .. '/declared']
-    if declaration then
-      found[#found + 1] = all[i]
-      found[#found + 1] = all[i + 1]
-      found[#found + 1] = declaration
-    end
-  end
-else
-  for i = 2, #ARGV do
-    local name = ARGV[i]
-    local both = redis.call('HMGET', KEYS[1], name, name .. '/declared')
-    if both[1] and both[2] then
-      found[#found + 1] = name
-      found[#found + 1] = both[1]
-      found[#found + 1] = both[2]
-    end
+-- COST O(n), at most about 1 MiB: the names that were not looked for are to be asked for again
+local found, taken, bytes = {}, 0, 0
+while taken < #ARGV - 1 and bytes < 1048576 do
+  taken = taken + 1
+  local name = ARGV[taken + 1]
+  local both = redis.call('HMGET', KEYS[1], name, name .. '/declared')
+  if both[1] or both[2] then
+    found[#found + 1] = name
+    found[#found + 1] = both[1] or ''
+    found[#found + 1] = both[2] or ''
+    bytes = bytes + #(both[1] or '') + #(both[2] or '')
   end
 end
-return {'ok', string.format('%.0f', now_us), found}
+return {'ok', string.format('%.0f', clock_us(ARGV[1])), taken, found}

@@ -1,23 +1,28 @@
--- set_schedule: writes a schedule if its state is still the one the caller saw.
+-- set_schedule: writes schedules whose state is still the one that the caller saw.
 -- USES: begin
 -- KEYS 1 schedules HASH
--- ARGV 1 name
--- ARGV 2 state that must be the present one, '' when there must be none
--- ARGV 3 state; '' removes the schedule
--- ARGV 4 declaration; '' leaves it as it is
--- ARGV 5 news channel, on which dispatchers are told; '' tells nobody
--- RETURNS {'ok'} | {'differs'}, and nothing was written
+-- ARGV 1 news channel, on which dispatchers are told of each schedule that is written; '' tells nobody
+-- ARGV 2.. for each schedule, at most 1,000 or 1 MiB: name, state that must be the present one, '' when there must be
+--         none; state, '' removes the schedule; declaration, '' leaves it as it is
+-- RETURNS {'ok', 1 or 0, …}: 0 where the state is another one, and nothing of the schedule was written
 -- ATOMIC
--- COST O(1)
-if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return {'differs'} end
-begin() -- also out of memory: a schedule can be paused then
-local declared = ARGV[1] .. '/declared'
-if ARGV[3] == '' then
-  redis.call('HDEL', KEYS[1], ARGV[1], declared)
-elseif ARGV[4] == '' then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3], declared, ARGV[4])
+-- COST O(n)
+local answer = {'ok'}
+for i = 2, #ARGV, 4 do
+  local name, seen, state, declaration = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local written = (redis.call('HGET', KEYS[1], name) or '') == seen
+  if written then
+    begin() -- also out of memory: a schedule can be paused then
+    local declared = name .. '/declared'
+    if state == '' then
+      redis.call('HDEL', KEYS[1], name, declared)
+    elseif declaration == '' then
+      redis.call('HSET', KEYS[1], name, state)
+    else
+      redis.call('HSET', KEYS[1], name, state, declared, declaration)
+    end
+    if ARGV[1] ~= '' then redis.pcall('SPUBLISH', ARGV[1], 'schedules/' .. name) end
+  end
+  answer[#answer + 1] = written and 1 or 0
 end
-if ARGV[5] ~= '' then redis.pcall('SPUBLISH', ARGV[5], 'schedules') end
-return {'ok'}
+return answer

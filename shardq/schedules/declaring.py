@@ -6,109 +6,156 @@ Each reads the schedule, decides, and writes it if nobody else has changed it me
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
 
 from shardq.calls import schedules
+from shardq.calls.schedules import Change
 from shardq.errors import BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
 from shardq.model.ids import full_id
-from shardq.model.record import Codec, decode_record
+from shardq.model.record import Codec, decode_record, with_expiry
 from shardq.model.task import Receipt
 from shardq.operation import Operation
 from shardq.producer import pushing
 from shardq.producer.packing import Entries, Packer
-from shardq.schedules.entry import Declaration, Entry, State, declared, decode_entry, encode
+from shardq.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.schedules.every import Schedule
 from shardq.schedules.planning import next_occurrence
-from shardq.schedules.retracting import retract
+from shardq.schedules.retracting import cancel_held, hold_back
+from shardq.schedules.storing import read, read_all
 from shardq.topology_cache import TopologyCache
 
 _TRIES = 100
-"""A dispatcher writes a schedule twice in ten seconds, and a fleet that declares it writes it once."""
+"""A dispatcher writes a schedule a few times in ten seconds."""
 
 OVERDUE_MS = 20_000
 """A dispatcher that dies is replaced within ten seconds; where there is none, this is told."""
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
-Change = Callable[[Entry | None, int], State | None]
-"""A schedule as it is and the server's clock → its following state; None: nothing is to be changed."""
+Decide = Callable[[Entry | Unreadable | None, int], Change | None]
+"""A schedule as it is and the server's clock → what is to be written; None: nothing."""
 
 
-def _change(
-    cache: TopologyCache, name: str, change: Change, declaration: Declaration | None = None
-) -> Operation[Entry | None]:
-    """Changes a schedule, and takes back what was pushed ahead of it. Returns it as it is then."""
+def _change(cache: TopologyCache, name: str, decide: Decide, *, takes_back: bool) -> Operation[None]:
+    """Changes a schedule. ``takes_back``: what was pushed ahead of it, too, also if somebody else has left that."""
     for _ in range(_TRIES):
-        now_ms, entry = yield from _read(cache, name)
-        state = change(entry, now_ms)
-        if state is not None:
-            present = declaration or (entry.declaration if entry else None)
-            assert present is not None, "only a declaration makes a schedule"
-            written = yield schedules.set_schedule(
-                cache.control,
-                name,
-                seen=entry.stored if entry else b"",
-                state=encode(state),
-                declaration=encode(declaration) if declaration else b"",
-                tell=True,
-            )
-            if not written:
-                continue
-            entry = Entry(name, present, state, encode(state))
-        if entry is None:
-            return None
-        following = yield from retract(cache, entry)
-        if following is not None:
-            return replace(entry, state=following, stored=encode(following))
+        found = yield from read(cache, [name])
+        change = decide(found.get(name), found.now_ms)
+        if change is not None and not (yield schedules.set_schedule(cache.control, [change], tell=True))[0]:
+            continue
+        if not takes_back or (yield from _take_back(cache, name)):
+            return
     raise Unavailable(f"the schedule {name!r} was changed by others again and again; repeat it")
 
 
-def _read(cache: TopologyCache, name: str) -> Operation[tuple[int, Entry | None]]:
-    found = yield schedules.schedules(cache.control, [name])
-    return found.now_ms, decode_entry(name, *found.stored[name]) if name in found.stored else None
+def _take_back(cache: TopologyCache, name: str) -> Operation[bool]:
+    """Returns False if somebody else has changed the schedule meanwhile."""
+    entry = (yield from read(cache, [name])).entries.get(name)
+    if entry is None or not (entry.state.paused or entry.state.removed):
+        return True  # dispatchers do it
+    for stage, part in ((hold_back, "retract"), (cancel_held, "held")):
+        if getattr(entry.state, part):
+            written = yield from stage(cache, [entry])
+            if name in written.errors:
+                raise written.errors[name]
+            if name not in written.entries:
+                return False
+            entry = written.entries[name]
+    return True
 
 
 def declare(cache: TopologyCache, name: str, declaration: Declaration) -> Operation[None]:
-    yield from _change(cache, name, lambda entry, now_ms: declared(entry, declaration, now_ms), declaration)
+    """Whoever pushes takes back what was pushed by an earlier declaration."""
+
+    def decide(entry: Entry | Unreadable | None, now_ms: int) -> Change | None:
+        following = declared(entry, declaration, now_ms)
+        if following is None:
+            return None
+        state, dated = following
+        is_same = isinstance(entry, Entry) and state is entry.state
+        seen = entry.stored if entry is not None else b""
+        return Change(name, seen, seen if is_same else encode(state), encode(dated))
+
+    yield from _change(cache, name, decide, takes_back=False)
 
 
 def pause(cache: TopologyCache, name: str, *, paused: bool) -> Operation[None]:
-    def change(entry: Entry | None, now_ms: int) -> State | None:
-        entry = _listed(name, entry)
-        return None if entry.state.paused == paused else entry.changed(now_ms, onwards=False, paused=paused)
+    def decide(found: Entry | Unreadable | None, now_ms: int) -> Change | None:
+        entry = _listed(name, found)
+        if entry.state.paused == paused:
+            return None
+        return Change(name, entry.stored, encode(entry.changed(now_ms, paused=paused)))
 
-    yield from _change(cache, name, change)
+    yield from _change(cache, name, decide, takes_back=True)
 
 
-def remove(cache: TopologyCache, name: str) -> Operation[bool]:
-    """Returns True if there was one."""
-    found = False
+def remove(cache: TopologyCache, name: str, *, only: Callable[[Entry], bool] | None = None) -> Operation[bool]:
+    """Returns True if there was one. Nothing is kept of one that can't be read. ``only``: one for which
+    this is true.
+    """
+    existed = False
 
-    def change(entry: Entry | None, now_ms: int) -> State | None:
-        nonlocal found
+    def decide(entry: Entry | Unreadable | None, now_ms: int) -> Change | None:
+        nonlocal existed
+        if only is not None and not (isinstance(entry, Entry) and only(entry)):
+            return None
+        if isinstance(entry, Unreadable):
+            existed = True
+            return Change(name, entry.stored, b"")
         if entry is None or not entry.is_listed:
             return None
-        found = True
-        return entry.changed(now_ms, onwards=False, paused=False, removed=True)
+        existed = True
+        return Change(name, entry.stored, encode(entry.changed(now_ms, paused=False, removed=True)))
 
-    yield from _change(cache, name, change)
-    return found
+    yield from _change(cache, name, decide, takes_back=True)
+    return existed
+
+
+def prune(cache: TopologyCache, owner: str, keep: Collection[str]) -> Operation[list[str]]:
+    """Removes the schedules of an owner but those to be kept. Returns their names."""
+    found = yield from read_all(cache)
+    gone = []
+    for name, entry in sorted(found.entries.items()):
+        # read again before it is removed: another program may declare it meanwhile
+        is_of_owner = name not in keep and entry.is_listed and entry.declaration.owner == owner
+        if is_of_owner and (yield from remove(cache, name, only=lambda entry: entry.declaration.owner == owner)):
+            gone.append(name)
+    return gone
+
+
+def remove_call(cache: TopologyCache, codec: Codec, name: str, payload: Any) -> Operation[bool]:
+    """Removes a schedule if it pushes this payload."""
+
+    def only(entry: Entry) -> bool:
+        try:
+            return bool(decode_record(entry.declaration.record, own=codec).payload == payload)
+        except PayloadNotDecodable:
+            return False
+
+    return (yield from remove(cache, name, only=only))
 
 
 def run_now(cache: TopologyCache, packer: Packer, name: str) -> Operation[Receipt]:
     """Pushes a task of the schedule that is due now, beside its occurrences."""
-    _, found = yield from _read(cache, name)
-    declaration = _listed(name, found).declaration
-    id, due, record = packer.again(full_id(declaration.topic, name), 0, declaration.record)
-    return (yield from pushing.push_one(cache, packer, Entries(ids=[id], fresh=[id, due, record])))
+    found = yield from read(cache, [name])
+    declaration = _listed(name, found.get(name)).declaration
+    record = declaration.record
+    if declaration.expires_ms is not None:
+        record = with_expiry(record, -declaration.expires_ms)
+    words = packer.again(full_id(declaration.topic, name), 0, record)
+    return (yield from pushing.push_one(cache, packer, Entries(ids=[words[0]], fresh=[*words])))
 
 
 def listed(cache: TopologyCache, codec: Codec) -> Operation[list[Schedule]]:
     """All schedules, by name."""
-    found = yield schedules.schedules(cache.control)
-    entries = [decode_entry(name, *stored) for name, stored in sorted(found.stored.items())]
-    return [_shown(entry, codec, found.now_ms) for entry in entries if entry.is_listed]
+    found = yield from read_all(cache)
+    shown = [_shown(entry, codec, found.now_ms) for entry in found.entries.values() if entry.is_listed]
+    shown += [
+        Schedule(name=entry.name, problem=f"it can't be read: {entry.problem}") for entry in found.unreadable.values()
+    ]
+    return sorted(shown, key=lambda schedule: schedule.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +166,22 @@ class Summary:
     paused: int
     overdue: tuple[str, ...]
     """Those of which nobody has pushed an occurrence that was due ``OVERDUE_MS`` ago."""
+    unreadable: tuple[str, ...]
+    """Those that can't be read here; they are not in ``count``."""
 
 
 def summary(cache: TopologyCache) -> Operation[Summary | None]:
     """None if the control slot does not answer. Where there are no schedules, one command says so."""
     try:
-        if not (yield schedules.are_there_schedules(cache.control).briefly()):
-            return Summary(0, 0, ())
-        found = yield schedules.schedules(cache.control).briefly()
+        found = yield from read_all(cache, briefly=True)
     except ServerFault:
         return None
-    entries = [decode_entry(name, *stored) for name, stored in sorted(found.stored.items())]
-    entries = [entry for entry in entries if entry.is_listed]
+    entries = [entry for _, entry in sorted(found.entries.items()) if entry.is_listed]
     return Summary(
         count=len(entries),
         paused=sum(entry.state.paused for entry in entries),
         overdue=tuple(entry.name for entry in entries if _is_overdue(entry, found.now_ms)),
+        unreadable=tuple(sorted(found.unreadable)),
     )
 
 
@@ -142,18 +189,22 @@ def _is_overdue(entry: Entry, now_ms: int) -> bool:
     state = entry.state
     if state.paused:
         return False
-    if not state.pushed:
-        return entry.due(state.batch[0]) < now_ms - OVERDUE_MS
+    if not state.is_pushed:
+        return entry.pushed_due(state.batch[state.pushed]) < now_ms - OVERDUE_MS
     if entry.declaration.catch_up == "none":
         return False  # what was missed stays so, whoever is there
+    if entry.since_ms >= now_ms - OVERDUE_MS:
+        return False
     try:
-        first = next(entry.declaration.timetable().after(state.since_ms), None)
+        first = next(entry.declaration.timetable().after(entry.since_ms), None)
     except BadInput:
         return False
     return first is not None and entry.due(first) < now_ms - OVERDUE_MS
 
 
-def _listed(name: str, entry: Entry | None) -> Entry:
+def _listed(name: str, entry: Entry | Unreadable | None) -> Entry:
+    if isinstance(entry, Unreadable):
+        raise UnknownSchedule(name, entry.problem)
     if entry is None or not entry.is_listed:
         raise UnknownSchedule(name)
     return entry
@@ -178,9 +229,14 @@ def _shown(entry: Entry, codec: Codec, now_ms: int) -> Schedule:
         payload=payload,
         jitter=declaration.jitter_ms / 1000,
         catch_up=declaration.catch_up,
+        start=_instant(declaration.start_ms),
+        end=_instant(declaration.end_ms),
+        overlap=declaration.overlap,
+        owner=declaration.owner,
         paused=entry.state.paused,
         next=_instant(following),
         last=_instant(entry.last(now_ms)),
+        skipped=entry.state.skipped,
         problem=problem,
     )
 

@@ -47,7 +47,7 @@ class Plan:
 
 def plan(entry: Entry, timetable: Timetable, now_ms: int) -> Plan:
     """The next batch of a schedule all of whose occurrences up to ``since_ms`` have been dealt with."""
-    catch_up, since_ms = entry.declaration.catch_up, entry.state.since_ms
+    catch_up, since_ms = entry.declaration.catch_up, entry.since_ms
     after_ms = since_ms
     if catch_up == "one":
         missed = _last_missed(entry, timetable, now_ms)
@@ -68,7 +68,7 @@ def plan(entry: Entry, timetable: Timetable, now_ms: int) -> Plan:
 
 def _last_missed(entry: Entry, timetable: Timetable, now_ms: int) -> int | None:
     """The last of the occurrences that are due already; None if none is."""
-    since_ms = entry.state.since_ms
+    since_ms = entry.since_ms
     first = next(timetable.after(since_ms), None)
     if first is None or entry.due(first) > now_ms:
         return None
@@ -85,10 +85,7 @@ def _last_missed(entry: Entry, timetable: Timetable, now_ms: int) -> int | None:
 
 def next_occurrence(entry: Entry, timetable: Timetable, now_ms: int) -> int | None:
     """The next occurrence after now, pushed already or not; None while the schedule is paused."""
-    if entry.state.paused:
-        return None
-    ahead = [at for at in entry.state.batch if at > now_ms]
-    return min(ahead) if ahead else next(timetable.after(max(now_ms, entry.state.since_ms)), None)
+    return None if entry.state.paused else next(timetable.after(now_ms), None)
 
 
 def dedup_ms(entry: Entry, occurrences: list[int] | tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Takes back what was pushed ahead of a schedule that was then changed, paused or removed.
+"""Takes back what was pushed ahead of schedules that were then changed, paused or removed.
 
 An id is pushed before it is cancelled. So a dispatcher that was stopped on its way to push it, and goes on later, finds
 it taken, or remembered. Between the two it is held back at the end of the year 9999, where everybody who repeats this
@@ -7,19 +7,23 @@ finds it: so that one that was held back is never taken for one that ran.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 import msgspec
 
-from shardq.calls import schedules
-from shardq.calls.request import Call
-from shardq.errors import Unanswered
+from shardq.calls import by_id as calls
+from shardq.calls.request import Word
+from shardq.errors import PushError, ShardqError, Unanswered
 from shardq.model.checks import MAX_AT_MS
 from shardq.model.record import RAW, encode_head, encode_record
 from shardq.model.task import Outcome
 from shardq.operation import Operation
-from shardq.producer import by_id
-from shardq.producer.pushing import push_unique
-from shardq.schedules.entry import Entry, State, encode
+from shardq.producer import by_id, pushing
+from shardq.producer.packing import BATCH, Entries, Packer
+from shardq.schedules.entry import Entry
 from shardq.schedules.planning import DAY_MS
+from shardq.schedules.storing import Written, write
 from shardq.topology_cache import TopologyCache
 
 _NOTHING = encode_record(RAW, b"", encode_head(expires=1))
@@ -28,46 +32,59 @@ _NOTHING = encode_record(RAW, b"", encode_head(expires=1))
 _TRIES = 5
 
 
-def retract(cache: TopologyCache, entry: Entry) -> Operation[State | None]:
-    """Takes back what the state says, and returns the state after that; None if somebody else changed it meanwhile."""
-    state, stored = entry.state, entry.stored
-    if state.retract:
-        held, ran = [], []
-        for id, occurrence in state.retract:
-            if (yield from _hold(cache, id)):
-                held.append(id)
-            else:
-                ran.append(occurrence)
-        following = msgspec.structs.replace(
-            state,
-            retract=(),
-            held=(*state.held, *held),
-            since_ms=max(state.since_ms, *ran) if ran else state.since_ms,
-            last_ms=max(ran, default=state.last_ms),
-        )
-        if not (yield _set(cache, entry.name, stored, following)):
-            return None
-        state, stored = following, encode(following)
-    if state.held:
-        for id in state.held:
-            yield from by_id.cancel(cache, id)
-        following = msgspec.structs.replace(state, held=())
-        if not (yield _set(cache, entry.name, stored, following)):
-            return None
-        state = following
-    return state
+def hold_back(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Written]:
+    """Holds back what these schedules have to retract, and says so in their states."""
+    entries = [entry for entry in entries if entry.state.retract]
+    owners = {id: entry.name for entry in entries for id, _, _ in entry.state.retract}
+    if not owners:
+        return Written()
+    held, failed = yield from _hold(cache, list(owners))
+    errors = {owners[id]: error for id, error in failed.items()}
+    states = {entry.name: (entry, entry.retracted(held)) for entry in entries if entry.name not in errors}
+    written = yield from write(cache, states)
+    written.errors |= errors
+    return written
 
 
-def _hold(cache: TopologyCache, id: str) -> Operation[bool]:
-    """Returns True if the task is held back; False if it ran, or is about to."""
-    yield from push_unique(cache, [id, MAX_AT_MS, _NOTHING, "keep", DAY_MS])
+def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Written]:
+    """Cancels what these schedules have held back, and says so in their states."""
+    entries = [entry for entry in entries if entry.state.held]
+    owners = {id: entry.name for entry in entries for id in entry.state.held}
+    outcomes = yield from by_id.call_each(cache, {id: partial(calls.cancel, id=id) for id in owners})
+    errors = {owners[id]: outcome for id, outcome in outcomes.items() if isinstance(outcome, ShardqError)}
+    states = {
+        entry.name: (entry, msgspec.structs.replace(entry.state, held=()))
+        for entry in entries
+        if entry.name not in errors
+    }
+    written = yield from write(cache, states)
+    written.errors |= errors
+    return written
+
+
+def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dict[str, ShardqError]]]:
+    """Returns the ids that are held back, and errors; the others ran, or are about to."""
+    words: list[Word] = [word for id in ids for word in (id, MAX_AT_MS, _NOTHING, "keep", DAY_MS)]
+    failed: dict[str, ShardqError] = {}
+    try:
+        yield from pushing.push(cache, Packer(RAW, max_payload=1), Entries(ids=ids, unique=words), most=BATCH)
+    except PushError as exc:
+        failed = dict.fromkeys(exc.unknown, exc) | dict(exc.failed)
+    held, left = set[str](), [id for id in ids if id not in failed]
     for _ in range(_TRIES):
-        outcome = yield from by_id.reschedule(cache, id, MAX_AT_MS)
-        if outcome is not Outcome.UNKNOWN:
-            return outcome is Outcome.MOVED
-        # an answer was lost; if it had been moved by that call, the next one moves it once more
-    raise Unanswered(f"answers about {id!r} were lost again and again; repeat it")
-
-
-def _set(cache: TopologyCache, name: str, seen: bytes, state: State) -> Call[bool]:
-    return schedules.set_schedule(cache.control, name, seen=seen, state=encode(state), tell=False)
+        makes = {id: partial(calls.reschedule, id=id, due=MAX_AT_MS) for id in left}
+        left = []
+        for id, outcome in (yield from by_id.call_each(cache, makes)).items():
+            if isinstance(outcome, ShardqError):
+                failed[id] = outcome
+            elif outcome is Outcome.MOVED:
+                held.add(id)
+            elif outcome is Outcome.UNKNOWN:
+                left.append(
+                    id
+                )  # an answer was lost; if it had been moved by that call, the next one moves it once more
+        if not left:
+            break
+    for id in left:
+        failed[id] = Unanswered(f"answers about {id!r} were lost again and again; repeat it")
+    return held, failed

@@ -1,7 +1,7 @@
 """The scheduler of a dispatcher process: a thread that pushes the occurrences of schedules in time.
 
-It knows the schedules as they were when it last read them: at its start, when the ``news`` say that one changed, and
-when messages may have been missed. While there are none it waits, and asks nothing.
+It knows the schedules (``known``) as they were when it last read them: at its start, when the ``news`` say that one
+changed, and when messages may have been missed. While there are none it waits, and asks nothing.
 
 Every dispatcher has one. For each schedule they have an order, by the hash of their names with the schedule's: the
 first pushes, and the others look a little later, one after the other, whether that was done. Nothing but the number of
@@ -15,33 +15,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import mmh3
-import msgspec
-
-from shardq.calls import schedules
 from shardq.drivers.sync import Driver
-from shardq.errors import BadInput, EngineClosed, ShardqError
-from shardq.model.record import RAW
+from shardq.errors import EngineClosed, ShardqError
 from shardq.operation import run
-from shardq.producer.packing import Packer
-from shardq.schedules.entry import Entry, State, decode_entry
-from shardq.schedules.planning import DAY_MS, LEAD_MS, plan
-from shardq.schedules.pushing_ahead import push_ahead
-from shardq.schedules.retracting import retract
-from shardq.schedules.timetable import Timetable
+from shardq.schedules.known import PACE_MS, KnownSchedules, Step
 from shardq.topology_cache import TopologyCache
 
 log = logging.getLogger("shardq.schedules")
-
-AFTER_ANOTHER_MS = 4000
-"""How long a dispatcher waits for the one before it in the order: a dead one is out of the order by then."""
-
-MOST_AFTER_MS = 60_000
-
-RETRACT_AFTER_MS = 2000
-"""Who changes a schedule takes back himself what was pushed of it; dispatchers do it when he died."""
 
 CALL_TIMEOUT_S = 2.0
 RETRY_S = 1.0
@@ -51,45 +33,8 @@ NAP_S = 20.0
 after it.
 """
 
-PACE_S = 0.25
-"""The least time between two rounds without news: with many schedules, those that come close together are served in
-one. All is pushed ahead of its time, so nothing is late.
-"""
-
-ROUND = 200
-"""Schedules that are served together."""
-
 WHO = "the scheduler"
 """Its name where an outage is logged."""
-
-KEPT_REMOVED_MS = DAY_MS
-"""Ids of a removed schedule are remembered, and one of its name that is declared meanwhile has other ids."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """A schedule as it was last read or written."""
-
-    entry: Entry
-    timetable: Timetable | None
-    """None where it can't be computed here."""
-    read_s: float
-    """The monotonic time of the read or write."""
-    work_ms: float = field(init=False)
-    """The instant at which there is something to do about it, whoever does it."""
-
-    def __post_init__(self) -> None:
-        state = self.entry.state
-        if state.retract or state.held:
-            self.work_ms = state.changed_ms + RETRACT_AFTER_MS
-        elif state.removed:
-            self.work_ms = state.changed_ms + KEPT_REMOVED_MS
-        elif state.paused or self.timetable is None:
-            self.work_ms = math.inf
-        elif not state.pushed:
-            self.work_ms = state.batch[0] - LEAD_MS
-        else:
-            self.work_ms = next((at - LEAD_MS for at in self.timetable.after(state.since_ms)), math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +59,14 @@ class Scheduler:
         clock_ms: Callable[[], float],
     ) -> None:
         self._driver = driver
-        self._cache = cache
-        self._process = process
-        self._members = members
         self._clock_ms = clock_ms
-        self._packer = Packer(RAW, max_payload=1)  # no payload is packed: records are stored ready made
-        self._known: dict[str, _Known] = {}
-        self._placed_among: tuple[str, ...] = ()
-        self._places: dict[str, int] = {}
-        """Name → the place of this process among those members."""
+        self._schedules = KnownSchedules(cache, process=process, members=members)
         self._news = threading.Event()
-        self._unread = True
-        """True when the stored schedules may be others than the known ones."""
-        self._stopping = False
-        self._pushed = 0
-        self._problems: dict[str, str] = {}
-        """Name → why its occurrences can't be computed here."""
-        self._refused: dict[str, tuple[float, str]] = {}
-        """Name → the monotonic time before which it is not tried again, and why its pushes fail."""
+        self._ending = threading.Event()
+        self._said: dict[str, str] = {}
+        """Name → what was said of a schedule that can't be read, or computed, here."""
+        self._refused: dict[str, str] = {}
+        """Name → why its pushes fail."""
         self._failing = ""
         """The reason why the schedules can't be read or written now."""
         self._outage = False
@@ -143,39 +78,46 @@ class Scheduler:
 
     def stop(self) -> None:
         """Tells the thread to end."""
-        self._stopping = True
+        self._ending.set()
         self._news.set()
 
     def hear(self, message: str | None) -> None:
         """Takes a message of the ``news``; None: some may have been missed."""
-        if message is None or message == schedules.CHANGED:
-            self._unread = True
+        if self._schedules.hear(message):
             self._news.set()
 
     def members_changed(self) -> None:
-        if self._known:
+        if self._schedules:
             self._news.set()
 
     def report(self) -> SchedulerReport:
         problems = [
-            f"schedule {name!r} can't be computed by this process: {why}" for name, why in self._problems.items()
+            f"schedule {name!r} can't be computed by this process: {why}"
+            for name, why in dict(self._schedules.problems).items()
         ]
         problems += [
-            f"schedule {name!r} can't be pushed by this process: {why}"
-            for name, (_, why) in dict(self._refused).items()
+            f"schedule {name!r} can't be pushed by this process: {why}" for name, why in dict(self._refused).items()
         ]
         if self._failing:
             problems.append(f"schedules can't be served by this process: {self._failing}")
-        return SchedulerReport(self._pushed, tuple(problems))
+        return SchedulerReport(self._schedules.pushed, tuple(problems))
 
     def _run(self) -> None:
         wait: float | None = 0.0
+        ended_s = -math.inf
         try:
-            while not self._stopping:
-                self._news.wait(wait)
+            while True:
+                asked_s = time.monotonic()
+                if self._news.wait(wait):
+                    # who declares a thousand schedules sends as many news
+                    pause = ended_s + PACE_MS / 1000 - time.monotonic()
+                    left = math.inf if wait is None else asked_s + wait - time.monotonic()
+                    self._ending.wait(max(0.0, min(pause, left)))
                 self._news.clear()
-                if not self._stopping:
-                    wait = self._guarded_step()
+                if self._ending.is_set():
+                    return
+                wait = self._guarded_step()
+                ended_s = time.monotonic()
         finally:
             self._driver.outages.left(WHO)
 
@@ -183,8 +125,8 @@ class Scheduler:
         try:
             wait = self._step()
         except Exception as exc:
-            self._unread = True
-            if self._stopping or isinstance(exc, EngineClosed):
+            self._schedules.hear(None)
+            if self._ending.is_set() or isinstance(exc, EngineClosed):
                 return RETRY_S
             said = self._driver.outages.failed(WHO, exc)
             self._outage |= said
@@ -201,143 +143,27 @@ class Scheduler:
 
     def _step(self) -> float | None:
         """Does what is to be done now. Returns how long to sleep; None: until there is news."""
-        if self._unread:
-            self._read()
-        now_ms = self._clock_ms()
-        due = [name for name in self._known if self._turn_ms(name) <= now_ms][:ROUND]
-        if due and any(self._is_stale(name) for name in due):
-            # another may have done it meanwhile
-            self._read()
-            due = [name for name in due if name in self._known and self._turn_ms(name) <= now_ms]
-        if due:
-            self._serve(due, int(now_ms))
-        turn_ms = min(map(self._turn_ms, self._known), default=math.inf)
-        if math.isinf(turn_ms):
+        done = run(self._driver, self._schedules.step(int(self._clock_ms())), CALL_TIMEOUT_S)
+        self._tell(done)
+        if math.isinf(done.again_ms):
             return None
-        return min(NAP_S, max(PACE_S, (turn_ms - self._clock_ms()) / 1000))
+        return min(NAP_S, max(0.0, (done.again_ms - self._clock_ms()) / 1000))
 
-    # ---- whose turn it is, and when
-
-    def _turn_ms(self, name: str) -> float:
-        """The instant at which this process is to do something about the schedule, or look at it."""
-        turn_ms = self._known[name].work_ms
-        if math.isinf(turn_ms):
-            return turn_ms
-        turn_ms += min(MOST_AFTER_MS, AFTER_ANOTHER_MS * self._place(name))
-        if name in self._refused:
-            turn_ms = max(turn_ms, self._clock_ms() + (self._refused[name][0] - time.monotonic()) * 1000)
-        return turn_ms
-
-    def _place(self, name: str) -> int:
-        """The place of this process in the order of the dispatchers for this schedule."""
-        members = self._members()
-        if members != self._placed_among:
-            self._placed_among, self._places = members, {}
-        place = self._places.get(name)
-        if place is None:
-            own = mmh3.hash(f"{self._process}/{name}")
-            place = sum(mmh3.hash(f"{other}/{name}") > own for other in members if other != self._process)
-            self._places[name] = place
-        return place
-
-    def _is_stale(self, name: str) -> bool:
-        """True if the schedule must be read before anything is done about it."""
-        known = self._known[name]
-        if time.monotonic() - known.read_s <= RETRY_S:
-            return False
-        # a write notices whatever has changed; a push does not
-        state = known.entry.state
-        writes_first = state.pushed and not (state.retract or state.held)
-        return not writes_first or self._place(name) > 0
-
-    # ---- doing it
-
-    def _read(self) -> None:
-        """Reads all schedules, and finds out which of them can be computed here."""
-        self._unread = False
-        read_s = time.monotonic()
-        found = self._driver.call(schedules.schedules(self._cache.control), CALL_TIMEOUT_S)
-        known: dict[str, _Known] = {}
-        problems: dict[str, str] = {}
-        for name, (state, declaration) in found.stored.items():
-            try:
-                entry = decode_entry(name, state, declaration)
-            except msgspec.MsgspecError as exc:
-                problems[name] = f"it was declared by another version of shardq: {exc}"
-                continue
-            timetable = None
-            if entry.is_listed:
-                try:
-                    timetable = self._timetable(entry)
-                except BadInput as exc:
-                    problems[name] = str(exc)
-            known[name] = _Known(entry, timetable, read_s)
-        for name in problems.keys() - self._problems.keys():
-            what = "schedule %r can't be computed here, and is left to other dispatchers: %s"
-            log.error(what, name, problems[name], extra={"schedule": name})
-        self._known, self._problems, self._places = known, problems, {}
-        self._refused = {name: refused for name, refused in self._refused.items() if name in known}
-
-    def _timetable(self, entry: Entry) -> Timetable:
-        before = self._known.get(entry.name)
-        if before is not None and before.timetable is not None and before.entry.declaration == entry.declaration:
-            return before.timetable
-        return entry.declaration.timetable()
-
-    def _serve(self, names: list[str], now_ms: int) -> None:
-        intended: dict[str, tuple[Entry, State]] = {}
-        unpushed: list[Entry] = []
-        began_s = time.monotonic()
-        for name in names:
-            known = self._known[name]
-            entry, state = known.entry, known.entry.state
-            if state.retract or state.held or state.removed:
-                self._clear(entry)
-            elif not state.pushed:
-                unpushed.append(entry)
-            elif known.timetable is not None:
-                planned = plan(entry, known.timetable, now_ms)
-                if planned.push:
-                    intended[name] = entry, entry.intending(planned.push, now_ms)
-                else:
-                    # what was missed is left out, and that needs no writing
-                    known.work_ms = math.inf if planned.again_ms is None else planned.again_ms
-        if not intended and not unpushed:
-            return
-        read_s = min([self._known[entry.name].read_s for entry in unpushed], default=began_s)
-        work = push_ahead(self._cache, self._packer, intended, unpushed, read_s=read_s)
-        done = run(self._driver, work, CALL_TIMEOUT_S)
-        self._pushed += done.count
-        for name in (*intended, *(entry.name for entry in unpushed)):
-            if name in done.entries:
-                self._known[name] = _Known(done.entries[name], self._known[name].timetable, began_s)
-            else:
-                self._unread = True
-            if name in done.errors:
-                self._refuse(name, done.errors[name])
-            elif self._refused.pop(name, None):
-                log.warning("schedule %r is pushed again", name, extra={"schedule": name})
-
-    def _clear(self, entry: Entry) -> None:
-        """Takes back what was pushed of a schedule that was changed, by somebody who died then; or removes what is left
-        of one that was removed long ago.
-        """
-        self._unread = True
-        try:
-            if entry.state.retract or entry.state.held:
-                run(self._driver, retract(self._cache, entry), CALL_TIMEOUT_S)
-            else:
-                call = schedules.set_schedule(self._cache.control, entry.name, seen=entry.stored, state=b"", tell=False)
-                self._driver.call(call, CALL_TIMEOUT_S)
-        except ShardqError as exc:
-            self._refuse(entry.name, exc)
-
-    def _refuse(self, name: str, error: ShardqError) -> None:
-        """Notes that something of a schedule was not done. It is tried again, and others are served meanwhile."""
-        self._unread = True
-        said = self._driver.outages.failed(WHO, error)
-        self._outage |= said
-        if name not in self._refused and not said:
-            fields = {"schedule": name, "error": type(error).__name__}
-            log.error("schedule %r can't be pushed, trying again: %s", name, error, extra=fields)
-        self._refused[name] = time.monotonic() + RETRY_S, str(error)
+    def _tell(self, done: Step) -> None:
+        """Logs what is new of schedules that can't be served, and what is over."""
+        problems = self._schedules.problems | self._schedules.unreadable
+        for name in problems.keys() - self._said.keys():
+            what = "schedule %r can't be %s here, and is left to other dispatchers: %s"
+            verb = "read" if name in self._schedules.unreadable else "computed"
+            log.error(what, name, verb, problems[name], extra={"schedule": name})
+        self._said = problems
+        for name in done.served & self._refused.keys() - done.errors.keys():
+            del self._refused[name]
+            log.warning("schedule %r is pushed again", name, extra={"schedule": name})
+        for name, error in done.errors.items():
+            said = self._driver.outages.failed(WHO, error)
+            self._outage |= said
+            if name not in self._refused and not said:
+                fields = {"schedule": name, "error": type(error).__name__}
+                log.error("schedule %r can't be pushed, trying again: %s", name, error, extra=fields)
+            self._refused[name] = str(error)

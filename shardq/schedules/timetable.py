@@ -7,7 +7,9 @@ do not exist, or come twice; it is loaded at its first use.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Protocol
 
 from shardq.errors import InvalidOption, MissingPackage
@@ -72,12 +74,29 @@ class CronTimetable:
                 last = at
 
 
-def timetable(cron: str | None, interval_ms: int | None, tz: str) -> Timetable:
+class BoundedTimetable:
+    """The occurrences of another timetable from a first instant on, up to a last one."""
+
+    def __init__(self, timetable: Timetable, start_ms: int | None, end_ms: int | None) -> None:
+        self._timetable = timetable
+        self._before_ms = -math.inf if start_ms is None else start_ms - 1
+        self._end_ms = math.inf if end_ms is None else end_ms
+
+    def after(self, ms: int) -> Iterator[int]:
+        return takewhile(lambda at: at <= self._end_ms, self._timetable.after(int(max(ms, self._before_ms))))
+
+
+def timetable(
+    cron: str | None, interval_ms: int | None, tz: str, *, start_ms: int | None = None, end_ms: int | None = None
+) -> Timetable:
     """Raises InvalidOption where it can't be computed here."""
+    found: Timetable
     if cron is None:
         assert interval_ms is not None, "a declaration has one of both"
-        return IntervalTimetable(interval_ms)
-    return CronTimetable(cron, tz)
+        found = IntervalTimetable(interval_ms)
+    else:
+        found = CronTimetable(cron, tz)
+    return found if start_ms is None and end_ms is None else BoundedTimetable(found, start_ms, end_ms)
 
 
 def _zone(tz: str) -> dt.tzinfo:

@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from shardq.consumer.policy import Backoff
 from shardq.model.checks import check_topic
-from shardq.schedules.every import Every, check_schedule_name
+from shardq.schedules.every import Every
 from shardq.worker.arguments import Arguments
 from shardq.worker.handlers import Attempts, TaskFunction
 from shardq.worker.kinds import check_function
@@ -81,8 +81,9 @@ class TaskDecorator(ABC, Generic[T]):
         tasks that are pushed from then on.
 
         ``every``: the function also recurs, each time once over the whole fleet: a cron expression, seconds, a
-        timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task. A worker that serves the task declares
-        it, and so does ``engine.start()``; it ends with ``engine.remove_schedule``.
+        timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task; characters that the name of a schedule
+        can't have become dashes, with a hash of the name behind. A worker that serves the task declares it, and so does
+        ``engine.start()``, which both end those of its aliases; it ends with ``engine.remove_schedule``.
         """
         check_topic(topic)
         recurrence = None if every is None else Every.of(every)
@@ -95,7 +96,6 @@ class TaskDecorator(ABC, Generic[T]):
             own = task_name(function, name)
             check_aliases(aliases, own)
             if recurrence is not None:
-                check_schedule_name(own)
                 check_called_without_arguments(function, own)
             self._add_task(
                 TaskFunction(

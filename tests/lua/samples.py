@@ -24,6 +24,7 @@ from shardq.calls import (
 from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.calls.listing import Span
 from shardq.calls.request import Call
+from shardq.calls.schedules import Change
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.layout.topology import Limit
 from tests.lua.shard import EPOCH, NOW, State, T, meta, record
@@ -165,9 +166,9 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
         limits.release(control_keys, "mail", ["p1"], unused=0),
         limits.release(control_keys, "mail", [], unused=2, wakes=1),
         *(limits.renew(control_keys, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW) for most in (None, 1, 2)),
-        *(schedules.schedules(control_keys, names, now_us=NOW) for names in ((), ("nightly",))),
+        *(schedules.schedules(control_keys, names, now_us=NOW) for names in (("weekly",), ("weekly", "nightly"))),
         *(
-            schedules.set_schedule(control_keys, "nightly", seen=b"{}", state=state, declaration=declared, tell=True)
+            schedules.set_schedule(control_keys, [Change("nightly", b"{}", state, declared)], tell=True)
             for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))
         ),
         history.write(control_keys, b"", [(0, b"head"), (8, b"row")], length=20),

@@ -17,9 +17,9 @@ from tests.support.servers import Servers
 class Runs:
     """The runs of a topic, as a context manager: claims in a thread of its own."""
 
-    def __init__(self, url: str, name: str, topic: str = "t") -> None:
+    def __init__(self, url: str, name: str, topics: tuple[str, ...] = ("t",)) -> None:
         self._engine = Engine(url, name=name, timeout=60.0)
-        self._topic = topic
+        self._topics = list(topics)
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="runs")
@@ -43,7 +43,7 @@ class Runs:
     def _run(self) -> None:
         try:
             # a lease that no standstill outlasts: each task is delivered once
-            consumer = self._engine.consumer(self._topic, lease=600)
+            consumer = self._engine.consumer(*self._topics, lease=600)
             while not self._stopping.is_set():
                 for delivery in consumer.claim(100, wait=0.5):
                     self.seen.append((delivery.id, delivery.payload))

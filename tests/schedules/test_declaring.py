@@ -11,7 +11,7 @@ import pytest
 
 from shardq import BadInput, Engine, PayloadNotEncodable, Schedule, UnknownSchedule
 from shardq.layout.keys import control_keys
-from shardq.schedules import scheduler
+from shardq.schedules import known, scheduler
 from tests.schedules.runs import server_ms
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
@@ -114,10 +114,11 @@ def test_a_changed_one_takes_the_place_of_the_other(running: Engine) -> None:
     wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed ahead")
     running.every("tick", interval=2, topic="new", payload=2)
     assert only(running).interval == 2.0
-    before = ready_of(running, "old")
     (delivery,) = claim(running.consumer("new"), 1)
     assert delivery.payload == 2
-    assert ready_of(running, "old") == before
+    before = ready_of(running, "old")
+    assert claim(running.consumer("new"), 1)
+    assert ready_of(running, "old") == before, "what was due in a moment ran still, and nothing else"
     running.remove_schedule("tick")
 
 
@@ -251,7 +252,126 @@ def test_removed_ones_are_forgotten_in_the_end(
     running.every("tick", interval=FAR)
     running.remove_schedule("tick")
     assert stored(servers, name), "its generation is kept"
-    monkeypatch.setattr(scheduler, "KEPT_REMOVED_MS", 0)
+    monkeypatch.setattr(known, "KEPT_REMOVED_MS", 0)
     running.every("other", interval=FAR)
     running.remove_schedule("other")
     wait_until(lambda: not stored(servers, name), "nothing is left")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"odd": b"{}", "odd/declared": b"{}"},
+        {"odd": b"\xff\x00", "odd/declared": b"[1]"},
+        {"odd": b"{}"},
+        {"odd/declared": b'{"cron": 5}'},
+    ],
+    ids=["other fields", "other types", "a state alone", "a declaration alone"],
+)
+def test_an_entry_that_can_not_be_read_breaks_only_itself(
+    running: Engine, servers: Servers, name: str, fields: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = control_keys(name)
+    servers.ask(keys.slot, "HSET", keys.schedules, *(word for pair in fields.items() for word in pair))
+    running.every("tick", interval=0.2, topic="t")
+    assert claim(running.consumer("t"), 1)
+    stats = running.stats()
+    assert stats.schedules is not None
+    assert (stats.schedules.count, stats.schedules.unreadable) == (1, ("odd",))
+    (reason,) = running.health().reasons
+    assert reason.startswith("schedule 'odd': what is stored can't be read here")
+    odd, tick = running.schedules()
+    assert (odd.name, odd.next, tick.name, tick.problem) == ("odd", None, "tick", None)
+    assert odd.problem is not None
+    assert odd.problem.startswith("it can't be read: another version of shardq, or another program, wrote it: ")
+    for ask in (running.pause_schedule, running.run_schedule):
+        with pytest.raises(UnknownSchedule, match=r"'odd' can't be read .*; upgrade shardq, declare it anew"):
+            ask("odd")
+    assert running.remove_schedule("odd")
+    assert running.health().reasons == []
+    assert not running.remove_schedule("odd")
+    servers.ask(keys.slot, "HSET", keys.schedules, *(word for pair in fields.items() for word in pair))
+    running.every("odd", interval=0.2, topic="u", payload=2)
+    assert claim(running.consumer("u"), 1)[0].payload == 2
+    for each in ("odd", "tick"):
+        running.remove_schedule(each)
+    assert sum("'odd' can't be read here" in said for said in caplog.messages) <= 2
+
+
+def later(seconds: float) -> dt.datetime:
+    return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_the_options_of_its_tasks(running: Engine, servers: Servers, name: str) -> None:
+    running.every(
+        "tick",
+        interval=0.2,
+        topic="t",
+        headers={"trace": "a"},
+        tags=["user-42"],
+        max_attempts=3,
+        expires=600,
+        start=dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        end=later(86_400),
+    )
+    [delivery] = claim(running.consumer("t"), 1)
+    assert (dict(delivery.headers), list(delivery.tags)) == ({"trace": "a"}, ["user-42"])
+    info = running.get(delivery.id)
+    assert info is not None
+    assert info.max_attempts == 3
+    assert running.get(running.run_schedule("tick")) is not None
+    shown = only(running)
+    assert shown.start == dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    running.every("tick", interval=0.2, topic="short", expires=0.001)
+    wait_until(lambda: running.dead("short"), "what nobody begins in time is buried")
+    running.every("tick", interval=0.2, topic="t", end=1)
+    assert (only(running).next, only(running).end) == (None, dt.datetime.fromtimestamp(1, dt.UTC))
+    running.every("tick", interval=0.2, topic="t", start=later(86_400))
+    following = only(running).next
+    assert following is not None
+    assert following > later(86_000)
+    running.remove_schedule("tick")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_an_occurrence_is_left_out_while_the_one_before_it_is_not_finished(running: Engine) -> None:
+    running.every("tick", interval=0.2, topic="t", overlap="skip", catch_up="all")
+    consumer = running.consumer("t")
+    for outcome in ("ack", "retry", "bury"):
+        [delivery] = claim(consumer, 1)
+        skipped = only(running).skipped
+        wait_until(lambda: only(running).skipped >= skipped + 2, "occurrences are left out")  # noqa: B023
+        stats = running.stats()
+        assert stats.scheduled + stats.ready + stats.leased == 1, "one at a time"
+        if outcome == "retry":
+            consumer.retry(delivery, delay=0)
+            [again] = claim(consumer, 1)
+            assert again.id == delivery.id
+            consumer.ack(again)
+        elif outcome == "ack":
+            consumer.ack(delivery)
+        else:
+            consumer.bury(delivery, "broken")
+    assert claim(consumer, 1), "a dead one is finished"
+    running.remove_schedule("tick")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_program_prunes_what_it_declares_no_more(engines: Engines, url: str, name: str) -> None:
+    before, now, other = (engines.opened(url, name=name, shards=SHARDS) for _ in range(3))
+    for each in ("nightly", "poll", "weekly"):
+        before.every(each, interval=FAR, owner="billing")
+    other.every("nightly-of-others", interval=FAR, owner="billing-2")
+    other.every("mine", interval=FAR)
+    with pytest.raises(BadInput, match=r"this engine has declared no schedule with owner='billing'.*keep=\[\]"):
+        now.prune_schedules("billing")
+    now.every("poll", interval=FAR, owner="billing")
+    now.every("daily", interval=FAR, owner="billing")
+    assert now.prune_schedules("billing") == ["nightly", "weekly"]
+    assert now.prune_schedules("billing") == []
+    assert [each.name for each in now.schedules()] == ["daily", "mine", "nightly-of-others", "poll"]
+    assert now.prune_schedules("billing", keep=[]) == ["daily", "poll"]
+    for each in ("mine", "nightly-of-others"):
+        now.remove_schedule(each)

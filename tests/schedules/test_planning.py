@@ -38,7 +38,9 @@ def entry(*, interval_ms: int = 60_000, since_ms: int = T, name: str = "tick", *
         catch_up=options.pop("catch_up", "one"),
         record=encode_record(JSON, {"n": 1}),
     )
-    state = State(**{"generation": 1, "since_ms": since_ms, "changed_ms": since_ms} | options)
+    by_it: dict[str, Any] = {"times": declaration.times, "topic": declaration.topic, "jitter_ms": declaration.jitter_ms}
+    by_it |= {"tasks": declaration.tasks, "pushed": len(options.get("batch", ()))}
+    state = State(**{"generation": 1, "since_ms": since_ms, "changed_ms": since_ms} | by_it | options)
     return Entry(name, declaration, state, encode(state))
 
 
@@ -127,44 +129,69 @@ def test_the_last_and_the_next_one() -> None:
 def test_declaring_the_same_changes_nothing() -> None:
     tick = entry()
     assert declared(tick, tick.declaration, T + 5) is None
-    assert declared(None, tick.declaration, T + 5) == State(generation=1, since_ms=T + 5, changed_ms=T + 5)
+    state, declaration = declared(None, tick.declaration, T + 5) or (None, None)
+    assert state == State(generation=1, since_ms=T + 5, changed_ms=T + 5, times=tick.declaration.times)
+    assert declaration == msgspec.structs.replace(tick.declaration, declared_ms=T + 5)
+
+
+def redeclared(tick: Entry, now_ms: int, **changes: Any) -> Entry:
+    state, declaration = declared(tick, msgspec.structs.replace(tick.declaration, **changes), now_ms) or (None, None)
+    assert state is tick.state, "how far it is stays as it was"
+    assert declaration is not None
+    return Entry(tick.name, declaration, tick.state, tick.stored)
 
 
 def test_another_payload_goes_on_where_the_first_was() -> None:
     tick = entry(since_ms=T + 60_000, batch=(T + 60_000,))
-    other = msgspec.structs.replace(tick.declaration, record=b"\x11{}")
-    state = declared(tick, other, T + 55_000)
-    assert state is not None
-    assert (state.generation, state.since_ms) == (2, T + 60_000 - 1), "it is pushed again, with the new payload"
-    assert state.retract == ((tick.id_of(T + 60_000), T + 60_000),)
-    late = declared(tick, other, T + 60_000)
-    assert late is not None
-    assert (late.since_ms, late.retract, late.last_ms) == (T + 60_000, (), T + 60_000), "the first has run"
+    other = redeclared(tick, T + 55_000, record=b"\x11{}")
+    assert not other.is_renewed
+    state = other.renewed(T + 55_000)
+    assert (state.generation, state.since_ms, state.batch) == (2, T + 60_000, ())
+    assert state.retract == ((tick.id_of(T + 60_000), T + 60_000, True),)
+    held = other.following(state).retracted({tick.id_of(T + 60_000)})
+    assert (held.batch, held.pushed, held.retract) == ((T + 60_000,), 0, ()), "it is pushed again, however late"
+    ran = other.following(state).retracted(set())
+    assert (ran.batch, ran.last_ms) == ((), T + 60_000)
+    soon = other.renewed(T + 59_500)
+    assert (soon.retract, [at for _, at, _ in soon.stay]) == ((), [T + 60_000]), "it stays, and can be paused still"
+    paused = other.following(soon).changed(T + 59_600, paused=True)
+    assert paused.retract == ((tick.id_of(T + 60_000), T + 60_000, False),)
+    late = other.renewed(T + 60_000)
+    assert (late.since_ms, late.retract, late.stay, late.last_ms) == (T + 60_000, (), (), T + 60_000), "it has run"
 
 
-def test_another_timetable_begins_now() -> None:
-    tick = entry(since_ms=T - DAY_MS)
-    state = declared(tick, msgspec.structs.replace(tick.declaration, interval_ms=7000), T + 5)
-    assert state is not None
-    assert state.since_ms == T + 5
+def test_another_timetable_begins_when_it_is_declared() -> None:
+    tick = entry(interval_ms=10_000, since_ms=T + 20_000, batch=(T + 10_000, T + 20_000))
+    other = redeclared(tick, T + 5, interval_ms=7000)
+    state = other.renewed(T + 50)
+    assert (state.since_ms, [again for *_, again in state.retract]) == (T + 5, [False, False])
+    assert planned(other.following(state), T + 50).push[0] == T + 7000 - T % 7000
+    assert other.renewed(T + 9500).since_ms == T + 10_000, "what runs in a moment is not doubled"
+
+
+def test_what_may_not_overlap_is_planned_anew() -> None:
+    tick = entry(since_ms=T + 60_000, batch=(T, T + 60_000), last_id="x")
+    state = redeclared(tick, T + 5, overlap="skip").renewed(T + 5)
+    assert (state.since_ms, state.last_id) == (T + 60_000 - 1, "x")
+    assert state.retract == ((tick.id_of(T + 60_000), T + 60_000, False),)
 
 
 def test_what_is_not_surely_pushed_is_retracted() -> None:
-    tick = entry(batch=(T, T + 60_000), since_ms=T + 60_000, pushed=False)
-    state = tick.changed(T + 5, onwards=False, paused=True)
-    assert [at for _, at in state.retract] == [T, T + 60_000]
+    tick = entry(batch=(T, T + 60_000), since_ms=T + 60_000, pushed=0)
+    state = tick.changed(T + 5, paused=True)
+    assert [at for _, at, _ in state.retract] == [T, T + 60_000]
     assert (state.paused, state.batch, state.generation) == (True, (), 2)
 
 
 def test_a_removed_one_comes_back_with_other_ids() -> None:
     removed = entry(removed=True, generation=4, since_ms=T + 5)
-    state = declared(removed, removed.declaration, T + 9)
+    state, _ = declared(removed, removed.declaration, T + 9) or (None, None)
     assert state is not None
     assert (state.removed, state.generation, state.since_ms) == (False, 5, T + 9)
 
 
 def test_what_is_stored_comes_back() -> None:
-    tick = entry(retract=(("a/b", T),), held=("c",), last_ms=5)
+    tick = entry(retract=(("a/b", T, True),), held=("c",), last_ms=5, stay=(("d", T, T + 5),))
     assert decode_entry("tick", tick.stored, encode(tick.declaration)) == tick
 
 
@@ -197,7 +224,7 @@ def test_each_occurrence_once_whenever_somebody_looks(
         while push := planned(tick, now).push:
             pushed += ((at, now) for at in push)
             state = tick.intending(push, now)
-            state = msgspec.structs.replace(state, pushed=True)
+            state = msgspec.structs.replace(state, pushed=len(state.batch))
             tick = Entry(tick.name, tick.declaration, state, encode(state))
     every = range(T // interval_ms * interval_ms + interval_ms, now + HORIZON_MS + 1, interval_ms)
     times = [at for at, _ in pushed]

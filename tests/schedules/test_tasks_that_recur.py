@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from shardq import Engine, Every, InvalidName, InvalidOption
+from shardq import Engine, Every, InvalidOption
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
@@ -70,5 +70,3 @@ def test_what_can_not_recur_is_refused_at_the_decoration(engine: Engine) -> None
         engine.task(name="send", every="daily")
     with pytest.raises(InvalidOption, match=r"every=\[5\] is not possible"):
         engine.task(name="send", every=[5])  # type: ignore[call-overload]  # on purpose
-    with pytest.raises(InvalidName, match="the name of a schedule can't be"):
-        engine.task(every=60)(lambda: None)
