@@ -1,4 +1,4 @@
-"""every: the command that declares recurring tasks, lists them, and pauses, resumes, removes and runs them."""
+"""every: the command that declares recurring tasks, lists, prunes, pauses, resumes, removes and runs them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.cli.durations import read_by, seconds
+from shardq.cli.durations import instant, read_by, seconds
+from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
+from shardq.cli.push.command import headers_of
 from shardq.cli.push.lines import raw_json
 from shardq.cli.session import opened
 from shardq.cli.table import Column, Table
 from shardq.engine import Engine
+from shardq.model.checks import MAX_ATTEMPTS
 from shardq.schedules import Every, Schedule
 from shardq.schedules.every import CatchUp, check_schedule_name
 
@@ -28,6 +31,7 @@ example:
   shardq every nightly --run-now
   shardq every nightly --pause
   shardq every nightly --remove
+  shardq every --prune billing --keep nightly      (removes the others with --owner billing)
 \b
 cron:
   minute, hour, day of month, month and day of week, by the clock of --tz;
@@ -45,6 +49,20 @@ cron:
     type=click.Choice(["one", "all", "none"]),
     help="What runs of the occurrences that were missed while no dispatcher ran. Default: one run for all of them.",
 )
+@click.option("--start", metavar="INSTANT", callback=read_by(instant), help="No occurrence before that.")
+@click.option("--end", metavar="INSTANT", callback=read_by(instant), help="No occurrence after that.")
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip"]),
+    help="skip: leave an occurrence out while the task of the one before it is not finished. Default: allow.",
+)
+@click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=headers_of, help="May be repeated.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="For `shardq cancel-tag`; may be repeated.")
+@click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), metavar="N", help="After so many, a task is dead.")
+@click.option("--expires", metavar="TIME", callback=read_by(seconds), help="Bury what nobody has begun so long after.")
+@click.option("--owner", metavar="NAME", help="The program that declares it, for --prune.")
+@click.option("--prune", metavar="OWNER", help="Without NAME: remove the schedules of this owner but those to --keep.")
+@click.option("--keep", metavar="NAME", multiple=True, help="With --prune; may be repeated.")
 @click.option("--pause", "verb", flag_value="pause", help="Push no more of it; takes back what is not due yet.")
 @click.option("--resume", "verb", flag_value="resume", help="Go on with the next occurrence.")
 @click.option("--remove", "verb", flag_value="remove", help="End it; takes back what is not due yet.")
@@ -53,6 +71,7 @@ cron:
 @pass_given
 def every(
     given: Given,
+    /,
     schedule: str | None,
     payload: str | None,
     cron: str | None,
@@ -62,6 +81,10 @@ def every(
     jitter: float | None,
     catch_up: CatchUp | None,
     verb: str | None,
+    prune: str | None,
+    keep: tuple[str, ...],
+    tags: tuple[str, ...],
+    **others: Any,
 ) -> int:
     """Push a task with the JSON PAYLOAD (default: null) again and again, once over the whole fleet, as the schedule
     NAME says. It is kept in the engine: `shardq run`, or any service that dispatches, serves it.
@@ -76,8 +99,17 @@ def every(
         "topic": topic,
         "jitter": jitter,
         "catch_up": catch_up,
+        "tags": tags or None,
+        **others,
     }
     set_options: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    if prune is not None:
+        if set_options or verb or schedule is not None:
+            raise click.UsageError("--prune takes the OWNER and --keep alone")
+        with opened(given) as engine:
+            return _prune(given, engine, prune, keep)
+    if keep:
+        raise click.UsageError("--keep is for --prune OWNER")
     if schedule is None:
         if set_options or verb:
             raise click.UsageError("give the NAME of a schedule; without one they are listed")
@@ -97,7 +129,7 @@ def every(
             raise click.UsageError(f"PAYLOAD is not JSON: {payload!r:.80}; text is written as '\"text\"'") from None
     # what is wrong with it is told before an engine of a new name is made
     check_schedule_name(schedule)
-    Every(**{option: value for option, value in set_options.items() if option != "topic"})
+    Every(**{option: value for option, value in set_options.items() if option not in ("topic", "max_attempts")})
     with opened(given, create=True) as engine:
         engine.every(schedule, payload=content, **set_options)
         [declared] = [each for each in engine.schedules() if each.name == schedule]
@@ -105,6 +137,15 @@ def every(
         tell(_shown(declared))
     else:
         say(f"schedule {schedule!r}: {_recurrence(declared)}, next {_instant(declared.next)} UTC")
+    return 0
+
+
+def _prune(given: Given, engine: Engine, owner: str, keep: tuple[str, ...]) -> int:
+    gone = engine.prune_schedules(owner, keep=keep)
+    if given.json:
+        tell({"owner": owner, "removed": gone})
+    else:
+        say("\n".join(f"schedule {name!r} is removed" for name in gone) or "none is removed")
     return 0
 
 
@@ -152,11 +193,13 @@ def _list(given: Given) -> int:
         say("none")
     for schedule in schedules:
         if schedule.problem is not None and not given.json:
-            complain(f"schedule {schedule.name!r} can't be computed here: {schedule.problem}")
+            complain(f"schedule {schedule.name!r} can't be served here: {schedule.problem}")
     return 0
 
 
 def _recurrence(schedule: Schedule) -> str:
+    if schedule.cron is None and schedule.interval is None:
+        return "can't be read"
     often = f"every {schedule.interval:g} s" if schedule.cron is None else f"{schedule.cron} ({schedule.tz})"
     return f"{often}, up to {schedule.jitter:g} s later" if schedule.jitter else often
 

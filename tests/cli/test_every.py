@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine
+from shardq.layout.keys import control_keys
 from tests.cli.shell import Shell
+from tests.support.servers import Servers
 from tests.support.states import claim
 from tests.support.workers import SOON_S
 
@@ -52,6 +54,44 @@ def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
+    options: tuple[str, ...] = ("--header", "a=b", "--tag", "x", "--max-attempts", "3", "--expires", "1h")
+    options += ("--overlap", "skip", "--start", "2020-01-01T00:00:00Z", "--end", "2900-01-01T00:00:00Z", "--owner", "billing")
+    shown = shardq.run("every", "poll", "--interval", "1h", *options, "--json").object
+    assert (shown["overlap"], shown["owner"], shown["skipped"]) == ("skip", "billing", 0)
+    assert (shown["start"], shown["end"]) == ("2020-01-01T00:00:00Z", "2900-01-01T00:00:00Z")
+    info = engine.get(engine.run_schedule("poll"))
+    assert info is not None
+    assert (dict(info.headers), info.tags, info.max_attempts) == ({"a": "b"}, ("x",), 3)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_prune(shardq: Shell, engine: Engine) -> None:
+    for name in ("a", "b", "c"):
+        engine.every(name, interval=3600, owner="billing")
+    engine.every("d", interval=3600)
+    assert shardq.run("every", "--prune", "billing", "--keep", "b").out == (
+        "schedule 'a' is removed\nschedule 'c' is removed\n"
+    )
+    assert shardq.run("every", "--prune", "billing", "--keep", "b").out == "none is removed\n"
+    assert shardq.run("every", "--prune", "billing", "--json").object == {"owner": "billing", "removed": ["b"]}
+    assert [each.name for each in engine.schedules()] == ["d"]
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_one_that_can_not_be_read(shardq: Shell, engine: Engine, servers: Servers, name: str) -> None:
+    keys = control_keys(name)
+    servers.ask(keys.slot, "HSET", keys.schedules, "odd", "{}", "odd/declared", "{}")
+    done = shardq.run("every")
+    assert done.code == 0
+    assert "can't be read" in done.lines[2]
+    assert "schedule 'odd' can't be served here: it can't be read: another version" in done.err
+    assert "schedule 'odd'" in shardq.run("stats").out
+    assert "schedule 'odd': what is stored can't be read here" in shardq.run("health").out
+    assert shardq.run("every", "odd", "--remove").out == "schedule 'odd' is removed\n"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_there_is_not(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("every", "nightly", "--remove")
     assert (done.code, done.err) == (1, "there is no schedule named 'nightly'\n")
@@ -81,6 +121,9 @@ def test_a_dispatcher_of_the_shell_serves_it(shardq: Shell, engine: Engine) -> N
         (("a", "--interval", "1s", "{"), "PAYLOAD is not JSON: '{'"),
         (("a", "--cron", "daily"), "cron can't be 'daily'"),
         (("a/b", "--interval", "1s"), "the name of a schedule can't be 'a/b'"),
+        (("a", "--prune", "b"), "--prune takes the OWNER and --keep alone"),
+        (("--keep", "b"), "--keep is for --prune OWNER"),
+        (("a", "--interval", "1s", "--header", "b"), "'b' is no header; write it as KEY=VALUE"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,
 )

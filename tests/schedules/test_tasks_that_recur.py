@@ -47,6 +47,31 @@ def test_start_declares_it(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_any_function_that_can_be_a_task_can_recur(engines: Engines, running: Engine) -> None:
+    calls: list[str] = []
+    worker = running.worker()
+
+    class Sweeper:
+        def sweep(self, what: str = "method") -> None:
+            calls.append(what)
+
+    @worker.task(topic="t", every=0.2, max_attempts=2, aliases=("old.name", "taken"))
+    async def coroutine(*, what: str = "coroutine") -> None:
+        calls.append(what)
+
+    worker.task(name="Отчёт/раз", topic="t", every=Every(interval=0.2, tags=["x"], owner="shop"))(Sweeper().sweep)
+    worker.task(topic="u", every=0.2, name="x" * 200)(lambda: calls.append("lambda"))
+    running.every("old.name", interval=300, topic="t", payload={"task": "old.name", "args": [], "kwargs": {}})
+    running.every("taken", interval=300, topic="t", payload="of another program")
+    with engines.working(worker):
+        wait_until(lambda: set(calls) == {"method", "coroutine", "lambda"}, "all of them run")
+        names = [each.name for each in running.schedules()]
+        assert [name for name in names if name in ("old.name", "taken")] == ["taken"], "the alias is served by the task"
+        for each in names:
+            running.remove_schedule(each)
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_worker_of_other_topics_does_not(engines: Engines, running: Engine) -> None:
     @running.task(topic="a", name="sweep", every=60)
     def sweep() -> None: ...

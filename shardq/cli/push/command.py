@@ -33,7 +33,8 @@ SHOWN = 20
 """Bad lines that are shown; of more only the number is."""
 
 
-def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:
+def headers_of(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:
+    """The callback of --header."""
     pairs = [text.partition("=") for text in value]
     for text, (key, equals, _) in zip(value, pairs, strict=True):
         if not equals or not key:
@@ -89,7 +90,7 @@ exit codes:
     callback=read_by(seconds),
     help="How long the id is remembered, from the push, whatever becomes of its task.",
 )
-@click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=_headers, help="May be repeated.")
+@click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=headers_of, help="May be repeated.")
 @click.option(
     "--max-attempts",
     type=Whole(1, MAX_ATTEMPTS),

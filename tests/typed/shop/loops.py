@@ -104,7 +104,8 @@ async def growing() -> None:
 
 
 async def recurring() -> None:
-    await engine.every("poll", interval=HOUR)
+    await engine.every("poll", interval=HOUR, headers={"a": "b"}, max_attempts=3, end=2e9)
+    assert_type(await engine.prune_schedules("shop", keep=["poll"]), list[str])
     assert_type(await engine.schedules(), list[shardq.Schedule])
     await engine.pause_schedule("poll")
     await engine.resume_schedule("poll")

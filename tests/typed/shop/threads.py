@@ -196,7 +196,8 @@ def growing() -> None:
 
 def recurring() -> None:
     engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload=[1], jitter=HOUR)
-    engine.every("poll", interval=HOUR, catch_up="all")
+    engine.every("poll", interval=HOUR, catch_up="all", overlap="skip", owner="shop", start=0, expires=HOUR, tags=["a"])
+    assert_type(engine.prune_schedules("shop", keep=["poll"]), list[str])
     for schedule in engine.schedules():
         assert_type(schedule, shardq.Schedule)
     engine.pause_schedule("nightly")
@@ -204,7 +205,8 @@ def recurring() -> None:
     assert_type(engine.run_schedule("nightly"), shardq.Receipt)
     assert_type(engine.remove_schedule("nightly"), bool)
     every = shardq.Every.of("0 3 * * *")
-    print(every.zone, every.interval_ms, every.jitter_ms, shardq.Backoff().delay_s(1))
+    print(every.zone, every.interval_ms, every.jitter_ms, every.start_ms, every.end_ms, every.expires_ms)
+    print(shardq.Backoff().delay_s(1))
 
 
 def consuming() -> None:
