@@ -53,6 +53,9 @@ one. All is pushed ahead of its time, so nothing is late.
 ROUND = 500
 """Schedules that are served together."""
 
+STEP_S = 1.0
+"""After so long the rest is left to the next step, whose clock is later."""
+
 FRESH_S = 30.0
 """The longest time from the look that found an occurrence unpushed to its push. A process that stood still for longer
 looks again: by then the occurrence may have run, and its id may be forgotten.
@@ -163,17 +166,24 @@ class KnownSchedules:
         self._find_places()
         due = {name: None for name in heard if name is not None}
         due |= dict.fromkeys(name for name, known in self._known.items() if known.turn_ms <= now_ms)
-        names = list(due)
-        for at in range(0, len(names), ROUND):
-            yield from self._serve(names[at : at + ROUND], now_ms, result)
+        names = sorted(due, key=self._urgency)
+        began_s = time.monotonic()
+        while names and time.monotonic() - began_s < STEP_S:
+            yield from self._serve(names[:ROUND], now_ms, result)
+            del names[:ROUND]
+        self._news.extend(names)
         turns = (
             known.turn_ms if known.looks_at_due else max(known.turn_ms, now_ms + PACE_MS)
             for known in self._known.values()
         )
         result.again_ms = min(turns, default=math.inf)
         if self._news:
-            result.again_ms = min(result.again_ms, now_ms + PACE_MS)
+            result.again_ms = now_ms if names else min(result.again_ms, now_ms + PACE_MS)
         return result
+
+    def _urgency(self, name: str) -> float:
+        known = self._known.get(name)
+        return -math.inf if known is None else known.turn_ms
 
     # ---- what is known
 

@@ -56,7 +56,8 @@ def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
     options: tuple[str, ...] = ("--header", "a=b", "--tag", "x", "--max-attempts", "3", "--expires", "1h")
-    options += ("--overlap", "skip", "--start", "2020-01-01T00:00:00Z", "--end", "2900-01-01T00:00:00Z", "--owner", "billing")
+    options += ("--overlap", "skip")
+    options += ("--start", "2020-01-01T00:00:00Z", "--end", "2900-01-01T00:00:00Z", "--owner", "billing")
     shown = shardq.run("every", "poll", "--interval", "1h", *options, "--json").object
     assert (shown["overlap"], shown["owner"], shown["skipped"]) == ("skip", "billing", 0)
     assert (shown["start"], shown["end"]) == ("2020-01-01T00:00:00Z", "2900-01-01T00:00:00Z")
