@@ -24,10 +24,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from shardq.drivers.tls import context_of
-from shardq.errors import InvalidUrl, MissingPackage
+from shardq.errors import InvalidUrl, MissingPackage, Unavailable
 from shardq.sinks.amqp_frames import SHORT, Frames, message_id
 from shardq.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
-from shardq.sinks.urls import options, split
+from shardq.sinks.urls import options, split, split_name, unreached
 
 try:
     import amqp
@@ -46,6 +46,14 @@ the broker closes it.
 WRITE_BYTES = 256 << 10
 """So much is written at once. Between two writes what the broker says is read, so that neither waits for the other."""
 
+_ADVICE = {
+    320: "it ends, or an operator has closed the connection: start it again",
+    403: "check the user, the password, and the user's permissions in this vhost",
+    404: "declare the exchange, or correct its name behind the # of the URL",
+    530: "add the vhost, or correct its name in the URL",
+}
+"""The code of a reply → what to do."""
+
 _TOO_LARGE = re.compile(r"message size (\d+)\D+max size (\d+)")
 
 
@@ -56,9 +64,9 @@ class AmqpSink(Sink):
 
     def __init__(self, url: str) -> None:
         scheme = url.partition("://")[0]
-        where, mark, fragment = url.partition("#")
-        exchange, slash, key = fragment.partition("/")
-        if not mark or not slash or (not exchange and not key):
+        where, name = split_name(url)
+        exchange, slash, key = name.partition("/")
+        if not slash or (not exchange and not key):
             raise InvalidUrl(
                 f"a {scheme}:// URL ends with the exchange and the routing key: {scheme}://HOST/VHOST#EXCHANGE/KEY, or "
                 "#/QUEUE for the default exchange"
@@ -122,6 +130,11 @@ class AmqpSink(Sink):
             self._channel.events["basic_nack"].add(self._on_nack)
             self._channel.events["basic_return"].add(self._on_return)
             self._confirm()
+        except (amqp.exceptions.AMQPError, OSError) as exc:
+            self._abandon()
+            raise Unavailable(
+                f"RabbitMQ at {unreached(self._address, exc)}" if isinstance(exc, OSError) else self._reason(exc)
+            ) from exc
         except BaseException:
             self._abandon()
             raise
@@ -245,16 +258,24 @@ class AmqpSink(Sink):
         self._connection.blocking_read(timeout)
 
     def _reason(self, exc: Exception) -> str:
+        where = f"RabbitMQ at {self._address}"
         if isinstance(exc, TimeoutError):
             if self._blocked:
-                return f"{self._address}: the broker takes no messages: it is short of memory or disk space"
+                return (
+                    f"{where}: the broker takes no messages: it is short of memory or disk space; let consumers drain "
+                    "it, or give it more"
+                )
             return (
-                f"{self._address}: the broker has confirmed nothing for {self._timeout_s:g} s: it hangs, or a queue is "
-                "without a leader"
+                f"{where}: the broker has confirmed nothing for {self._timeout_s:g} s: it hangs, or a queue is without "
+                "a leader; look at its log"
             )
-        if isinstance(exc, amqp.exceptions.ChannelError):
-            return f"the broker refused: {exc.reply_code} {exc.reply_text}"
-        return f"{self._address}: {type(exc).__name__}: {exc}"
+        if isinstance(exc, OSError):
+            return f"{where}: the connection was lost: {type(exc).__name__}: {exc}; check that it runs"
+        code, text = getattr(exc, "reply_code", 0), getattr(exc, "reply_text", "") or str(exc)
+        advice = _ADVICE.get(code, "look at its log")
+        return (
+            f"{where} refused: {code} {text}; {advice}" if code else f"{where}: {type(exc).__name__}: {exc}; {advice}"
+        )
 
     # ---- what the broker says, called by the client
 
@@ -269,7 +290,9 @@ class AmqpSink(Sink):
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
         for position in self._confirmed(tag, multiple):
-            self._results[position] = Unsent("the broker has not taken it: a queue is full, or failed")
+            self._results[position] = Unsent(
+                "the broker has not taken it: a queue is full, or failed; let consumers drain it, or raise its limit"
+            )
 
     def _confirmed(self, tag: int, multiple: bool) -> list[int]:
         """The positions of the messages that a confirm is about."""

@@ -20,6 +20,7 @@ from shardq.errors import InvalidUrl
 from shardq.scripts import Script
 from shardq.sinks.base import SENT, Message, Refused, Result
 from shardq.sinks.on_redis import REMEMBERED_S, OnRedis
+from shardq.sinks.urls import split_name
 
 HEADER = "redis_message_id"
 
@@ -45,8 +46,8 @@ class DramatiqSink(OnRedis):
     batch = 128
 
     def __init__(self, url: str) -> None:
-        where, _, fragment = url.removeprefix("dramatiq+").partition("#")
-        self._queue = unquote(fragment)
+        where, name = split_name(url)
+        where, self._queue = where.removeprefix("dramatiq+"), unquote(name)
         namespace, colon, name = self._queue.rpartition(":")
         if not (namespace and colon and name):
             raise InvalidUrl(

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from shardq.drivers.tls import context_of
 from shardq.errors import InvalidUrl, MissingPackage, Unavailable
 from shardq.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
-from shardq.sinks.urls import options, unreached
+from shardq.sinks.urls import options, split_name, unreached
 
 try:
     import nats.errors
@@ -52,9 +52,9 @@ class NatsSink(Sink):
     """Publishes to JetStream, a batch at a time."""
 
     def __init__(self, url: str) -> None:
-        scheme, _, rest = url.partition("://")
-        where, _, fragment = rest.partition("#")
-        self._subject = unquote(fragment)
+        where, name = split_name(url)
+        scheme, _, where = where.partition("://")
+        self._subject = unquote(name)
         if not _SUBJECT.fullmatch(self._subject):
             raise InvalidUrl(
                 f"a {scheme}:// URL ends with the subject, without blanks and wildcards: {scheme}://HOST:4222#orders.mail"

@@ -16,6 +16,7 @@ from shardq.errors import InvalidUrl
 from shardq.layout import destinations
 from shardq.sinks.base import SENT, Message, Result
 from shardq.sinks.on_redis import OnRedis
+from shardq.sinks.urls import split_name
 
 
 class RedisSink(OnRedis):
@@ -24,10 +25,10 @@ class RedisSink(OnRedis):
     """
 
     def __init__(self, url: str) -> None:
-        where, mark, fragment = url.partition("#")
-        to = unquote(fragment)
+        where, name = split_name(url)
+        to = unquote(name)
         scheme = where.partition("://")[0]
-        if not mark or not destinations.key_of(to):
+        if not destinations.key_of(to):
             raise InvalidUrl(f"a {scheme}:// URL to forward to ends with the key: {scheme}://…#LIST or #stream:NAME")
         if destinations.key_of(to).startswith("shardq:{"):
             raise InvalidUrl(f"{to!r} is a key of shardq's own; give the name of another list or stream")

@@ -22,6 +22,7 @@ from shardq.errors import InvalidUrl
 from shardq.scripts import Script
 from shardq.sinks.base import SENT, Message, Refused, Result
 from shardq.sinks.on_redis import REMEMBERED_S, OnRedis
+from shardq.sinks.urls import split_name
 
 _TEXT = """\
 redis.call('SADD', KEYS[1], ARGV[1])
@@ -50,8 +51,8 @@ class SidekiqSink(OnRedis):
     batch = 128
 
     def __init__(self, url: str) -> None:
-        where, _, fragment = url.removeprefix("sidekiq+").partition("#")
-        self._queue = unquote(fragment)
+        where, name = split_name(url)
+        where, self._queue = where.removeprefix("sidekiq+"), unquote(name)
         if not self._queue:
             raise InvalidUrl("a sidekiq+redis:// URL ends with the queue: sidekiq+redis://HOST:PORT/DB#default")
         super().__init__(where)

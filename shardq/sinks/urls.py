@@ -37,6 +37,20 @@ def split(url: str, form: str) -> SplitResult:
     return parts
 
 
+def split_name(url: str) -> tuple[str, str]:
+    """What stands before the # of a URL, and the name behind it of what is fed, as it is written. Raises InvalidUrl for
+    options behind it, which would be a part of the name.
+    """
+    where, _, name = url.partition("#")
+    if "?" in name:
+        scheme = url.partition("://")[0]
+        raise InvalidUrl(
+            f"the options of a {scheme}:// URL stand before the #: {scheme}://HOST?timeout=5#NAME; a ? in the name is "
+            "written %3F"
+        )
+    return where, name
+
+
 class Options(NamedTuple):
     """The options of a sink's URL."""
 

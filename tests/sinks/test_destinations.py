@@ -60,6 +60,21 @@ def test_a_wrong_destination(to: str, text: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "to",
+    [
+        "redis://h/0#mail?timeout=3",
+        "amqp://h/v#/mail?timeout=3",
+        "nats://h#mail?timeout=3",
+        "sidekiq+redis://h/0#mail?timeout=3",
+        "dramatiq+redis://h/0#dramatiq:mail?timeout=3",
+    ],
+)
+def test_options_are_no_part_of_a_name(to: str) -> None:
+    with pytest.raises(BadInput, match=r"options of a .* URL stand before the #: .*; a \? in the name is written %3F"):
+        Engine("redis://127.0.0.1:1").forward("mail", to=to)
+
+
 @pytest.mark.parametrize("to", ["mail", "redis://h/0#mail", "https://h/", list])
 def test_only_streams_are_trimmed(to: Any) -> None:
     engine = Engine("redis://127.0.0.1:1")  # nobody is asked

@@ -1,0 +1,43 @@
+"""Errors of a topic that is forwarded to RabbitMQ say where, why, and what to do. The rest is in ``tests/brokers``."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cluster.ports import free_port
+from shardq import Engine
+from shardq.sinks import Message, Unsent
+from shardq.sinks.amqp import AmqpSink
+from tests.sinks.seen import sink_stats
+from tests.support.amqp_broker import AmqpBroker
+from tests.support.waiting import wait_until
+
+
+def test_no_broker(feeding: Engine) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    feeding.forward("mail", to=f"amqp://{address}#/mail")
+    feeding.push(1, topic="mail")
+    wait_until(lambda: sink_stats(feeding, "mail").error, "it is said")
+    told = sink_stats(feeding, "mail").error
+    assert told.startswith(f"RabbitMQ at {address} can't be reached: Connection refused; check that it runs, and ")
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("missing", r" refused: 404 .*; declare the exchange, or correct its name"),
+        ("nack", r"a queue is full, or failed; let consumers drain it, or raise its limit"),
+        ("silent", r": the broker has confirmed nothing for 0.3 s: .*; look at its log"),
+    ],
+)
+def test_what_a_broker_says(key: str, told: str) -> None:
+    with AmqpBroker(missing="missing", nack="nack", silent="silent") as broker:
+        sink = AmqpSink(f"amqp://{broker.address}?timeout=0.3#shop/{key}")
+        sink.open()
+        (result,) = sink.send([Message(id="mail/1", topic="mail", payload=b"1", codec="json", headers={}, attempt=1)])
+        sink.close()
+        assert isinstance(result, Unsent)
+        assert key == "nack" or result.reason.startswith(f"RabbitMQ at {broker.address}")
+        assert re.search(told, result.reason)
