@@ -11,7 +11,7 @@ from shardq import Engine
 from shardq.sinks import Message, Unsent
 from shardq.sinks.amqp import AmqpSink
 from tests.sinks.seen import sink_stats
-from tests.support.amqp_broker import AmqpBroker
+from tests.support.amqp_broker import AmqpBroker, Answer
 from tests.support.waiting import wait_until
 
 
@@ -25,19 +25,20 @@ def test_no_broker(feeding: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("answer", "told"),
     [
         ("missing", r" refused: 404 .*; declare the exchange, or correct its name"),
         ("nack", r"a queue is full, or failed; let consumers drain it, or raise its limit"),
         ("silent", r": the broker has confirmed nothing for 0.3 s: .*; look at its log"),
     ],
 )
-def test_what_a_broker_says(key: str, told: str) -> None:
-    with AmqpBroker(missing="missing", nack="nack", silent="silent") as broker:
-        sink = AmqpSink(f"amqp://{broker.address}?timeout=0.3#shop/{key}")
+def test_what_a_broker_says(answer: Answer, told: str) -> None:
+    with AmqpBroker() as broker:
+        broker.answers[answer] = answer
+        sink = AmqpSink(f"amqp://{broker.address}?timeout=0.3#shop/{answer}")
         sink.open()
         (result,) = sink.send([Message(id="mail/1", topic="mail", payload=b"1", codec="json", headers={}, attempt=1)])
         sink.close()
         assert isinstance(result, Unsent)
-        assert key == "nack" or result.reason.startswith(f"RabbitMQ at {broker.address}")
+        assert answer == "nack" or result.reason.startswith(f"RabbitMQ at {broker.address}")
         assert re.search(told, result.reason)
