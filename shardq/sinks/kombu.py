@@ -48,7 +48,10 @@ FRAME_OVERHEAD = 20
 """The bytes of a header frame beside the properties."""
 
 NOT_ALLOWED, NOT_FOUND = 403, 404
-"""What the broker says of an exchange and a key, whatever the message."""
+"""What the broker says of an exchange and a key, whatever the message. The first one also of a login."""
+
+NO_ACCESS = 530
+"""What it says of a vhost."""
 
 _TOO_LARGE = re.compile(r"message size \d+ is larger than .*")
 
@@ -266,7 +269,10 @@ class KombuSink(Sink):
                 f"{self._shown}: the broker has answered nothing for {self._timeout_s:g} s: it hangs, is short of "
                 "memory or disk space, or a queue is without a leader"
             )
-        return f"{self._shown}: {type(exc).__name__}: {exc}"
+        text = f"{self._shown}: {type(exc).__name__}: {exc}"
+        if getattr(exc, "reply_code", 0) in (NOT_ALLOWED, NO_ACCESS):
+            return f"{text}; check the user, the password and the vhost in broker_url"
+        return f"{text}; check that it runs and can be reached from here" if self._connection is None else text
 
 
 def _read(message: Message) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.ports import free_port
 from shardq import InvalidUrl
 from shardq.integrations.celery import brokers
 from shardq.sinks import relays
@@ -142,6 +143,15 @@ def test_a_silent_broker_holds_up_nothing(
 def test_the_timeout_of_the_url() -> None:
     with pytest.raises(InvalidUrl, match=r"timeout= of a kombu\+amqp:// URL is not possible"):
         KombuSink("kombu+amqp://h/?timeout=soon")
+
+
+def test_errors_of_connecting_say_what_to_do(broker: AmqpBroker) -> None:
+    wrong = KombuSink(f"kombu+{broker.url.replace('guest:guest', 'guest:wrong')}")
+    with pytest.raises(ConnectionError, match=rf"{broker.address}.*ACCESS_REFUSED.*; check the user, the password and"):
+        wrong.open()
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectionError, match=rf"{address}.*ConnectionRefusedError.*; check that it runs"):
+        KombuSink(f"kombu+amqp://{address}//").open()
 
 
 def arrived(broker: AmqpBroker) -> list[str]:
