@@ -6,19 +6,20 @@ The engines open theirs by themselves: they keep their share of an embedded serv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.engine.options import Options
 
 
 @contextmanager
-def connected(options: Options) -> Iterator[Driver]:
+def connected(options: Options, make: Callable[[Settings], Driver] = Driver) -> Iterator[Driver]:
     """Opens a driver of the caller's own for the server of an engine, with a share of it if that is embedded."""
     settings, server = options.enter()
     try:
-        driver = Driver(settings)
+        driver = make(settings)
         try:
             driver.open()
             yield driver

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 class Parts:
     """Those of an engine that works by the servers' clock."""
 
+    has_threads = True
+    """False: nothing runs by itself, and a test says when what is to be done."""
+    is_of_test = False
+    """True: the engine's name and server are those of a test, for a while."""
+
     def driver(self, settings: Settings) -> Driver:
         return Driver(settings)
 
@@ -73,6 +78,10 @@ def driver_of(engine: Engine) -> Driver:
 
 async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
     return await engine._open_driver(engine._deadline())
+
+
+def parts_of(engine: EngineBase) -> Parts:
+    return engine._parts
 
 
 def dispatcher_of(engine: EngineBase) -> Dispatcher | None:

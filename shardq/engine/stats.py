@@ -92,6 +92,9 @@ class Relay(Protocol):
 
     def stats(self) -> RelayStats: ...
 
+    def catch_up(self) -> None:
+        """Moves all rows that wait, if the relay was started where no threads run: under the clock of a test."""
+
 
 class ScheduleStats(msgspec.Struct, frozen=True, kw_only=True):
     """The schedules of recurring tasks."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
+from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
@@ -22,8 +23,9 @@ T = TypeVar("T")
 class Target:
     """Opens itself at its first use, also after ``close()``, which may come from another thread."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, make: Callable[[Settings], Driver] = Driver) -> None:
         self._options = options
+        self._make = make
         self._lock = threading.Lock()
         self._connections = ExitStack()
         self._opened: tuple[Driver, TopologyCache] | None = None
@@ -42,7 +44,7 @@ class Target:
 
     def _open(self) -> tuple[Driver, TopologyCache]:
         with ExitStack() as opening:
-            driver = opening.enter_context(connected(self._options))
+            driver = opening.enter_context(connected(self._options, self._make))
             topology = run(driver, self._options.create_topology())
             self._options.compare(topology)
             self._connections = opening.pop_all()

@@ -27,10 +27,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from shardq.embedded import locks
-from shardq.engine.options import Options
+from shardq.engine.base import EngineBase
+from shardq.engine.parts import parts_of
 from shardq.engine.target import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.layout.topology import Topology
+from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
 from shardq.producer.packing import BATCH, Packer
 from shardq.spool.commands import Command, Spooled, layers
@@ -95,7 +97,7 @@ class Mover:
     """Moves rows of an outbox to the servers of an engine, for one thread."""
 
     def __init__(
-        self, database: sa.Engine, outbox: Outbox, options: Options, *, batch: int, keep: bool, window_ms: int
+        self, database: sa.Engine, outbox: Outbox, engine: EngineBase, *, batch: int, keep: bool, window_ms: int
     ) -> None:
         """``window_ms``: how long Redis remembers the push of a row."""
         self.moved = self.refused = self.retried = 0
@@ -111,7 +113,9 @@ class Mover:
         self._batch = batch
         self._keep = keep
         self._window_ms = window_ms
-        self._target = Target(options)
+        options = engine.options
+        self._engine = engine
+        self._target: Target | None = None
         self._packer = Packer(options.codec, max_payload=options.max_payload)
         self._timeout_s = options.timeout
         self._lock = None if self._locks else _lock_of(database.url, self._table.fullname)
@@ -128,7 +132,15 @@ class Mover:
         """The reasons of rows that were put aside, as the log has them."""
 
     def close(self) -> None:
-        self._target.close()
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+    def _opened(self) -> Target:
+        if self._target is None:
+            # no sooner: a test may put the engine on a server of its own
+            self._target = Target(self._engine.options, parts_of(self._engine).driver)
+        return self._target
 
     def probe_now(self) -> None:
         """The next step tries the shards that take nothing."""
@@ -208,7 +220,7 @@ class Mover:
         )
 
     def _topology(self) -> Topology:
-        topology = self._target.topology()
+        topology = self._opened().topology()
         if topology.epoch != self._epoch:
             # Ids may be elsewhere now.
             self._epoch = topology.epoch
@@ -242,7 +254,7 @@ class Mover:
 
     def _note_age(self, rows: Sequence[Any]) -> None:
         oldest = min((row.created for row in (*rows, *self.stuck.values())), default=None)
-        self.oldest_s = 0.0 if oldest is None else max(0.0, time.time() - oldest / 1000)
+        self.oldest_s = 0.0 if oldest is None else max(0, now_ms() - oldest) / 1000
 
     # ---- shards that take nothing, and rows that are refused
 
@@ -281,13 +293,13 @@ class Mover:
             .order_by(table.c.retry_at, table.c.seq)
             .limit(RETRIED)
         ).all()
-        now_ms = _now_ms()
-        due = [row.seq for row in rows if row.retry_at <= now_ms]
+        present_ms = now_ms()
+        due = [row.seq for row in rows if row.retry_at <= present_ms]
         if due:
             done = self._move(connection, due, timeout=TRIP_S, most=1)
             wait = 0.0 if done else FIRST_RETRY_S
         else:
-            wait = min([LOOK_S, *((row.retry_at - now_ms) / 1000 for row in rows[:1])])
+            wait = min([LOOK_S, *((row.retry_at - present_ms) / 1000 for row in rows[:1])])
         self._look_at = time.monotonic() + wait
         count = sa.select(sa.func.count()).where(*refused, table.c.failed.is_not(None))
         self.failed = connection.execute(count).scalar_one()
@@ -350,7 +362,7 @@ class Mover:
         """Ids of which a row was not carried out."""
         for layer in layers(Spooled(row.seq, self._command(row)) for row in rows):
             left = [each for each in layer if each.command.id not in waiting]
-            found = self._target.run(
+            found = self._opened().run(
                 lambda cache, left=left: replay(cache, self._packer, left, failing, most=most),  # type: ignore[misc]
                 timeout=timeout,
             )
@@ -401,14 +413,14 @@ class Mover:
             connection.execute(table.update().where(table.c.seq == sa.bindparam("row")).values(columns), tried)
             self._look_at = 0.0
         if done and self._keep:
-            connection.execute(table.update().where(table.c.seq.in_(done)).values(moved=_now_ms()))
+            connection.execute(table.update().where(table.c.seq.in_(done)).values(moved=now_ms()))
         elif done:
             connection.execute(table.delete().where(table.c.seq.in_(done)))
         return len(done)
 
     def _tried(self, row: Any, error: ShardqError) -> dict[str, Any]:
         """The columns of a row that was refused, alone."""
-        attempts, now_ms = row.attempts + 1, _now_ms()
+        attempts, present_ms = row.attempts + 1, now_ms()
         reason = f"{type(error).__name__}: {error}"[:MOST_REASON]
         failed = attempts >= TRIES
         if failed and reason not in self._said:
@@ -420,14 +432,10 @@ class Mover:
         return {
             "row": row.seq,
             "new_attempts": attempts,
-            "new_retry_at": now_ms + int(1000 * FIRST_RETRY_S * 2 ** (attempts - 1)),
-            "new_failed": now_ms if failed else None,
+            "new_retry_at": present_ms + int(1000 * FIRST_RETRY_S * 2 ** (attempts - 1)),
+            "new_failed": present_ms if failed else None,
             "new_reason": reason,
         }
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def _lock_of(url: sa.URL, table: str) -> Path | None:

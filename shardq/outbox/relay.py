@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 import sqlalchemy as sa
 
 from shardq.engine.base import EngineBase
+from shardq.engine.parts import parts_of
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.model.checks import check_seconds, duration_ms
@@ -77,9 +78,10 @@ class OutboxRelay:
         self._poll_s = poll
         self._own = not isinstance(database, sa.Engine)
         self._database = database if isinstance(database, sa.Engine) else open_database(database)
+        self._is_started = False
         self._is_ours = False
         """True once the table is known to belong to the engine."""
-        self._mover = Mover(self._database, outbox, engine.options, batch=batch, keep=keep, window_ms=window_ms)
+        self._mover = Mover(self._database, outbox, engine, batch=batch, keep=keep, window_ms=window_ms)
         self._causes: set[str] = set()
         """What the log has said since rows were last moved without a problem."""
         self._stopping = threading.Event()
@@ -113,7 +115,7 @@ class OutboxRelay:
         return moved
 
     def _check_owner(self) -> None:
-        if not self._is_ours:
+        if not self._is_ours and not parts_of(self.engine).is_of_test:
             with self._database.begin() as connection:
                 self.outbox.assign(connection, self.engine)
             self._is_ours = True
@@ -185,6 +187,9 @@ class OutboxRelay:
         begins anew.
         """
         self._stopping.set()
+        if self._is_started and not parts_of(self.engine).has_threads:
+            self.close()
+        self._is_started = False
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -193,8 +198,20 @@ class OutboxRelay:
         if self._thread is not None and self._thread.is_alive():
             raise BadInput(f"{self!r} runs already; stop() it before you start it again")
         self._stopping.clear()
+        self.engine.relays.add(self)
+        self._is_started = True
+        if not parts_of(self.engine).has_threads:
+            return  # the clock of a test says when: catch_up()
         self._thread = threading.Thread(target=self.run, name="shardq-outbox", daemon=True)
         self._thread.start()
+
+    def catch_up(self) -> None:
+        """Moves all rows that wait, if the relay was started where no threads run: under the clock of a test.
+
+        >>> relay.catch_up()
+        """
+        while self._is_started and not parts_of(self.engine).has_threads and self.step():
+            pass
 
     def __enter__(self) -> Self:
         self.start()

@@ -33,6 +33,14 @@ replaced well before that.
 """
 
 
+clocks: list[Callable[[], int]] = [lambda: time.time_ns() // 1_000_000]
+"""Clocks in ms of the epoch, of which the last counts: that of this process, unless a test moves time."""
+
+
+def now_ms() -> int:
+    return clocks[-1]()
+
+
 class Row(TypedDict):
     """One row, without the columns that the database and the relay fill."""
 
@@ -56,21 +64,19 @@ class RowPacker:
         codec: str | Codec = "json",
         *,
         max_payload: int = MAX_PAYLOAD,
-        clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._packer = Packer(codec_named(codec), max_payload=max_payload)
-        self._clock_s = clock_s
 
     def pack(self, task: Task) -> Row:
         """The row of a task. Raises its BadInput."""
-        now_ms = int(self._clock_s() * 1000)
+        created = now_ms()
         # What is no task is left to the packer, which says what is wrong with it.
-        entries = self._packer.one(_absolute(task, now_ms) if isinstance(task, Task) else task)
+        entries = self._packer.one(_absolute(task, created) if isinstance(task, Task) else task)
         words: list[Any] = list(entries.fresh or entries.unique)
         if len(words) == FRESH:
             words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
-        return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=now_ms)
+        return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=created)
 
     def pack_one(self, payload: Any, options: PushOptions) -> Row:
         """The row of a payload with the options of a push, or of a Task without any."""
@@ -87,15 +93,15 @@ class RowPacker:
         return [self.pack(task) for task in tasks]
 
 
-def _absolute(task: Task, now_ms: int) -> Task:
+def _absolute(task: Task, created: int) -> Task:
     """The same task, whose times are instants."""
     due = due_spec(task.delay, task.at)
     expires = expiry_spec(task.expires, due)
     if due < 0 or (due == 0 and task.window is not None):
-        due = now_ms - due
+        due = created - due
     if expires is not None and expires < 0:
-        expires = now_ms - expires
-    if expires is not None and 0 < expires <= now_ms:
+        expires = created - expires
+    if expires is not None and 0 < expires <= created:
         raise InvalidOption(
             f"expires={task.expires!r} is in the past: the task would never be handled; give a later instant"
         )

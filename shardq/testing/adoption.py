@@ -29,6 +29,15 @@ def adopted_of(engine: EngineBase) -> Adopted[Any] | None:
     return _adopted.get(engine)
 
 
+def check_kind(engine: object, kind: type[EngineBase], clock: ClockCommands | AsyncClockCommands) -> None:
+    """Refuses what a clock can't move."""
+    if not isinstance(engine, kind):
+        raise InvalidOption(
+            f"{engine!r:.80} can't go by {clock!r}: a Clock (shardq_clock) moves an Engine, and an AsyncClock "
+            "(shardq_async_clock) an AsyncEngine"
+        )
+
+
 class Adopted(Generic[E]):
     """One engine of a clock."""
 
@@ -55,6 +64,11 @@ class Adopted(Generic[E]):
         )
         self._parts, self._before = parts, refit(self.engine, parts, options)
         _adopted[self.engine] = self
+
+    def move_rows(self) -> None:
+        """Does what the threads of the engine's outbox relays do that were started."""
+        for relay in list(self.engine.relays):
+            relay.catch_up()
 
     def rest(self) -> None:
         """Lets an engine that is closed be opened again at its next use, in another loop."""

@@ -25,6 +25,7 @@ from shardq.errors import InvalidOption
 from shardq.model.checks import duration_ms
 from shardq.model.task import Delivery, State
 from shardq.operation import Many, Operation, Pause, arun, run, values
+from shardq.outbox.rows import clocks
 from shardq.testing.adoption import adopted_of
 from shardq.testing.arguments import instant_us
 from shardq.testing.stored import StoredTask, read, shown, table
@@ -300,6 +301,7 @@ def _caught_up(engine: EngineBase) -> Operation[None]:
     """Dispatches what is due, as pollers would have done."""
     adopted = adopted_of(engine)
     if adopted is not None and not adopted.clock.real_time:
+        adopted.move_rows()
         adopted.pollers.doubt()
         yield from adopted.pollers.catch_up()
 
@@ -308,13 +310,21 @@ def _asserted(engine: EngineBase, wanted: _Wanted) -> Any:
     __tracebackhide__ = True
     _check(engine)
     patience_s = 0.0 if _is_virtual(engine) else PATIENCE_S
-    return _judged(engine, _look(engine, wanted, patience_s=patience_s), partial(_present, wanted))
+    return _judged(engine, _look(engine, wanted, patience_s=patience_s), partial(_present, wanted, _hint(engine)))
 
 
-def _present(wanted: _Wanted, seen: _Seen) -> StoredTask:
+def _hint(engine: EngineBase) -> str:
+    """Says that a clock is moved by which the engine does not go."""
+    if adopted_of(engine) is not None or len(clocks) == 1:
+        return ""
+    return f" (the engine {engine.name!r} goes by its server's clock, not by the test's: give it to clock.adopt())"
+
+
+def _present(wanted: _Wanted, hint: str, seen: _Seen) -> StoredTask:
     __tracebackhide__ = True
     if not seen.matching:
-        raise AssertionError(f"there is no {wanted}; at {shown(seen.now)} the engine has:\n{table(seen.all, seen.now)}")
+        what = f"there is no {wanted}{hint}"
+        raise AssertionError(f"{what}; at {shown(seen.now)} the engine has:\n{table(seen.all, seen.now)}")
     return seen.matching[0]
 
 

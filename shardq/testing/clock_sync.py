@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 from shardq.calls import observe
 from shardq.calls.consume import SettleSnooze
 from shardq.engine.parts import Parts, cache_of
+from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.model.task import Delivery
 from shardq.operation import Many, Operation, run, values
+from shardq.outbox.rows import clocks
 from shardq.testing import adoption
-from shardq.testing.adoption import Adopted
-from shardq.testing.arguments import instant_us, step_of
+from shardq.testing.adoption import Adopted, check_kind
+from shardq.testing.arguments import instant_us, moved, step_of
 from shardq.testing.bound import BoundWorker
 from shardq.testing.virtual import EPOCH, US, VirtualTime
 from shardq.topology_cache import TopologyCache
-from shardq.worker.base import engine_of
+from shardq.worker.base import WorkerBase, engine_of
 from shardq.worker.job import Job, Settlement
 
 if TYPE_CHECKING:
     from shardq.drivers.sync import Driver
-    from shardq.engine.sync import Engine
     from shardq.worker.sync import Worker
 
 LOOK_S = 0.01
@@ -57,6 +58,10 @@ class ClockCommands(ABC):
         """
         if real_time and start is not None:
             raise InvalidOption("start= is not possible in real time: the server has its own clock")
+        if not isinstance(url, str):
+            raise InvalidOption(
+                f"url can't be {url!r:.80}; name the server of the tests, such as redis://127.0.0.1:6379"
+            )
         self.url = url
         self.real_time = real_time
         self._too_long = too_long
@@ -79,6 +84,9 @@ class ClockCommands(ABC):
         """
         return dt.datetime.now(dt.UTC) if self.real_time else self._time.now
 
+    def _now_ms(self) -> int:
+        return self._time.now_us // 1000
+
     # ---- engines and workers
 
     @abstractmethod
@@ -91,10 +99,13 @@ class ClockCommands(ABC):
 
         >>> engine = clock.adopt(shardq.Engine(name="shop"))
         """
+        check_kind(engine, Engine, self)
         adopted = Adopted(engine, self, self._time)
         name = f"test-{uuid.uuid4().hex[:16]}"
         adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
         self._adopted.append(adopted)
+        if not self.real_time and self._now_ms not in clocks:
+            clocks.append(self._now_ms)  # from now on, pushes into an outbox count by it
         return engine
 
     def bind(self, worker: Worker, *, inline: bool = False, raising: bool = False) -> None:
@@ -107,6 +118,8 @@ class ClockCommands(ABC):
         >>> clock.bind(worker)
         >>> deliveries = clock.advance(days=1)
         """
+        if not isinstance(worker, WorkerBase):
+            raise InvalidOption(f"{worker!r:.80} is no worker; give one that engine.worker() has made")
         engine = engine_of(worker)
         for adopted in self._adopted:
             if adopted.engine is engine:
@@ -121,6 +134,8 @@ class ClockCommands(ABC):
         """
         adopted, self._adopted = self._adopted, []
         self._bound = []
+        if self._now_ms in clocks:
+            clocks.remove(self._now_ms)
         self._ended()
         for each in adopted:
             try:
@@ -179,7 +194,7 @@ class ClockCommands(ABC):
                 "milliseconds": milliseconds,
             },
         )
-        return self.advance_to(self.now() + step)
+        return self.advance_to(moved(self.now(), step))
 
     def advance_to(self, when: dt.datetime) -> list[Delivery]:
         """Moves time on to an instant, an aware datetime. A clock can't go back.
@@ -224,8 +239,10 @@ class ClockCommands(ABC):
         while progress or self._again:
             progress = self._again = False
             for adopted in self._adopted:
-                pollers = adopted.pollers
-                run(self._driver(adopted), pollers.catch_up())
+                pollers, driver = adopted.pollers, self._driver(adopted)
+                if not inline:
+                    self._move_rows(adopted)
+                run(driver, pollers.catch_up())
                 for bound in self._bound:
                     if bound.engine is adopted.engine:
                         bound.arrived(pollers.arrived)
@@ -233,6 +250,13 @@ class ClockCommands(ABC):
             for bound in self._bound:
                 if bound.inline or not inline:
                     progress = self._handle(bound, handled) or progress
+
+    def _move_rows(self, adopted: Adopted[Engine]) -> None:
+        self._handling = True  # what becomes ready is handled afterwards
+        try:
+            adopted.move_rows()
+        finally:
+            self._handling = False
 
     def _next_us(self) -> int | None:
         """The next instant at which something is to be done."""

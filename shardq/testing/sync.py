@@ -17,7 +17,7 @@ from shardq.engine.parts import Parts, driver_of
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_sync import ClockCommands
-from shardq.testing.virtual_parts import VirtualParts
+from shardq.testing.virtual_parts import RealParts, VirtualParts
 from shardq.worker.job import Job
 from shardq.worker.kinds import check_result
 
@@ -64,7 +64,7 @@ class Clock(ClockCommands):
             runner.close()
 
     def _parts(self, adopted: Adopted[Engine]) -> Parts:
-        return Parts() if self.real_time else VirtualParts(adopted.pollers, self._pushed)
+        return RealParts() if self.real_time else VirtualParts(adopted.pollers, self._pushed)
 
     def _opened(self, engine: Engine) -> Driver:
         return driver_of(engine)

@@ -159,6 +159,9 @@ class IdleDispatcher(Dispatcher):
 class VirtualParts(Parts):
     """The parts of an engine that goes by a virtual clock. ``pushed`` is called after pushes."""
 
+    has_threads = False
+    is_of_test = True
+
     def __init__(self, pollers: VirtualPollers, pushed: Callable[[], None] = lambda: None) -> None:
         self._pollers = pollers
         self._pushed = pushed
@@ -198,8 +201,14 @@ class AsyncVirtualParts(VirtualParts):
         return driver
 
 
-class AsyncRealParts(Parts):
-    """The parts of an engine for asyncio that goes by the servers' clock."""
+class RealParts(Parts):
+    """The parts of an engine of a test that goes by the servers' clock."""
+
+    is_of_test = True
+
+
+class AsyncRealParts(RealParts):
+    """The same for asyncio."""
 
     def __init__(self, entered: Callable[[], Awaitable[None]]) -> None:
         self._entered = entered

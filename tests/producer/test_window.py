@@ -97,9 +97,10 @@ def test_a_wrong_window_among_many() -> None:
         packer().many([*(Task(n) for n in range(1500)), Task(1, window=0), *(Task(n) for n in range(700))])
 
 
-def test_in_the_outbox_a_window_begins_at_the_push() -> None:
+def test_in_the_outbox_a_window_begins_at_the_push(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is pushed later: its due time is an instant, wherever it is in the window."""
-    rows = RowPacker(clock_s=lambda: 4_000_000_000.0)
+    monkeypatch.setattr("shardq.outbox.rows.clocks", [lambda: 4_000_000_000_000])
+    rows = RowPacker()
     row = rows.pack(Task("x", window=60, id="mine"))
     assert row["due"] == 4_000_000_000_000 + place_ms("mine", MINUTE)
     assert rows.pack(Task("x", window=60, delay=5, id="mine"))["due"] == row["due"] + 5000

@@ -45,6 +45,17 @@ def test_a_failure_shows_what_there_is(clock: Clock, engine: shardq.Engine) -> N
     assert rows[3][1].endswith(dead)
 
 
+def test_an_engine_that_goes_by_no_clock_is_named_as_such(
+    clock: Clock, engine: shardq.Engine, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardq.testing.asserts.PATIENCE_S", 0.05)
+    with shardq.Engine(url, name=name, shards=1) as other:
+        other.push("hi", delay=60)
+        clock.advance(minutes=1)
+        with pytest.raises(AssertionError, match=r"by its server's clock, not by the test's: give it to clock\.adopt"):
+            assert_ready(other, "hi")
+
+
 def test_an_empty_engine_is_called_that(engine: shardq.Engine) -> None:
     with pytest.raises(AssertionError, match=r"the engine has:\nno tasks$"):
         assert_pushed(engine, "mail")

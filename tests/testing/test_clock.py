@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 import redis
 
 import shardq
 from shardq.layout.keys import shard_keys
-from shardq.testing import Clock
+from shardq.testing import AsyncClock, Clock
 from tests.support.listed import listed
 
 SHARDS = 4
@@ -484,3 +485,36 @@ def test_the_clock_goes_by_the_settings_of_the_engine(clock: Clock, engine: shar
     assert [task.state for task in shardq.testing.tasks(engine)] == ["dead"]
     clock.advance(hours=1, seconds=1)
     assert shardq.testing.tasks(engine) == []
+
+
+NAN: Any = float("nan")
+NOTHING: Any = None
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda clock: clock.advance(days=NAN), "days can't be nan; give a finite number"),
+        (lambda clock: clock.advance(seconds=float("inf")), "seconds can't be inf"),
+        (lambda clock: clock.advance(hours="1"), "hours can't be '1'"),
+        (lambda clock: clock.advance(days=1e12), "ends with the year 9999"),
+        (lambda clock: clock.advance(days=3_000_000), "ends with the year 9999"),
+        (lambda clock: clock.advance_to(NAN), "is no instant"),
+        (lambda clock: clock.advance_to(dt.datetime(1960, 1, 1, tzinfo=dt.UTC)), "begins with 1970"),
+        (lambda clock: Clock(clock.url, start=NAN), "is no instant"),
+        (lambda clock: Clock(NOTHING), "url can't be None"),
+        (lambda clock: clock.adopt(shardq.AsyncEngine()), "an AsyncClock .shardq_async_clock. an AsyncEngine"),
+        (
+            lambda clock: AsyncClock(clock.url).adopt(cast("Any", shardq.Engine())),
+            "a Clock .shardq_clock. moves an Engine",
+        ),
+        (lambda clock: clock.adopt(None), "None can't go by"),
+        (lambda clock: clock.bind(shardq.Engine()), "is no worker"),
+        (lambda clock: clock.bind(shardq.Engine().worker()), "give that to clock.adopt"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_words(clock: Clock, use: Callable[[Any], object], said: str) -> None:
+    before = clock.now()
+    with pytest.raises(shardq.InvalidOption, match=said):
+        use(clock)
+    assert clock.now() == before
