@@ -106,7 +106,7 @@ def dashboard(
         hosts = filter(None, (allow_host or "").split(","))
         found = app(engine, token=secret, read_only=read_only, hosts=hosts, behind_tls=behind_tls)
         with served(found, host, port, close=engine.close) as place, ExitStack() as stack:
-            link = f"{place}/#token={secret}"
+            link = f"{place}/sign-in#token={secret}"
             # a token that is kept elsewhere is not repeated: what is printed ends up in logs
             url = f"{place}/" if token else link
             if given.json:

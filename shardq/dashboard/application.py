@@ -46,11 +46,11 @@ def app(
 ) -> Starlette:
     """Returns the dashboard of an engine as an ASGI application, to be served by itself or mounted under any prefix.
 
-    ``token``: what a browser has to show once, on the page that asks for it or behind the ``#`` of the address, as
-    ``#token=…``, and a program in ``Authorization: Bearer …``; at least 16 characters. Without one everybody who can
-    reach the application may use it: put it behind the login of yours. ``read_only``: shows all, and changes nothing.
-    ``hosts``: the names under which browsers reach it, such as ``"ops.example.org"``; needed where a proxy on the same
-    machine is in front of it. ``behind_tls``: a proxy speaks https to browsers, so cookies are ``Secure``.
+    ``token``: what a browser has to show once, on the page that asks for it or behind the ``#`` of its address, as
+    ``sign-in#token=…``, and a program in ``Authorization: Bearer …``; at least 16 characters. Without one everybody who
+    can reach the application may use it: put it behind the login of yours. ``read_only``: shows all, and changes
+    nothing. ``hosts``: the names under which browsers reach it, such as ``"ops.example.org"``; needed where a proxy on
+    the same machine is in front of it. ``behind_tls``: a proxy speaks https to browsers, so cookies are ``Secure``.
 
     An engine for threads is asked in threads, one for asyncio in the event loop that serves the application.
 

@@ -168,7 +168,8 @@ class Guard:
             return None
         session = request.cookies.get(self._key.cookie, "").encode()
         if hmac.compare_digest(session, self._key.session.encode()) and not _bearer(request):
-            return RedirectResponse(f"{root_of(request)}/", 303) if place_of(request) == SIGN_IN else None
+            # with an empty fragment: or the browser would keep the one with the token
+            return RedirectResponse(f"{root_of(request)}/#", 303) if place_of(request) == SIGN_IN else None
         return await self._without_session(request, cookies)
 
     async def _without_session(self, request: Request, cookies: list[str]) -> Response | None:
@@ -178,7 +179,7 @@ class Guard:
         shown = form.text("token") if form else _bearer(request)
         back = _place(form.text("back") if form else f"{place_of(request)}?{request.url.query}".rstrip("?"))
         if not shown:
-            return _asked(request, 401, back)
+            return _asked(request, 200 if place_of(request) == SIGN_IN else 401, back)
         address = request.client.host if request.client else "an unknown address"
         if wait := math.ceil(self._attempts.wait_s(address)):
             reason = f"Too many wrong tokens came from {address}. Wait for {wait} s: no token is looked at until then."

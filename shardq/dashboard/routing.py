@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -85,10 +85,20 @@ def action(
             return rendered(request, "error.html", 403, title="That was not possible", reason=FORGED)
         if ask is not None and not visit.by_bearer and form.text(SURE) != "yes":
             question, yes = ask(form)
-            return rendered(request, "ask.html", question=question, yes=yes, fields=form.own)
+            return rendered(
+                request, "ask.html", question=question, yes=yes, fields=form.own, back=_page_before(request)
+            )
         return await handler(request, form)
 
     return Route(path, checked, methods=["POST"])
+
+
+def _page_before(request: Request) -> str:
+    """The page of ours whose form this is."""
+    page = urlsplit(request.headers.get("referer", ""))
+    if page.netloc != request.headers.get("host") or not page.path.startswith(f"{root_of(request)}/"):
+        return f"{root_of(request)}/"
+    return "/" + page.path.lstrip("/") + (f"?{page.query}" if page.query else "")
 
 
 async def form_of(request: Request) -> Form:

@@ -31,7 +31,7 @@ def told(process: subprocess.Popen[str]) -> str:
 def signed_in(browser: httpx.Client, said: str) -> httpx.Response:
     """The first page, by the address that the command printed: browsers keep what is behind the # to themselves."""
     place, _, token = said.split(" at ")[1].strip().partition("#token=")
-    return browser.post(f"{place}sign-in", data={"token": token})
+    return browser.post(place, data={"token": token})
 
 
 def test_it_serves_until_it_is_told_to_end(shardq: Shell, engine: Engine) -> None:

@@ -93,6 +93,9 @@ def test_the_newest_outage_is_not_hidden_behind_an_old_one(engine: Engine, clien
     page = client.get("/dead").text
     assert page.index("new outage") < page.index("old outage #")
     assert f"The {LATEST} tasks that died last" in page
+    place = counted(client, "/dead", verb="requeue", state="dead")
+    confirm(client, place)
+    assert f"{LATEST + 103} of {LATEST + 103} requeued" in shown(client, place, "<strong>done")
 
 
 class Gate:

@@ -34,6 +34,7 @@ def test_nobody_sees_a_page_without_the_token(guarded: Browser) -> None:
 
 
 def test_the_form_posts_the_token_and_leads_back(guarded: Browser) -> None:
+    assert guarded.get("/sign-in").status_code == 200
     page = guarded.get("/tasks?topic=mail").text
     assert 'method="post" action="/sign-in"' in page
     assert 'name="back" value="/tasks?topic=mail"' in page
@@ -45,7 +46,7 @@ def test_the_form_posts_the_token_and_leads_back(guarded: Browser) -> None:
     assert TOKEN not in said
     assert "Secure" not in said
     assert guarded.get("/").status_code == 200
-    assert guarded.get("/sign-in").headers["location"] == "/"
+    assert guarded.get("/sign-in").headers["location"] == "/#", "it takes a token out of the address"
 
 
 def test_cookies_are_secure_behind_tls(engine: Engine) -> None:
@@ -195,6 +196,7 @@ def test_what_stops_work_asks_once(engine: Engine, client: Browser) -> None:
         assert asked.status_code == 200
         assert question in asked.text
         assert all(f'name="{name}" value="{value}"' in asked.text for name, value in fields.items())
+        assert 'href="/">No' in asked.text
         assert engine.get(id) is not None
         assert not engine.stats().topics["mail"].paused
     assert "mail is paused" in client.submit("/topics", "/topics/pause", topic="mail", sure="yes").text

@@ -3,7 +3,7 @@
     uvicorn --app-dir tests/examples starlette_service:app
     curl -d '{"text": "tea", "delay": 5}' http://127.0.0.1:8000/reminders
 
-    http://127.0.0.1:8000/queue/#token=a+long+secret+of+yours    in a browser
+    http://127.0.0.1:8000/queue/sign-in#token=a+long+secret+of+yours    in a browser
 
 The server is $SHARDQ_URL; without it, an embedded one that keeps its data in your data directory. With more processes
 (``--workers 2``) each does all of this, and they share the shards; fastapi_service.py has a process for each.

@@ -41,6 +41,7 @@ async def count(request: Request, form: Form) -> Response:
     if verb == "requeue":
         if arguments.pop("state") not in (None, "dead") or arguments.pop("due") is not None:
             raise InvalidOption("dead tasks are requeued, of a topic or all: leave state and due out")
+        arguments["everything"] = arguments["topic"] is None
         asked = Asked(topic=asked.topic, state="dead")
     else:
         arguments["everything"] = asked.is_all

@@ -37,7 +37,8 @@ def visit(chromium: Browser, origin: str) -> Iterator[Visiting]:
 
     def visiting(*, width: int = 1280) -> Visit:
         made.append(Visit(chromium, origin, width=width))
-        made[-1].page.goto(f"/#token={TOKEN}")
+        made[-1].page.goto(f"/sign-in#token={TOKEN}")
+        made[-1].page.wait_for_url(f"{origin}/")
         return made[-1]
 
     yield visiting

@@ -81,6 +81,8 @@ def test_a_task_is_found_and_cancelled_by_keyboard_alone(engine: Engine, visit: 
     to(page, id)
     expect(page.locator("pre")).to_contain_text('"order": 42')
     to(page, "Cancel")
+    expect(page.get_by_role("heading")).to_contain_text(f"Cancel the task {id}?")
+    to(page, "Cancel the task")
     expect(page.get_by_role("status")).to_have_text(f"{id} was cancelled.")
     assert engine.get(id) is None
 
@@ -120,6 +122,9 @@ def test_the_overview_is_live_and_a_topic_is_paused(engine: Engine, visit: Visit
         expect(tile).to_contain_text(str(count))
     page.get_by_role("navigation").get_by_role("link", name="Topics").click()
     page.get_by_role("button", name="Pause mail").click()
+    page.get_by_role("link", name="No", exact=True).click()
+    page.get_by_role("button", name="Pause mail").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
     assert engine.stats(shards=False).topics["mail"].paused
     page.get_by_role("button", name="Resume mail").click()
