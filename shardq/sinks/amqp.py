@@ -43,6 +43,9 @@ IDLE_S = 8.0
 the broker closes it.
 """
 
+CLOSE_S = 1.0
+"""The time that a broker has to answer a goodbye. Nothing depends on it but a line in the broker's log."""
+
 WRITE_BYTES = 256 << 10
 """So much is written at once. Between two writes what the broker says is read, so that neither waits for the other."""
 
@@ -167,9 +170,11 @@ class AmqpSink(Sink):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
 
     def close(self) -> None:
-        connection, self._connection, self._socket = self._connection, None, None
+        connection, sock, self._connection, self._socket = self._connection, self._socket, None, None
         if connection is not None:
             try:
+                if sock is not None:
+                    sock.settimeout(CLOSE_S)
                 connection.close()
             except (amqp.exceptions.AMQPError, OSError):
                 connection.collect()  # it is lost already

@@ -1,9 +1,10 @@
-"""Celery on RabbitMQ: messages that kombu publishes. The broker is that of ``tests/support``, in this process. What it
-does to a message stands in the body, before the bar.
+"""RabbitMQ: a topic that is forwarded there, and Celery's messages, which kombu publishes. The broker is that of
+``tests/support``, in this process. What it does to a message stands in the body, before the bar.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +15,13 @@ from tests.support.amqp_broker import AmqpBroker, Answer
 
 QUEUE = "mail"
 
-DONE: dict[bytes, Answer] = {
+BAD: dict[bytes, Answer] = {
     b"refusing one item": "unroutable",
     b"timing out on one item": "silent",
     b"slow on one item": "slow",
 }
+DONE = BAD | {b'"' + fault: answer for fault, answer in BAD.items()}
+"""The beginning of a body, which may be JSON → what becomes of it."""
 
 
 class AmqpNeighbour(Neighbour):
@@ -65,6 +68,20 @@ class AmqpNeighbour(Neighbour):
     def empty(self) -> None:
         self._stored.clear()
         self.broker.taken.clear()
+
+
+class AmqpWay(SinkWay):
+    kind = "amqp"
+    neighbour: AmqpNeighbour
+
+    def to(self, address: str, login: str = "") -> str:
+        return f"amqp://{login or 'guest:guest@'}{address}?timeout={SILENT_S}#/{QUEUE}"
+
+    def payload(self, unique: str, fault: str = "") -> Any:
+        return f"{fault}|{unique}"
+
+    def arrived(self) -> Sequence[str]:
+        return [json.loads(body).partition("|")[2] for _, body in self.neighbour.stored]
 
 
 class CeleryAmqpWay(SinkWay):

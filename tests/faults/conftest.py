@@ -13,7 +13,7 @@ from cluster.nats import NatsServer
 from cluster.server import Server
 from shardq import Engine
 from shardq.sinks import registry
-from tests.faults.amqp import AmqpNeighbour, CeleryAmqpWay
+from tests.faults.amqp import AmqpNeighbour, AmqpWay, CeleryAmqpWay
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.queues import CeleryWay, DramatiqWay, RqWay, SidekiqWay
 from tests.faults.sinks import FunctionWay, HttpWay, NatsWay, Nearby, OwnWay, RedisWay
@@ -24,6 +24,7 @@ WAYS: dict[type[Way], str] = {
     HttpWay: "endpoint",
     FunctionWay: "nearby",
     OwnWay: "nearby",
+    AmqpWay: "amqp_neighbour",
     CeleryAmqpWay: "amqp_neighbour",
     RqWay: "redis_neighbour",
     DramatiqWay: "redis_neighbour",

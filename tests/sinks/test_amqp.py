@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -22,6 +23,16 @@ def test_no_broker(feeding: Engine) -> None:
     wait_until(lambda: sink_stats(feeding, "mail").error, "it is said")
     told = sink_stats(feeding, "mail").error
     assert told.startswith(f"RabbitMQ at {address} can't be reached: Connection refused; check that it runs, and ")
+
+
+def test_a_broker_that_hangs_takes_no_goodbye() -> None:
+    with AmqpBroker() as broker:
+        sink = AmqpSink(f"amqp://{broker.address}?timeout=60#/mail")
+        sink.open()
+        broker.talking.clear()
+        began = time.monotonic()
+        sink.close()
+        assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
