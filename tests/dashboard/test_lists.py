@@ -8,6 +8,7 @@ from html import unescape
 from shardq import Engine, Task
 from shardq.dashboard import app
 from tests.dashboard.browsing import Browser, browsing
+from tests.dashboard.test_bulk import bury
 from tests.support.states import FAR_S
 
 _IDS = re.compile(r'/tasks/one\?id=([^"&]+)"')
@@ -28,6 +29,19 @@ def test_a_list_goes_through_all_tasks_page_by_page(engine: Engine, client: Brow
         found += listed(page.text)
     assert [each.replace("%2F", "/") for each in found] == ids
     assert "First page" in page.text
+
+
+def test_dead_tasks_are_listed_with_the_latest_death_first(engine: Engine, client: Browser) -> None:
+    bury(engine, ["early"] * 45)
+    bury(engine, ["late"])
+    page = client.get("/tasks?state=dead")
+    found = listed(page.text)
+    assert "late" in page.text
+    link = _NEXT.search(page.text)
+    assert link is not None
+    found += listed(client.get(unescape(link[1])).text)
+    assert [each.replace("%2F", "/") for each in found] == [task.id for task in reversed([*engine.dead()])]
+    assert 'action="/tasks/one"' in page.text
 
 
 def test_a_list_of_a_rare_topic_goes_on_where_it_looked_last(engine: Engine, client: Browser) -> None:

@@ -33,7 +33,7 @@ async def tasks(request: Request) -> Response:
 async def _read(request: Request, asked: Asked) -> tuple[Asked, TaskPage]:
     ask = dashboard_of(request).ask
     asked = await asked.dated(ask)
-    query = asked.arguments()
+    query = asked.arguments() | {"newest": asked.state == "dead"}
     cursor = request.query_params.get("cursor")
     return asked, await ask(lambda engine: engine.tasks(**query, limit=LIMIT, cursor=cursor))
 
