@@ -124,7 +124,7 @@ def _by_topic(flat: list[Any]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """The state of one master's replicas."""
+    """The state of one master, and of its replicas."""
 
     replicas: int
     """Replicas connected now."""
@@ -134,6 +134,12 @@ class Replication:
     silent: Mapping[str, int | None]
     """Replica → seconds since it confirmed anything, if that was ``SILENT_S`` ago or longer; None while it copies the
     whole data set."""
+    memory: int
+    """The bytes that the master uses."""
+    maxmemory: int
+    """The most that it may use; 0: as much as there is."""
+    cpu_s: float
+    """The seconds of a core that it has used since it started."""
 
 
 SILENT_S = 10
@@ -141,7 +147,7 @@ SILENT_S = 10
 
 
 def replication(slot: int) -> Command[Replication]:
-    """Asks the master of a slot for the state of its replicas."""
+    """Asks the master of a slot for its state, and that of its replicas."""
 
     def decode(text: bytes) -> Replication:
         fields = info_fields(text)
@@ -158,9 +164,12 @@ def replication(slot: int) -> Command[Replication]:
             replicas=len(online),
             unconfirmed=max(0, written - max(int(row["offset"]) for row in online)) if online else None,
             silent={replica: lag for replica, lag in lags.items() if lag is None or lag >= SILENT_S},
+            memory=int(fields.get(b"used_memory", b"0")),
+            maxmemory=int(fields.get(b"maxmemory", b"0")),
+            cpu_s=sum(float(fields.get(name, b"0")) for name in (b"used_cpu_sys", b"used_cpu_user")),
         )
 
-    return Command(slot=slot, words=("INFO", "replication"), decode=decode)
+    return Command(slot=slot, words=("INFO", "replication", "memory", "cpu"), decode=decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ PAGES = (
     ("/tasks", "Tasks"),
     ("/dead", "Dead"),
     ("/future", "Future"),
+    ("/schedules", "Schedules"),
     ("/shards", "Shards"),
     ("/nodes", "Nodes"),
     ("/topics", "Topics"),

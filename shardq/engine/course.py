@@ -5,7 +5,7 @@ top`` and the dashboard, which look.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardq.engine.health import Health
@@ -78,6 +78,11 @@ class NodeLook:
     """Seconds that its first scheduled task is overdue; None if it is not."""
     replicas: int | None
     unconfirmed: int | None
+    silent: Mapping[str, int | None]
+    """Replica → seconds since it confirmed anything; None while it copies the whole data set."""
+    memory: int | None
+    maxmemory: int | None
+    """The most that it may use; 0: as much as there is."""
 
 
 def _node(node: str, shards: Sequence[ShardStats], stats: Stats) -> NodeLook:
@@ -93,6 +98,9 @@ def _node(node: str, shards: Sequence[ShardStats], stats: Stats) -> NodeLook:
         max((late for shard in shards if (late := behind(shard.head_age)) is not None), default=None),
         replication.replicas if replication else None,
         replication.unconfirmed if replication else None,
+        replication.silent if replication else {},
+        replication.memory if replication else None,
+        replication.maxmemory if replication else None,
     )
 
 
@@ -121,6 +129,8 @@ class Course:
     """The lateness of the last seconds."""
     picked_up: Lateness = field(default_factory=Lateness)
     handled_per_s: float | None = None
+    cores: dict[str, float] = field(default_factory=dict)
+    """Node → the share of a core that its server used."""
     _looks: deque[Look] = field(default_factory=deque)
     """Those of the last seconds, two at least: a look at a thousand shards is large."""
 
@@ -145,6 +155,9 @@ class Course:
         seconds = look.at - base.at
         done = sum((handled(look) - handled(base)).values())
         self.handled_per_s = done / seconds if seconds > 0 else None
+        then, now = base.stats.replication, look.stats.replication
+        used = {node: now[node].cpu_s - then[node].cpu_s for node in now if node in then}
+        self.cores = {node: max(0.0, cpu_s) / seconds for node, cpu_s in used.items()} if seconds > 0 else {}
 
 
 def handled(look: Look) -> Counter[str]:

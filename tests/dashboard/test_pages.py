@@ -122,14 +122,23 @@ def test_shards_are_listed_and_sorted(engine: Engine, client: Browser) -> None:
 
 def test_nodes_are_listed(engine: Engine, client: Browser) -> None:
     engine.push("one", delay=600)
-    [head, row] = cells(client.get("/nodes").text)
-    assert dict(zip(head, row, strict=True)) | {"per s": "", "connections": ""} == {
+
+    def look() -> dict[str, str]:
+        [head, row] = cells(client.get("/nodes").text)
+        return dict(zip(head, row, strict=True))
+
+    wait_until(lambda: look()["CPU"].endswith(" %"), "the second look tells")
+    found = look()
+    assert found["memory"].split()[-1] in ("kB", "MB"), found
+    assert found | dict.fromkeys(("per s", "memory", "CPU", "connections"), "") == {
         "node": engine.stats().shards[0].node,
         "shards": "4",
         "scheduled": "1",
         "ready": "0",
         "per s": "",
         "behind": "–",
+        "memory": "",
+        "CPU": "",
         "replicas": "0",
         "unconfirmed": "–",
         "connections": "",

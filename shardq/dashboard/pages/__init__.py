@@ -12,6 +12,7 @@ from shardq.dashboard.pages import (
     nodes,
     number,
     overview,
+    schedules,
     shards,
     static,
     task,
@@ -19,7 +20,7 @@ from shardq.dashboard.pages import (
     topics,
 )
 
-_MODULES = (overview, tasks, task, bulk, dead, future, shards, number, nodes, topics, fleet, static)
+_MODULES = (overview, tasks, task, bulk, dead, future, schedules, shards, number, nodes, topics, fleet, static)
 
 
 def routes() -> list[BaseRoute]:
