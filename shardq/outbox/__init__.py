@@ -13,7 +13,7 @@ from shardq.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.engine.stats import RelayStats
-    from shardq.outbox.default import create, default_outbox, push, push_many, sql, table
+    from shardq.outbox.default import cancel, create, default_outbox, push, push_many, reschedule, sql, table
     from shardq.outbox.relay import OutboxRelay
     from shardq.outbox.tables import Outbox
 else:
@@ -21,7 +21,10 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            **dict.fromkeys(("create", "default_outbox", "push", "push_many", "sql", "table"), "shardq.outbox.default"),
+            **dict.fromkeys(
+                ("cancel", "create", "default_outbox", "push", "push_many", "reschedule", "sql", "table"),
+                "shardq.outbox.default",
+            ),
             "Outbox": "shardq.outbox.tables",
             "OutboxRelay": "shardq.outbox.relay",
             "RelayStats": "shardq.engine.stats",
@@ -29,4 +32,16 @@ else:
         needs={"sqlalchemy": "shardq.outbox needs SQLAlchemy 2: pip install 'shardq[sql]'"},
     )
 
-__all__ = ["Outbox", "OutboxRelay", "RelayStats", "create", "default_outbox", "push", "push_many", "sql", "table"]
+__all__ = [
+    "Outbox",
+    "OutboxRelay",
+    "RelayStats",
+    "cancel",
+    "create",
+    "default_outbox",
+    "push",
+    "push_many",
+    "reschedule",
+    "sql",
+    "table",
+]

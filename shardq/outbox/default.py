@@ -10,4 +10,6 @@ table = default_outbox.table
 create = default_outbox.create
 sql = default_outbox.sql
 push = default_outbox.push
+cancel = default_outbox.cancel
+reschedule = default_outbox.reschedule
 push_many = default_outbox.push_many

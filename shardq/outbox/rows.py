@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from shardq.calls.request import Word
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
 from shardq.model.record import Codec, codec_named
@@ -88,6 +89,19 @@ class RowPacker:
             raise BadInput(
                 f"a push into the outbox: {exc}; it takes the options of Engine.push but durability"
             ) from exc
+
+    def order(self, kind: Literal["cancel", "reschedule"], id: str, due: Word = 0) -> Row:
+        """The row of a cancel, or of a reschedule to a due time."""
+        created, due_ms = now_ms(), int(due)
+        return Row(
+            id=id,
+            kind=kind,
+            due=due_ms if due_ms >= 0 else created - due_ms,
+            record=b"",
+            on_conflict="keep",
+            dedup=0,
+            created=created,
+        )
 
     def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
         return [self.pack(task) for task in tasks]

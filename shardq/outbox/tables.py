@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
 
@@ -12,6 +13,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from shardq.drivers.generators import adrive, drive
+from shardq.engine.arguments import checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.model.checks import MAX_PAYLOAD, check_name
 from shardq.model.record import Codec
@@ -72,7 +75,8 @@ class Outbox:
             sa.Column("dedup", sa.BigInteger, nullable=False),
             sa.Column("created", sa.BigInteger, nullable=False),
             sa.Column("moved", sa.BigInteger),
-            sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+            # Given in each insert, too: a table that Django made has no default.
+            sa.Column("attempts", sa.Integer, nullable=False, default=0, server_default="0"),
             sa.Column("retry_at", sa.BigInteger),
             sa.Column("failed", sa.BigInteger),
             sa.Column("reason", sa.Text),
@@ -254,18 +258,106 @@ class Outbox:
         self._insert(target, rows)
         return ids
 
+    # ---- by id
+
+    @overload
+    def cancel(self, target: Target, id: str) -> bool: ...
+
+    @overload
+    def cancel(self, target: AsyncTarget, id: str) -> Awaitable[bool]: ...
+
+    def cancel(self, target: Target | AsyncTarget, id: str) -> bool | Awaitable[bool]:
+        """Cancels a task in the transaction of a session or connection; to be awaited if they are async. Returns True
+        if a push of the id was still here: it is taken back.
+
+        A row of its own has the relay cancel what the engine may hold under the id, after the earlier rows of the id.
+        Nobody is told its outcome. With a rollback nothing was cancelled.
+
+        >>> id = shardq.outbox.push(session, {"order": 42}, delay=1800)
+        >>> shardq.outbox.cancel(session, id)
+        """
+        return self._ordered(target, self._packer.order("cancel", checked_id(id)))
+
+    @overload
+    def reschedule(
+        self,
+        target: Target,
+        id: str,
+        *,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+    ) -> bool: ...
+
+    @overload
+    def reschedule(
+        self,
+        target: AsyncTarget,
+        id: str,
+        *,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+    ) -> Awaitable[bool]: ...
+
+    def reschedule(
+        self,
+        target: Target | AsyncTarget,
+        id: str,
+        *,
+        delay: float | dt.timedelta | None = None,
+        at: float | dt.datetime | None = None,
+    ) -> bool | Awaitable[bool]:
+        """Gives a task another due time, as ``cancel`` cancels one. Returns True if a push of the id was still here: it
+        has the new time. ``delay`` counts from now.
+
+        >>> shardq.outbox.reschedule(session, id, delay=60)
+        """
+        return self._ordered(target, self._packer.order("reschedule", checked_id(id), moved_due(delay, at)))
+
+    def _ordered(self, target: Target | AsyncTarget, row: Row) -> bool | Awaitable[bool]:
+        steps = self._order(row)
+        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
+            return self._ordered_async(cast("AsyncTarget", target), steps)
+        self._check_target(target)
+        with self._bound():
+            return drive(steps, cast("Target", target).execute)
+
+    async def _ordered_async(self, target: AsyncTarget, steps: Generator[Any, Any, bool]) -> bool:
+        with self._bound():
+            return await adrive(steps, target.execute)
+
+    def _order(self, row: Row) -> Generator[Any, Any, bool]:
+        """The statements of a cancel or a reschedule; each is resumed with its result."""
+        column = self.table.c
+        waits = (column.id == row["id"], column.kind == "push", column.moved.is_(None), column.failed.is_(None))
+        # What a relay is just moving is locked, and is left to the row.
+        found = yield sa.select(column.seq, column.id).where(*waits).with_for_update(skip_locked=True)
+        # A database's collation may take two ids for one.
+        chosen = column.seq.in_(seqs := [each.seq for each in found.all() if each.id == row["id"]])
+        if seqs:
+            yield (
+                self.table.delete().where(chosen)
+                if row["kind"] == "cancel"
+                else self.table.update().where(chosen).values(due=row["due"])
+            )
+        # A push that is here may be in the engine, too, if a relay has died before it removed the row.
+        yield self.table.insert().values(row)
+        return bool(seqs)
+
     async def _push_async(self, target: AsyncTarget, rows: list[Row], result: R) -> R:
         if rows:
             with self._bound():
                 await target.execute(self.table.insert(), rows)
         return result
 
-    def _insert(self, target: object, rows: list[Row]) -> None:
+    def _check_target(self, target: object) -> None:
         if not isinstance(target, sa.Connection | Session | scoped_session):
             raise BadInput(
                 f"the outbox can't push into {type(target).__name__}; give the SQLAlchemy session or connection whose "
                 "transaction the task belongs to"
             )
+
+    def _insert(self, target: Any, rows: list[Row]) -> None:
+        self._check_target(target)
         if rows:
             with self._bound():
                 target.execute(self.table.insert(), rows)

@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from shardq.consumer.policy import Snooze
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.task import Delivery, OnConflict
+from shardq.model.task import Delivery, OnConflict, Task
 from shardq.producer.durable import Durability
 
 P = ParamSpec("P")
@@ -68,6 +68,13 @@ class NamedTask(Generic[P, R, T]):
         """
         return self.options().push(*args, **kwargs)
 
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Task:
+        """Returns a call with these arguments as a Task, for what takes tasks: ``push_many``, or an outbox.
+
+        >>> engine.push_many([send.call("ann@example.org", text="hello")])
+        """
+        return self.options().call(*args, **kwargs)
+
     def options(
         self,
         *,
@@ -111,8 +118,8 @@ class NamedTask(Generic[P, R, T]):
             },
         )
 
-    def _pushed(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> T:
-        """Pushes a call that the function can take: its name and its arguments."""
+    def _payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The payload of a call that the function can take: its name and its arguments."""
         if self._signature is not None:
             try:
                 self._signature.bind(*args, **kwargs)
@@ -120,7 +127,7 @@ class NamedTask(Generic[P, R, T]):
                 raise InvalidOption(
                     f"{self.name} can't be pushed with these arguments: {exc}; it takes {self._signature}"
                 ) from None
-        return self._push(call_of(self.name, *args, **kwargs), **options)
+        return call_of(self.name, *args, **kwargs)
 
 
 class Pusher(Generic[P, T]):
@@ -143,7 +150,17 @@ class Pusher(Generic[P, T]):
 
         >>> send.options(delay=60).push("ann@example.org", text="hello")
         """
-        return self._task._pushed(args, kwargs, self._options)
+        return self._task._push(self._task._payload(args, kwargs), **self._options)
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Task:
+        """Returns a call with these arguments, and with the options, as a Task.
+
+        >>> engine.push_many([send.options(delay=60).call("ann@example.org", text="hello")])
+        """
+        options = dict(self._options)
+        if options.pop("durability") is not None:
+            raise InvalidOption("durability= is for pushes to the engine; what takes a Task has no use for it")
+        return Task(self._task._payload(args, kwargs), **options)
 
 
 def call_of(name: str, /, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -93,6 +93,8 @@ def in_transactions(database: sa.Engine, session: Session) -> None:
     shardq.outbox.create(database)
     assert_type(shardq.outbox.push(session, {"order": 42}, delay=60, topic="mail"), str)
     assert_type(shardq.outbox.push_many(session, [shardq.Task(1)]), list[str])
+    assert_type(shardq.outbox.cancel(session, "a"), bool)
+    assert_type(shardq.outbox.reschedule(session, "a", delay=5), bool)
     assert_type(shardq.outbox.sql("postgresql"), str)
     print(shardq.outbox.table.name, shardq.outbox.default_outbox)
     own = shardq.outbox.Outbox("own")
@@ -104,6 +106,8 @@ def in_transactions(database: sa.Engine, session: Session) -> None:
 
 async def in_transactions_of_asyncio(session: AsyncSession) -> None:
     assert_type(await shardq.outbox.push(session, {"order": 42}), str)
+    assert_type(await shardq.outbox.cancel(session, "a"), bool)
+    assert_type(await shardq.outbox.reschedule(session, "a", delay=5), bool)
 
 
 def testing(clock: Clock) -> None:

@@ -104,6 +104,7 @@ def pushing() -> None:
         assert_type(pending.result(timeout=5), shardq.Receipt)
         buffer.close()
     assert_type(send.push("ann"), shardq.Receipt)
+    assert_type(send.call("ann"), shardq.Task)
     later = send.options(delay=5, id="one", durability="fsynced", tags=["a"])
     assert_type(later.push("ann", text="hello"), shardq.Receipt)
     by_name: shardq.NamedTask[[str], str, shardq.Receipt] = engine.task(topic="names")(str.upper)

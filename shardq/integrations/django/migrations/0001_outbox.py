@@ -32,14 +32,14 @@ class Migration(migrations.Migration):
             fields=[
                 ("seq", models.BigAutoField(primary_key=True, serialize=False)),
                 ("id", models.CharField(max_length=330)),
-                ("kind", models.CharField(db_default="push", max_length=10)),
+                ("kind", models.CharField(default="push", max_length=10)),
                 ("due", models.BigIntegerField()),
                 ("record", models.BinaryField()),
                 ("on_conflict", models.CharField(max_length=8)),
                 ("dedup", models.BigIntegerField()),
                 ("created", models.BigIntegerField()),
                 ("moved", models.BigIntegerField(null=True)),
-                ("attempts", models.IntegerField(db_default=0)),
+                ("attempts", models.IntegerField(default=0)),
                 ("retry_at", models.BigIntegerField(null=True)),
                 ("failed", models.BigIntegerField(null=True)),
                 ("reason", models.TextField(null=True)),
@@ -56,7 +56,7 @@ class Migration(migrations.Migration):
                     models.Index(
                         fields=["id", "seq"],
                         name=f"{TABLE}_ids",
-                        condition=models.Q(("moved__isnull", True), ("failed__isnull", True)),
+                        condition=models.Q(("failed__isnull", True), ("moved__isnull", True)),
                     ),
                     models.Index(
                         fields=["seq"],
