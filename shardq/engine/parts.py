@@ -6,7 +6,7 @@ below are for what works on an engine from outside.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from shardq.dispatcher import Dispatcher, Sinks
 from shardq.drivers.settings import Settings
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shardq.listing.counting import CountsByShard
     from shardq.operation import Operation
     from shardq.worker.base import Plan
+    from shardq.worker.handlers import Registered
     from shardq.worker.outcomes import Outcomes
     from shardq.worker.processor import Processor
 
@@ -82,6 +83,11 @@ async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
 
 def parts_of(engine: EngineBase) -> Parts:
     return engine._parts
+
+
+def declare_recurring(engine: EngineBase, functions: Sequence[Registered]) -> Any:
+    """Declares the schedules of these functions, as a worker does at its start. To be awaited for asyncio."""
+    return cast("Engine | AsyncEngine", engine)._declare_recurring(functions)
 
 
 def dispatcher_of(engine: EngineBase) -> Dispatcher | None:

@@ -107,7 +107,7 @@ def remove(cache: TopologyCache) -> Operation[None]:
     removals[-1] = Command(
         control.slot,
         (
-            *("UNLINK", control.topology, control.members),
+            *("UNLINK", control.topology, control.members, control.schedules),
             *map(control.bucket, limited),
             *map(control.permits, limited),
         ),

@@ -303,6 +303,7 @@ def _caught_up(engine: EngineBase) -> Operation[None]:
     if adopted is not None and not adopted.clock.real_time:
         adopted.move_rows()
         adopted.pollers.doubt()
+        yield from adopted.pollers.serve_schedules()
         yield from adopted.pollers.catch_up()
 
 

@@ -14,6 +14,7 @@ from shardq.engine.parts import planned_claims
 from shardq.operation import Operation
 from shardq.worker.base import WorkerBase, plan_of
 from shardq.worker.conclusions import call_hooks, settlement_of
+from shardq.worker.handlers import Registered
 from shardq.worker.job import Job, Settlement, settlements_by_shard
 
 
@@ -28,12 +29,18 @@ class BoundWorker:
         self.raising = raising
         self.hopeful: set[int] | None = None
         """Shards that may have something ready; None: all."""
+        self.is_declared = False
+        """True once the recurring tasks that it serves are declared, as by a worker that starts."""
         self._plan = plan_of(worker)
         self._claims: Claims | None = None
         self._epoch = 0
 
     def __repr__(self) -> str:
         return f"<BoundWorker {self.worker!r}>"
+
+    @property
+    def functions(self) -> Sequence[Registered]:
+        return self._plan.functions
 
     def arrived(self, shards: set[int]) -> None:
         if self.hopeful is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardq.calls import observe
 from shardq.calls.consume import SettleSnooze
-from shardq.engine.parts import Parts, cache_of
+from shardq.engine.parts import Parts, cache_of, declare_recurring
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.model.task import Delivery
@@ -206,6 +206,10 @@ class ClockCommands(ABC):
             raise InvalidOption("a handler can't move the clock that it is handled by: push with a delay instead")
         handled: list[Delivery] = []
         with self._lock:
+            for bound in self._bound:
+                if not bound.is_declared:
+                    declare_recurring(bound.engine, bound.functions)
+                    bound.is_declared = True
             if self.real_time:
                 self._wait(target_us, handled)
             elif target_us < self._time.now_us:
@@ -225,9 +229,11 @@ class ClockCommands(ABC):
             if next_us is None or next_us > target_us:
                 break
             if not self._bound and not any(adopted.pollers.has_routes for adopted in self._adopted):
+                # nobody looks before something is to be done about a schedule
+                instants = [adopted.pollers.schedules_us for adopted in self._adopted]
+                next_us = min([target_us, *(each for each in instants if each is not None)])
                 for adopted in self._adopted:
-                    run(self._driver(adopted), adopted.pollers.sweep(target_us))
-                break
+                    run(self._driver(adopted), adopted.pollers.sweep(next_us))
             self._time.now_us = max(next_us, self._time.now_us)
         self._time.now_us = target_us
         for adopted in self._adopted:
@@ -242,6 +248,7 @@ class ClockCommands(ABC):
                 pollers, driver = adopted.pollers, self._driver(adopted)
                 if not inline:
                     self._move_rows(adopted)
+                    run(driver, pollers.serve_schedules())
                 run(driver, pollers.catch_up())
                 for bound in self._bound:
                     if bound.engine is adopted.engine:

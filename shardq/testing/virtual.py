@@ -3,13 +3,15 @@
 Every script takes its now as an argument (``lua/README.md``, *Calling a script*), which engines leave empty. Here it is
 filled in, wherever ``virtual_parts`` send a call: so due times, leases, dedup windows, rates and expiries all go by the
 test's clock. Nobody polls. ``VirtualPollers`` dispatches a shard when time has moved, and before something is claimed
-from it: whoever looks finds what pollers that are never late would have done.
+from it: whoever looks finds what pollers that are never late would have done. It serves schedules as the scheduler of a
+dispatcher does.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
+import math
 import re
 import secrets
 from typing import Any
@@ -26,6 +28,7 @@ from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Topology
 from shardq.operation import Many, Operation, values
 from shardq.recovery import REFUSALS, Recovery
+from shardq.schedules.known import KnownSchedules
 from shardq.scripts import script
 from shardq.topology_cache import TopologyCache
 
@@ -59,7 +62,7 @@ class VirtualTime:
 
 
 class VirtualPollers:
-    """Does what the pollers of one engine do, whenever it is told."""
+    """Does what the pollers of one engine and its scheduler do, whenever it is told."""
 
     def __init__(self, engine: EngineBase, time: VirtualTime) -> None:
         self.engine = engine
@@ -76,6 +79,11 @@ class VirtualPollers:
         """Shard → its next instant of interest, as its last dispatch said."""
         self._touched: set[int] = set()
         """Slots in which something may be due earlier than that."""
+        self._schedules: KnownSchedules | None = None
+        self.schedules_us: int | None = 0
+        """The instant at which something is to be done about schedules; None: when one has changed."""
+        self._serving = False
+        """True while schedules are served: what is written then is known."""
 
     @property
     def cache(self) -> TopologyCache:
@@ -92,6 +100,8 @@ class VirtualPollers:
         if not isinstance(request, Call):
             return
         name = request.script.name
+        if name == "set_schedule" and not self._serving:
+            self._doubt_schedules()
         place = place_of_now(name)
         if place is None:
             return
@@ -111,6 +121,30 @@ class VirtualPollers:
     def doubt(self) -> None:
         """Forgets what is known of all shards: somebody else may have changed them."""
         self._next_us.clear()
+        self._doubt_schedules()
+
+    def _doubt_schedules(self) -> None:
+        if self._schedules is not None:
+            self._schedules.hear(None)
+        self.schedules_us = 0
+
+    def serve_schedules(self) -> Operation[None]:
+        """Pushes the occurrences that dispatchers would have pushed ahead by now."""
+        if self.schedules_us is None or self.schedules_us > self.time.now_us:
+            return
+        schedules = self._schedules = self._schedules or KnownSchedules(self.cache)
+        self.schedules_us, self._serving = None, True
+        try:
+            done = yield from schedules.step(self.time.now_us // 1000)
+        finally:
+            self._serving = False
+        if math.isfinite(done.again_ms):
+            again_us = math.ceil(done.again_ms) * 1000
+            self.schedules_us = again_us if self.schedules_us is None else min(again_us, self.schedules_us)
+        for error in done.errors.values():
+            raise error
+        for name, why in (schedules.problems | schedules.unreadable).items():
+            raise InvalidOption(f"the schedule {name!r} can't be served by this process: {why}")
 
     def catch_up(self, slot: int | None = None) -> Operation[None]:
         """Dispatches what is due by now, in all shards or in those of a slot."""
@@ -125,8 +159,9 @@ class VirtualPollers:
         return next_us is not None and next_us <= self.time.now_us
 
     def next_us(self) -> int | None:
-        """The next instant at which some shard has something to do, after ``catch_up``."""
-        return min((next_us for next_us in self._next_us.values() if next_us is not None), default=None)
+        """The next instant at which there is something to do for a shard or a schedule, after ``catch_up``."""
+        instants = [*self._next_us.values(), self.schedules_us]
+        return min((next_us for next_us in instants if next_us is not None), default=None)
 
     def step(self, keys: ShardKeys, at_us: int | None = None) -> Operation[None]:
         """Dispatches all that is due in a shard, by now or by another instant, and forwards it."""

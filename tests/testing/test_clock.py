@@ -418,6 +418,7 @@ def test_nothing_is_left_on_the_server(own_server_url: str) -> None:
         clock.bind(worker)
         engine.push_many([shardq.Task(n, topic="mail", delay=n, id=f"a{n}", dedup=1e6) for n in range(10)])
         engine.push("left", delay=1e6)
+        engine.every("recurring", interval=3600)
         clock.advance(days=1)
         engine.close()  # as a program may do at its end
     with shardq.Engine(own_server_url, name="looks") as engine:

@@ -22,7 +22,13 @@ FAR = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
 
 def test_the_place_of_now_is_known_for_all_scripts_that_take_it() -> None:
     places = {name: place_of_now(name) for name in SCRIPTS}
-    assert {name for name, place in places.items() if place is None} == {"open", "declare", "release", "set_schedule"}
+    assert {name for name, place in places.items() if place is None} == {
+        "open",
+        "declare",
+        "history",
+        "release",
+        "set_schedule",
+    }
     assert {name: place for name, place in places.items() if place not in (None, 1)} == dict.fromkeys(
         ("fleet", "renew", "schedules"), 0
     )
