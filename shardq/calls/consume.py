@@ -236,7 +236,7 @@ def settle(
         words=words,
         decode=lambda answer: _verdicts(ids, answer),
         script=script("settle"),
-        keys=(keys.meta, keys.task, keys.leased, keys.lease, keys.due, keys.dead, keys.why),
+        keys=(keys.meta, keys.task, keys.leased, keys.lease, keys.due, keys.dead, keys.why, keys.topics),
         resend=again,
     )
 

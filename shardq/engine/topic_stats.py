@@ -35,7 +35,7 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     with many tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
     """
     dispatched: int
-    """Moved to ready lists since the shards were opened."""
+    """Moved to ready lists since the shards were opened. A task that was given back unbegun counts once."""
     died: int
     """Tasks that died since the shards came into use: counted when they die, whatever became of them since."""
     oldest_ready: float | None

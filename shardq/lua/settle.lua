@@ -8,6 +8,7 @@
 -- KEYS 5 due ZSET
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
+-- KEYS 8 topics HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -23,6 +24,7 @@ redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
+redis.call('HLEN', KEYS[8])
 local answers = {'ok'}
 local function verdict(position, entry, token)
   local failures, lapses, limit, present = lease_of(entry)
@@ -72,6 +74,8 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
     else
       local at = math.ceil(now_us / 1000) + delay_ms
       redis.call('ZADD', KEYS[5], at, id)
+      -- not begun: its next dispatch is the one that counts
+      if verb == 'back' and delay_ms == 0 then redis.call('HINCRBY', KEYS[8], topic_of(id), -1) end
       if at < first then first = at end
     end
     redis.call('HSET', KEYS[4], id, lease_entry(failures, lapses, limit, ''))

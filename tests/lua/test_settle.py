@@ -138,11 +138,12 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any]
         ["ok"],
         DIED | {"leased": {"b": T + 9}, "lease": {"a": "1:0::", "b": "0:0::other"}, "why": {"a": "why not"}},
     ),
-    "given back unbegun: no attempt is counted, not even the last": (
-        held("1:1:2:tok"),
+    "given back unbegun: no attempt is counted, not even the last, and no dispatch": (
+        {**held("1:1:2:tok"), "topics": {"": "3"}},
         [SettleGiveBack("a", "tok")],
         ["ok"],
         {
+            "topics": {"": "2"},
             "leased": {"b": T + 9},
             "lease": {"a": "1:1:2:", "b": "0:0::other"},
             "due": {"a": T},

@@ -106,3 +106,23 @@ def test_an_unexpected_error_is_logged_with_its_traceback_once(
         wait_until(lambda: len(tries) > 2, "it was met again")
     tracebacks = [record for record in caplog.records if record.exc_info and record.levelno >= logging.ERROR]
     assert len(tracebacks) == 1
+
+
+def test_a_sink_that_is_down_ages_its_tasks_and_counts_them_as_dispatched_once(
+    feeding: Engine, clumsy: type[ClumsySink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Sequence[Message]) -> Any:
+        raise ConnectionError("nobody listens")
+
+    monkeypatch.setattr(clumsy, "answer", fails)
+    feeding.push_many([Task(number, topic="mail") for number in range(40)])
+    wait_until(lambda: sink_stats(feeding, "mail").failed >= 3, "it is down")
+    first = feeding.stats().topics["mail"].oldest_ready or 0.0
+    tries = sink_stats(feeding, "mail").failed
+    wait_until(lambda: sink_stats(feeding, "mail").failed > tries, "it was tried again")
+
+    def is_as_before() -> bool:
+        seen = feeding.stats().topics["mail"]
+        return seen.dispatched == 40 and (seen.oldest_ready or 0.0) > first
+
+    wait_until(is_as_before, "they wait since then, and were dispatched once")
