@@ -65,7 +65,7 @@ _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hke
 
 _LOOKING = _role(
     "peek page page_ready forecast fleet get schedules",
-    "zcard zrangebyscore time getrange hmget memory|usage cluster|nodes"
+    "zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
     " hrandfield zrandmember hstrlen zmscore lpos llen",
 )
 

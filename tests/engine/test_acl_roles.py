@@ -244,7 +244,7 @@ def test_a_viewer_sees_the_dashboard_and_changes_nothing(user: MakeUser, admin: 
         for shards in (SHARDS, 2 * SHARDS):
             admin.resize(shards)
             with browsing(app(engine, read_only=True)) as client:
-                for path in (*PAGES, "/", "/shards", "/future?horizon=day", f"/tasks/one?id={id}"):
+                for path in (*PAGES, "/", "/shards", "/schedules", "/future?horizon=day", f"/tasks/one?id={id}"):
                     answer = client.get(path)
                     assert answer.status_code == 200, (path, answer.text)
                     assert "ermission" not in answer.text, path
