@@ -17,6 +17,7 @@ from shardq.cli.session import opened
 from shardq.cli.table import Column, Table
 from shardq.engine import Engine
 from shardq.model.checks import MAX_ATTEMPTS
+from shardq.model.ids import shown_topic
 from shardq.schedules import Every, Schedule
 from shardq.schedules.every import CatchUp, check_schedule_name
 
@@ -183,7 +184,7 @@ def _list(given: Given) -> int:
         Table(
             Column[Schedule]("name", lambda each: each.name, text=True),
             Column("recurs", _recurrence, text=True),
-            Column("topic", lambda each: each.topic or "''", rank=1, text=True),
+            Column("topic", lambda each: shown_topic(each.topic), rank=1, text=True),
             Column("last (UTC)", lambda each: _instant(each.last), rank=3, text=True),
             Column("next (UTC)", lambda each: "paused" if each.paused else _instant(each.next), text=True),
             Column("missed", lambda each: each.catch_up, rank=2, text=True),

@@ -12,6 +12,7 @@ import click
 from shardq.cli.durations import Bound, due_range, read_by
 from shardq.engine import Engine
 from shardq.listing.query import Due
+from shardq.model.ids import quoted_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,7 +46,7 @@ class Filter:
         state = self.state or ("scheduled" if self.due is not None else "")
         text = f"{state} {what}" if state else what
         if self.topic is not None:
-            text += f" of the topic {self.topic!r}"
+            text += f" of the topic {quoted_topic(self.topic)}"
         if self.due is not None:
             text += f", due {_shown(self.due[0])}..{_shown(self.due[1])}"
         return text

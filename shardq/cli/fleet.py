@@ -13,6 +13,7 @@ from shardq.cli.output import complain, lateness_shown, milliseconds, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Column, Table
 from shardq.fleet import Lateness, Member
+from shardq.model.ids import shown_topic
 
 NONE = "none: no dispatcher runs (`shardq run` starts one), and no worker"
 
@@ -91,7 +92,7 @@ def _table(*, sinks: bool, longest: bool) -> Table[Member]:
 
 def _serves(member: Member) -> str:
     if member.kind == "worker":
-        return ", ".join(topic or "''" for topic in member.topics) or "?"
+        return ", ".join(shown_topic(topic) for topic in member.topics) or "?"
     runs: list[list[int]] = []
     for shard in member.shards:
         if runs and runs[-1][1] == shard - 1:
@@ -103,7 +104,7 @@ def _serves(member: Member) -> str:
 
 def _sinks(member: Member) -> str:
     return ", ".join(
-        f"{sink.topic or repr('')} {sink.sent:,}" + (f" ({sink.circuit})" if sink.circuit != "closed" else "")
+        f"{shown_topic(sink.topic)} {sink.sent:,}" + (f" ({sink.circuit})" if sink.circuit != "closed" else "")
         for sink in member.sinks
     )
 

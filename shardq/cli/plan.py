@@ -26,8 +26,8 @@ example:
   shardq plan --rate 3M/day --delay 1d --payload 2KiB --handler 50ms
   shardq plan --rate 20k/s --delay 5m --payload 1kB --push many --forward
 \b
-The costs are those of bench/report: of one machine and one server version.
-Measure yours with `make bench report`, and leave room.""",
+The costs come with the package: of one machine and one server version. To
+measure yours, `make bench report` in a checkout of the source; leave room.""",
 )
 @click.option(
     "--rate",

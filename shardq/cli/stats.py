@@ -31,6 +31,7 @@ from shardq.fleet.serving import NO_DISPATCHER
 from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
 from shardq.listing.forecast import STEPS, Horizon
+from shardq.model.ids import shown_topic
 
 
 @click.command(
@@ -143,7 +144,7 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
 
 def _sink(sink: SinkStats) -> str:
     counts = f"{sink.sent:,} sent, {sink.failed:,} failed, {sink.retried:,} retried, {sink.buried:,} buried"
-    return f"{sink.topic or repr('')} to {named(sink.to)}: {counts}, circuit {sink.circuit}"
+    return f"{shown_topic(sink.topic)} to {named(sink.to)}: {counts}, circuit {sink.circuit}"
 
 
 def _where(seen: Stats) -> str:

@@ -1,4 +1,5 @@
-"""Tables on stdout, with as many columns as have room; a cell is never cut. Used by every command that shows rows.
+"""Tables on stdout, with as many columns as have room; a cell is never cut, and those without room are named below.
+Used by every command that shows rows.
 
 Nothing else makes tables with rich, which is loaded when the first one is drawn: most commands show none.
 """
@@ -52,6 +53,8 @@ class Table(Generic[Row]):
         self._red = red
         self._widest = [len(column.title) for column in columns]
         """The width that each column has ever needed: in a live table none comes and goes with a digit."""
+        self.left_out: list[str] = []
+        """The titles of the columns that had no room at the last drawing."""
         if before is not None:
             self._widest = list(map(max, self._widest, before._widest))
 
@@ -63,6 +66,9 @@ class Table(Generic[Row]):
         if not console.is_terminal:
             console.width = UNBOUND
         console.print(self.drawn(rows, totals=totals, width=console.width))
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            console.print(f"no room for: {names}; a wider terminal and --json show them", markup=False, highlight=False)
 
     def drawn(self, rows: Sequence[Row], *, totals: Sequence[str] = (), width: int, more: int = 0) -> RichTable:
         """The table for a terminal of that width. ``more``: the number of rows that have no room."""
@@ -74,6 +80,7 @@ class Table(Generic[Row]):
         for at, texts in enumerate(zip(*lines, *([totals] if totals else ()), strict=True)):
             self._widest[at] = max(self._widest[at], *map(len, texts))
         shown = self._fitting(width)
+        self.left_out = [column.title for at, column in enumerate(self._columns) if at not in shown]
         table = RichTable(
             box=box.SIMPLE_HEAD, show_footer=bool(totals), show_edge=False, header_style="bold", footer_style="bold"
         )

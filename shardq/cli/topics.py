@@ -18,6 +18,7 @@ from shardq.cli.words import in_options
 from shardq.engine import Engine, Stats, TopicStats
 from shardq.engine.arguments import check_purge
 from shardq.layout.topology import Route
+from shardq.model.ids import quoted_topic, shown_topic
 
 
 @click.command(
@@ -56,7 +57,7 @@ def print_topics(seen: Stats) -> None:
         return
     rates = seen.rates is not None
     Table(
-        Column[TopicRow]("topic", lambda row: row[0] or "''", text=True),
+        Column[TopicRow]("topic", lambda row: shown_topic(row[0]), text=True),
         Column("scheduled", lambda row: _count(seen, row[1], "scheduled"), rank=1),
         Column("ready", lambda row: seen.shown(row[1].ready)),
         Column("oldest", lambda row: age(row[1].oldest_ready), rank=2),
@@ -128,7 +129,7 @@ def pause(given: Given, topic: str) -> None:
     if given.json:
         tell({"topic": topic, "paused": True})
     else:
-        say(f"topic {topic!r} is paused")
+        say(f"topic {quoted_topic(topic)} is paused")
 
 
 @click.command(
@@ -147,7 +148,7 @@ def resume(given: Given, topic: str) -> None:
     if given.json:
         tell({"topic": topic, "paused": False})
     else:
-        say(f"topic {topic!r} is no longer paused")
+        say(f"topic {quoted_topic(topic)} is no longer paused")
 
 
 @click.command(
@@ -177,11 +178,11 @@ def limit(given: Given, topic: str, rate: float | None, concurrency: int | None,
     if given.json:
         tell({"topic": topic, "rate": rate, "concurrency": concurrency})
     elif off:
-        say(f"topic {topic!r} is no longer limited")
+        say(f"topic {quoted_topic(topic)} is no longer limited")
     else:
         often = "any number a second" if rate is None else f"{rate:,g} a second"
         at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
-        say(f"topic {topic!r} is limited to {often}, {at_once}")
+        say(f"topic {quoted_topic(topic)} is limited to {often}, {at_once}")
 
 
 @click.command(
@@ -219,6 +220,6 @@ def _question(engine: Engine, topic: str | None) -> str:
     options = engine.options
     where = f"of {engine.name!r} at {options.safe_url}"
     if topic is not None:
-        return f"Remove all tasks of the topic {topic!r} {where}?"
+        return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"
     seen = engine.stats()
     return f"Remove all tasks {where}: {seen.scheduled:,} scheduled, {seen.ready:,} ready, {seen.dead:,} dead?"

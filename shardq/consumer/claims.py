@@ -12,6 +12,7 @@ from shardq.consumer.rate_limiter import RateLimiter
 from shardq.consumer.waiting.registry import Waiter
 from shardq.errors import ShardqError
 from shardq.layout.topology import Route
+from shardq.model.ids import quoted_topic
 from shardq.model.record import PLAIN, Codec, decode_payload
 from shardq.recovery import Recovery
 from shardq.topology_cache import TopologyCache
@@ -102,16 +103,16 @@ class Claims:
         for topic in self.topics:
             route, mark = routes.get(topic), object()
             if route is not None and self.forwarded.setdefault(topic, mark) is mark:
-                text = "the topic %r is forwarded to %s: consumers get nothing of it until that ends"
-                log.warning(text, topic, route.named)
+                text = "the topic %s is forwarded to %s: consumers get nothing of it until that ends"
+                log.warning(text, quoted_topic(topic), route.named)
             elif route is None and self.forwarded.pop(topic, None) is not None:
-                log.warning("the topic %r is no longer forwarded: consumers get its tasks", topic)
+                log.warning("the topic %s is no longer forwarded: consumers get its tasks", quoted_topic(topic))
 
     def log_if_all_forwarded(self) -> None:
         """Logs, when a consumer is made, that all of its topics are forwarded: it will get nothing."""
         routes = self.cache.topology.routes
         if all(topic in routes for topic in self.topics):
-            where = ", ".join(f"{topic!r} to {routes[topic].named}" for topic in self.topics)
+            where = ", ".join(f"{quoted_topic(topic)} to {routes[topic].named}" for topic in self.topics)
             log.warning("every topic of this consumer is forwarded, so it gets nothing until that ends: %s", where)
             self.forwarded.update(dict.fromkeys(self.topics, object()))
 

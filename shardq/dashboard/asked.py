@@ -10,10 +10,8 @@ from typing import Any
 from shardq.dashboard.asking import Asker
 from shardq.errors import InvalidOption
 from shardq.model.durations import Bound, due_range
+from shardq.model.ids import DEFAULT_TOPIC
 from shardq.model.printable import printable
-
-DEFAULT_TOPIC = "(default)"
-"""The word for the topic whose name is empty: no other can have these characters."""
 
 _LONGEST = 200
 """Characters of a field: no filter that is possible has more."""
@@ -84,10 +82,6 @@ class Asked:
             return due_range(self.due)
         except ValueError as exc:
             raise InvalidOption(f"due: {exc}") from None
-
-
-def word_of_topic(name: str) -> str:
-    return name or DEFAULT_TOPIC
 
 
 def topic_of_word(word: str) -> str | None:

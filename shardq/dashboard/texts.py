@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardq.dashboard.asked import word_of_topic
 from shardq.dashboard.payloads import preview
+from shardq.model.ids import shown_topic
 from shardq.model.printable import printable
-
-
-def topic(name: str) -> str:
-    """
-    >>> topic("mail"), topic("")
-    ('mail', '(default)')
-    """
-    return word_of_topic(name)
 
 
 def line(text: str | None, most: int = 120) -> str:
@@ -33,4 +25,4 @@ def lines(text: str) -> str:
     return printable(text, keep="\n\t")
 
 
-FILTERS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (topic, line, lines, preview)}
+FILTERS: dict[str, Callable[..., Any]] = {"topic": shown_topic, "line": line, "lines": lines, "preview": preview}

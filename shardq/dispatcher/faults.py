@@ -18,6 +18,7 @@ import msgspec
 from shardq.errors import Unanswered, Unavailable
 from shardq.layout import destinations
 from shardq.layout.topology import Route, Topology
+from shardq.model.ids import quoted_topic
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -67,7 +68,9 @@ class RouteFaults:
                 return
             trouble.said.add(cause)
         fields = {"topic": topic, "shard": shard, "error": type(exc).__name__}
-        log.error("topic %r can't be forwarded to %s, trying again: %s", topic, route.named, exc, extra=fields)
+        log.error(
+            "topic %s can't be forwarded to %s, trying again: %s", quoted_topic(topic), route.named, exc, extra=fields
+        )
 
     def works(self, topic: str, route: Route, shard: int) -> None:
         """Notes that they can, or that none are left."""
@@ -79,7 +82,7 @@ class RouteFaults:
                 return
             del self._troubles[topic, route.to]
         if trouble.said:
-            log.warning("topic %r is forwarded to %s again", topic, route.named, extra={"topic": topic})
+            log.warning("topic %s is forwarded to %s again", quoted_topic(topic), route.named, extra={"topic": topic})
 
     def keep(self, topology: Topology, shards: Iterable[int]) -> None:
         """Forgets routes that were removed, and shards that other processes serve now."""

@@ -13,6 +13,7 @@ from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import Limit, Route, Topology
 from shardq.listing.counting import CountsByShard
+from shardq.model.ids import quoted_topic
 from shardq.operation import Many, Operation
 from shardq.recovery import call_shard, declare, open_shards, refresh, topology_in_force
 from shardq.resharding.migration import bring_in_all
@@ -59,8 +60,8 @@ def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[To
             at_once = topology.limits.get(topic, Limit()).concurrency
             if at_once is not None and route.is_here:
                 raise InvalidOption(
-                    f"the topic {topic!r} is limited to {at_once:,} at once, so it can't be forwarded: its tasks would "
-                    "leave, and are then not counted; end that limit first, or leave a rate alone"
+                    f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: its "
+                    "tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
                 )
             routes[topic] = route
         ended = {name: to for name, to in topology.ended.items() if name != topic}
@@ -87,7 +88,7 @@ def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]
         route = topology.routes.get(topic)
         if limit.concurrency is not None and route is not None and route.is_here:
             raise InvalidOption(
-                f"the topic {topic!r} is forwarded to {route.named}, so it can't be limited "
+                f"the topic {quoted_topic(topic)} is forwarded to {route.named}, so it can't be limited "
                 f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
                 "stop forwarding it first"
             )

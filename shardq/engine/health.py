@@ -25,7 +25,7 @@ from shardq.layout.destinations import named as to_named
 from shardq.layout.topology import Route
 from shardq.listing.counting import CountsByShard
 from shardq.listing.reasons import cause_of
-from shardq.model.ids import topic_of
+from shardq.model.ids import quoted_topic, topic_of
 from shardq.operation import Many, Operation, Pause
 from shardq.spool.stats import SpoolStats
 from shardq.spool.stats import problems as problems_of_spool
@@ -167,7 +167,7 @@ class Unserved:
             )
             found.append(Reason("unserved_shards", text))
         for topic, route in self.routes.items():
-            text = f"topic {topic!r} is forwarded to {route.named}, but no running "
+            text = f"topic {quoted_topic(topic)} is forwarded to {route.named}, but no running "
             text += (
                 f"process serves it: start the program that has the function, or end the route (`shardq forward "
                 f"{topic or repr(topic)} --off`)"
@@ -300,7 +300,7 @@ def _failing(stats: Stats) -> Iterator[Reason]:
         shards = _named_shards([shard for _, shard in stuck])
         yield Reason("poller", f"{shards}: no step of this process's pollers for {longest:,.0f} s")
     for route in stats.failing_routes:
-        text = f"topic {route.topic!r} can't be forwarded to {route.named} by this process: {route.error}"
+        text = f"topic {quoted_topic(route.topic)} can't be forwarded to {route.named} by this process: {route.error}"
         yield Reason("route", text)
     for relay in stats.relays:
         if relay.problem:
@@ -322,7 +322,8 @@ def _sinks_down(stats: Stats, others: Iterable[Member]) -> Iterator[Reason]:
         # a report may be older than the route
         forwarded = topic is not None and topic.route is not None and not topic.route.is_here and not topic.paused
         if sink.circuit != "closed" and forwarded and sink.topic not in told:
-            text = f"topic {sink.topic!r} can't be forwarded to {to_named(sink.to)}, and its tasks wait: {sink.error}"
+            where = f"topic {quoted_topic(sink.topic)} can't be forwarded to {to_named(sink.to)}"
+            text = f"{where}, and its tasks wait: {sink.error}"
             yield Reason("route", text)
 
 
@@ -350,7 +351,9 @@ def _untaken(stats: Stats, fleet: Sequence[Member] | None, max_ready_age: float)
         topics.sort(key=lambda each: -each[0])
         for age, topic, why in topics[:NAMED]:
             ready = stats.topics[topic].ready
-            text = f"topic {topic!r}: the oldest of {ready:,} ready tasks has waited for {age:,.0f} s; {why}"
+            text = (
+                f"topic {quoted_topic(topic)}: the oldest of {ready:,} ready tasks has waited for {age:,.0f} s; {why}"
+            )
             yield Reason(kind, text)
         if len(topics) > NAMED:
             text = f"ready tasks of {len(topics) - NAMED} more topics have waited as long: see `shardq topics`"
@@ -408,8 +411,8 @@ def _unknown(fleet: Sequence[Member]) -> Iterator[Reason]:
     for (topic, task), (count, seconds) in calls[:NAMED]:
         what = f"calls of {task!r}" if task else "payloads that name no function"
         text = (
-            f"topic {topic!r}: no worker that runs knows {what}; workers have given them back {count:,} times in "
-            f"{seconds:,.0f} s, and they wait: start a worker that has the function, or cancel them"
+            f"topic {quoted_topic(topic)}: no worker that runs knows {what}; workers have given them back {count:,} "
+            f"times in {seconds:,.0f} s, and they wait: start a worker that has the function, or cancel them"
         )
         yield Reason("unknown_task", text)
     if len(calls) > NAMED:
@@ -422,7 +425,7 @@ def _deaths(stats: Stats, sample: Sequence[tuple[str, str]], max_dead: int) -> I
         text = f"{stats.died_lately:,} tasks have died in the last {LATELY_S / 60:.0f} minutes"
         if sample:
             ((topic, cause), count) = Counter((topic, cause_of(reason)) for topic, reason in sample).most_common(1)[0]
-            text += f"; {count:,} of the last {len(sample):,} of topic {topic!r}, by {cause}"
+            text += f"; {count:,} of the last {len(sample):,} of topic {quoted_topic(topic)}, by {cause}"
         yield Reason("deaths", f"{text}: see `shardq list --state dead --newest`")
     if stats.trimmed_age is not None and stats.trimmed_age < LATELY_S:
         text = (

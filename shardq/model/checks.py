@@ -296,7 +296,7 @@ def check_topic(topic: str) -> None:
     """A topic: empty for the default one."""
     if topic == "":
         return
-    _check_word(topic, "a topic", InvalidTopic, "; leave it out for the default topic")
+    _check_word(topic, "a topic", InvalidTopic, "; leave it out, or give '', for the default topic")
 
 
 def check_name(name: str, *, of: str = "engine") -> None:

@@ -31,6 +31,9 @@ ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 UNIQUE_LENGTH = 13
 
+DEFAULT_TOPIC = "(default)"
+"""Stands for the default topic, whose name is empty, wherever topics are shown. No topic can have this name."""
+
 _NUMBER_BITS = 46
 # A second's first number has the top bit clear: at least 2**45 more can follow.
 _START_BITS = _NUMBER_BITS - 1
@@ -104,6 +107,24 @@ def full_id(topic: str, unique: str) -> str:
 def topic_of(id: str) -> str:
     """The topic an id names; the default topic is the empty name."""
     return id.partition("/")[0] if "/" in id else ""
+
+
+def shown_topic(name: str) -> str:
+    """A topic's name as it is shown.
+
+    >>> shown_topic("mail"), shown_topic("")
+    ('mail', '(default)')
+    """
+    return name or DEFAULT_TOPIC
+
+
+def quoted_topic(name: str) -> str:
+    """The same within a sentence.
+
+    >>> quoted_topic("mail"), quoted_topic("")
+    ("'mail'", '(default)')
+    """
+    return repr(name) if name else DEFAULT_TOPIC
 
 
 def topics_of(ids: Sequence[str]) -> Collection[str]:

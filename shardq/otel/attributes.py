@@ -9,16 +9,10 @@ from collections.abc import Mapping
 
 from opentelemetry.util.types import AttributeValue
 
+from shardq.model.ids import shown_topic
 from shardq.model.task import Delivery, Receipt, Task
 
 Attributes = Mapping[str, AttributeValue]
-
-DEFAULT_TOPIC = "(default)"
-"""Stands for the default topic, whose name is empty. No topic can have this name."""
-
-
-def destination(topic: str) -> str:
-    return topic or DEFAULT_TOPIC
 
 
 def of_operation(name: str, kind: str, engine: str) -> dict[str, AttributeValue]:
@@ -48,7 +42,7 @@ def of_receipt(receipt: Receipt) -> Attributes:
 
 def of_delivery(delivery: Delivery) -> Attributes:
     return {
-        "messaging.destination.name": destination(delivery.topic),
+        "messaging.destination.name": shown_topic(delivery.topic),
         "messaging.destination.partition.id": str(delivery.shard),
         "messaging.message.id": delivery.id,
         "shardq.attempt": delivery.attempt,

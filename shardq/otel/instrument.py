@@ -18,6 +18,7 @@ from shardq.engine.base import EngineBase
 from shardq.engine.parts import trace_by
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_headers
+from shardq.model.ids import shown_topic
 from shardq.model.task import Delivery, Receipt, Task
 from shardq.otel import attributes
 from shardq.version import __version__
@@ -89,7 +90,7 @@ class Instrumentation:
             around = trace.set_span_in_context(present, around)
             links = [Link(pushed)] if pushed.is_valid else []
         span = self._tracer.start_span(
-            f"process {attributes.destination(delivery.topic)}",
+            f"process {shown_topic(delivery.topic)}",
             around,
             SpanKind.CONSUMER,
             {**attributes.of_operation("process", "process", self._engine), **attributes.of_delivery(delivery)},
@@ -211,7 +212,7 @@ class TracedRun:
 def _destination_of(tasks: Sequence[Task]) -> str:
     """The topic of all tasks, if they have one topic. What is no task is refused later."""
     topics = {str(getattr(task, "topic", "")) for task in tasks}
-    return attributes.destination(topics.pop()) if len(topics) == 1 else ""
+    return shown_topic(topics.pop()) if len(topics) == 1 else ""
 
 
 def _with_headers(task: Task, span: Span) -> Task:

@@ -23,6 +23,7 @@ from shardq.engine.parts import async_driver_of, cache_of, claims_of, driver_of
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.model.checks import duration_ms
+from shardq.model.ids import quoted_topic
 from shardq.model.task import Delivery, State
 from shardq.operation import Many, Operation, Pause, arun, run, values
 from shardq.outbox.rows import clocks
@@ -92,7 +93,7 @@ class _Wanted:
     def __str__(self) -> str:
         words = [" or ".join(self.states), "task"]
         if self.topic is not None:
-            words.append(f"of topic {self.topic!r}")
+            words.append(f"of topic {quoted_topic(self.topic)}")
         if self.id is not None:
             words.append(f"with id {self.id!r}")
         if self.payload is not ANYTHING:

@@ -11,6 +11,7 @@ from shardq.consumer import policy
 from shardq.consumer.policy import Backoff
 from shardq.errors import BadInput, InvalidOption
 from shardq.model.checks import check_max_attempts, check_topic, is_seconds
+from shardq.model.ids import quoted_topic
 from shardq.model.task import Delivery
 from shardq.schedules.every import Every
 from shardq.worker.arguments import Arguments, calling, payload_of, typed
@@ -65,8 +66,8 @@ class Handler:
             return policy.delay_ms(self.backoff, attempt)
         except BaseException as exc:  # noqa: BLE001  the user's code, SystemExit too: the task is settled
             if self.once.new("backoff"):
-                what = "the backoff of %r, handler of topic %r, fails: its tasks wait as by Backoff() (said once)"
-                tell(logging.ERROR, what, self.run, self.topic, exc=exc)
+                what = "the backoff of %r, handler of topic %s, fails: its tasks wait as by Backoff() (said once)"
+                tell(logging.ERROR, what, self.run, quoted_topic(self.topic), exc=exc)
             return policy.delay_ms(policy.DEFAULT, attempt)
 
 

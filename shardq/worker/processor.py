@@ -20,6 +20,7 @@ from shardq.consumer.sync import Consumer
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
 from shardq.fleet.reporter import Reporter
+from shardq.model.ids import quoted_topic
 from shardq.operation import run
 from shardq.threads import ended
 from shardq.worker.base import Plan
@@ -156,8 +157,8 @@ class Processor:
             )
         for topic in sorted(self._full):
             yield (
-                f"topic {topic!r} is not claimed: too many of its handlers run on after their tasks were ended "
-                f"({self._strays})"
+                f"topic {quoted_topic(topic)} is not claimed: too many of its handlers run on after their tasks were "
+                f"ended ({self._strays})"
             )
 
     @property
@@ -384,8 +385,8 @@ class Processor:
             self._in_flight.give_back([job for job in jobs if self._unwanted(job)])
         for topic in full:
             if self._once.new(f"full {topic}"):
-                what = "topic %r is claimed no more until some of its handlers end that run on after their tasks: %s"
-                tell(logging.ERROR, f"{what} (said once)", topic, self._strays, extra={"topic": topic})
+                what = "topic %s is claimed no more until some of its handlers end that run on after their tasks: %s"
+                tell(logging.ERROR, f"{what} (said once)", quoted_topic(topic), self._strays, extra={"topic": topic})
         if blocked and not was_blocked:
             at = self._coroutine_runner.at
             self._said_blocked = self._once.new(f"blocked {at}")

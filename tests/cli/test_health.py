@@ -33,7 +33,9 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("health", "--json").object == {"ok": True, "reasons": [], "kinds": [], "warnings": []}
     # several commands have looked by now: all of them know how old it is
     wait_until(lambda: shardq.run("health", "--max-ready-age", "0.1s").code == 1, "nobody takes what is ready")
-    assert shardq.run("health", "--max-ready-age", "0.1s").lines[0].startswith("not ok: topic '': the oldest of 1 ")
+    assert (
+        shardq.run("health", "--max-ready-age", "0.1s").lines[0].startswith("not ok: topic (default): the oldest of 1 ")
+    )
 
 
 def test_what_can_not_be_told(shell: Shell, own_server: Server, name: str) -> None:

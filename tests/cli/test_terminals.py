@@ -38,6 +38,20 @@ def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_columns_without_room_are_named(shardq: Shell, running: Engine, columns: int) -> None:
+    running.push_many([Task(n, delay=3600) for n in range(12_345)])
+    for command in ("topics", "fleet"):
+        wide = shardq.on_terminal(command, columns=300, rows=30).out.split()
+        titles = wide[: wide.index(next(word for word in wide if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" in word))]
+        done = " ".join(shardq.on_terminal(command, columns=columns, rows=30).out.split())
+        head, _, named = done.partition("no room for: ")
+        assert all(word in head or word in named for word in titles)
+        assert ("wider terminal and --json" in named) == any(word not in head for word in titles)
+    assert "(default)" in shardq.run("topics").out
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize(
     "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
 )

@@ -67,7 +67,7 @@ def start(shardq: Shell, tmp_path: Path) -> Iterator[Start]:
         said = ", ".join(f"{key}={value!r}" for key, value in options.items())
         (tmp_path / "shopapp.py").write_text(SHOPAPP.format(options=said))
         process = shardq.start("work", "shopapp:worker", *words)
-        assert "serving the default topic of" in served(process)
+        assert "serving (default) of" in served(process)
         return process
 
     yield begin
@@ -220,7 +220,7 @@ def test_it_starts_again_when_a_file_is_saved(shardq: Shell, engine: Engine, tmp
         return said
 
     def does(word: str) -> None:
-        assert "serving the default topic" in served(process)
+        assert "serving (default)" in served(process)
         engine.push({"task": "note", "args": [], "kwargs": {}})
         wait_until(lambda: (tmp_path / "notes").read_text().endswith(f"{word} "), f"it does {word}", timeout=SOON_S)
 

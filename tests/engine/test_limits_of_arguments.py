@@ -60,7 +60,11 @@ OPTIONS: list[Case] = [
     ({"dedup": 60}, DedupWithoutId, "dedup=60 was given without id=; .*: give one"),
     ({"dedup": 0, "id": "a"}, InvalidOption, "dedup can't be 0; give more than 0 and at most"),
     ({"dedup": float("nan"), "id": "a"}, InvalidOption, "dedup can't be nan; give more than 0"),
-    ({"topic": "a b"}, InvalidTopic, f"a topic can't be 'a b'; {WORD}; leave it out for the default topic"),
+    (
+        {"topic": "a b"},
+        InvalidTopic,
+        f"a topic can't be 'a b'; {WORD}; leave it out, or give '', for the default topic",
+    ),
     ({"topic": "ä"}, InvalidTopic, f"a topic can't be 'ä'; {WORD}"),
     ({"topic": "x" * 65}, InvalidTopic, f"a topic can't be 'x+'; {WORD}"),
     ({"topic": "a\n"}, InvalidTopic, rf"a topic can't be 'a\\n'; {WORD}"),

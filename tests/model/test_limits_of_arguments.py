@@ -73,7 +73,7 @@ def test_the_default_topic_is_empty_but_a_name_is_not() -> None:
 def test_names_and_topics_refused(word: Any) -> None:
     allowed = "use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
     with pytest.raises(
-        errors.InvalidTopic, match=rf"^a topic can't be .*; {allowed}; leave it out for the default topic$"
+        errors.InvalidTopic, match=rf"^a topic can't be .*; {allowed}; leave it out, or give '', for the default topic$"
     ):
         checks.check_topic(word)
     with pytest.raises(errors.InvalidName, match=rf"^the name of an engine can't be .*; {allowed}$"):

@@ -34,7 +34,9 @@ def test_a_failure_shows_what_there_is(clock: Clock, engine: shardq.Engine) -> N
     with pytest.raises(AssertionError) as failure:
         assert_ready(engine, "hi", topic="")
     head, *lines = str(failure.value).splitlines()
-    assert head == ("there is no ready task of topic '' with payload 'hi'; at 2030-01-01 00:00:00.000 the engine has:")
+    assert head == (
+        "there is no ready task of topic (default) with payload 'hi'; at 2030-01-01 00:00:00.000 the engine has:"
+    )
     rows = [line.split(maxsplit=1) for line in lines]
     assert [state for state, _ in rows] == ["state", "ready", "scheduled", "dead"]
     assert "mail   {'text': 'xxx" in rows[1][1]

@@ -130,7 +130,7 @@ def test_there_is_an_end_to_them(
         assert not worker.healthy
         wait_until(lambda: sum(worker.strays.values()) == before, "every one of them is counted")
         (problem,) = worker.problems
-        assert "topic '' is not claimed" in problem
+        assert "topic (default) is not claimed" in problem
         assert "test_strays.Stubborn." in problem
         assert any(problem in each for each in running.health().reasons)
         stats = counted(running)

@@ -53,6 +53,8 @@ class Screen:
         """The number of columns of the table that was drawn last."""
         self.page = 10
         """The rows that it had room for."""
+        self._left_out: list[str] = []
+        """The columns that it had no room for."""
 
     def draw(self, course: Course, state: State, *, width: int, height: int) -> RenderableType:
         from rich.console import Group
@@ -62,6 +64,7 @@ class Screen:
         head = self._head(course, state, width, height)
         room = height - len(head) - 2
         body: list[RenderableType] = []
+        self._left_out = []
         if course.look is not None and room > TABLE_AROUND:
             body = [self._tabs(state, width), *self._table(view(state.view, course.look), state, width, room)]
         return Group(*head, *body, self._foot(state, width))
@@ -105,12 +108,16 @@ class Screen:
         table = Table(*columns, red=shown.red, before=self._tables.get(state.view))
         self._tables[state.view] = table
         page = rows[state.top : state.top + self.page]
-        return [table.drawn(page, width=width, more=len(rows) - state.top - len(page))]
+        drawn = table.drawn(page, width=width, more=len(rows) - state.top - len(page))
+        self._left_out = table.left_out
+        return [drawn]
 
     def _foot(self, state: State, width: int) -> Text:
         if state.typing or state.filter:
             cursor = "▏" if state.typing else "  (escape: all)"
             return _line((f"/{state.filter}{cursor}", "bold"), width=width)
+        if self._left_out:
+            return _line((f"? help  no room for: {', '.join(self._left_out)}", "dim"), width=width)
         return _line(("q quit  p pause  s sort  / filter  1-6 view  ? help", "dim"), width=width)
 
     def _help(self, width: int) -> RenderableType:

@@ -14,6 +14,7 @@ from shardq.engine.course import Look, NodeLook, behind
 from shardq.fleet import Lateness, Member
 from shardq.fleet.serving import servers, unserved
 from shardq.listing.reasons import Group, grouped
+from shardq.model.ids import shown_topic
 
 Row = TypeVar("Row")
 
@@ -141,7 +142,7 @@ def _topics(look: Look) -> View[tuple[str, TopicStats]]:
 
     return View(
         (
-            Column("topic", lambda row: row[0] or "''", text=True),
+            Column("topic", lambda row: shown_topic(row[0]), text=True),
             Column("scheduled", lambda row: estimate(row[1].scheduled, "scheduled", row[1]), rank=3),
             Column("ready", lambda row: look.stats.shown(row[1].ready), rank=1),
             Column("leased", lambda row: estimate(row[1].leased, "leased", row[1]), rank=4),
@@ -187,7 +188,7 @@ def _fleet(look: Look) -> View[Member]:
     def serves(member: Member) -> str:
         if member.kind == "dispatcher":
             return f"{len(member.shards)} shards"
-        return ", ".join(topic or "''" for topic in member.topics)
+        return ", ".join(shown_topic(topic) for topic in member.topics)
 
     return View(
         (
@@ -226,7 +227,7 @@ def _dead(look: Look) -> View[Group]:
         (
             Column("tasks", lambda row: f"{row.count:,}"),
             Column("last (UTC)", lambda row: f"{row.last:%m-%d %H:%M:%S}" if row.last else "", rank=1),
-            Column("topic", lambda row: ", ".join(each or "''" for each in sorted(row.topics)), rank=2, text=True),
+            Column("topic", lambda row: ", ".join(shown_topic(each) for each in sorted(row.topics)), rank=2, text=True),
             Column("one of them", lambda row: row.example, rank=3, text=True),
             Column("reason", lambda row: row.cause, text=True),
         ),

@@ -21,6 +21,7 @@ from shardq.cli.work.reloading import CHANGED, serve_until_changed
 from shardq.cli.work.serving import serve
 from shardq.cli.work.target import Target, engine_behind
 from shardq.errors import BadInput
+from shardq.model.ids import shown_topic
 from shardq.worker import Worker
 from shardq.worker.base import plan_of
 from shardq.worker.supervisor import ProcessSupervisor
@@ -150,7 +151,7 @@ def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int) -> None:
             tell(served | {"concurrency": worker.concurrency, "processes": processes})
             return
         where = "" if processes == 1 else f" in each of {processes} processes"
-        names = ", ".join(topic or "the default topic" for topic in topics)
+        names = ", ".join(shown_topic(topic) for topic in topics)
         say(
             f"serving {names} of {engine.name!r} at {engine.options.safe_url}: "
             f"{counted(worker.concurrency, 'handler')} at once{where}; Ctrl-C ends it"

@@ -14,6 +14,7 @@ from shardq.dashboard.visit import dashboard_of, link_of
 from shardq.errors import InvalidOption
 from shardq.fleet.lateness import Lateness
 from shardq.model.checks import check_topic
+from shardq.model.ids import shown_topic
 from shardq.model.quantities import rate as read_rate
 
 PART, PART_OF_ONE = "part_topics.html", "part_topic.html"
@@ -57,14 +58,10 @@ async def topic(request: Request) -> Response:
     return rendered(request, "topic.html", live="topic", part=PART_OF_ONE, **await _context_of_one(request))
 
 
-def _named(name: str) -> str:
-    return name or "the default topic"
-
-
 async def pause(request: Request, form: Form) -> Response:
     name = form.text("topic")
     await dashboard_of(request).changed(lambda engine: engine.pause(name))
-    return _told(request, form, f"{_named(name)} is paused, over the whole fleet: what runs is finished")
+    return _told(request, form, f"{shown_topic(name)} is paused, over the whole fleet: what runs is finished")
 
 
 def _ask_to_pause(form: Form) -> tuple[str, str]:
@@ -76,7 +73,7 @@ def _ask_to_pause(form: Form) -> tuple[str, str]:
 async def resume(request: Request, form: Form) -> Response:
     name = form.text("topic")
     await dashboard_of(request).changed(lambda engine: engine.resume(name))
-    return _told(request, form, f"{_named(name)} is given out again")
+    return _told(request, form, f"{shown_topic(name)} is given out again")
 
 
 async def limit(request: Request, form: Form) -> Response:
@@ -84,7 +81,7 @@ async def limit(request: Request, form: Form) -> Response:
     await dashboard_of(request).changed(lambda engine: engine.limit(name, rate=rate, concurrency=concurrency))
     parts = [] if rate is None else [f"{rate:,g} tasks a second"]
     parts += [] if concurrency is None else [f"{concurrency:,} at once"]
-    return _told(request, form, f"{_named(name)}: {' and '.join(parts) or 'no limits'}, over the whole fleet")
+    return _told(request, form, f"{shown_topic(name)}: {' and '.join(parts) or 'no limits'}, over the whole fleet")
 
 
 def _told(request: Request, form: Form, said: str) -> Response:

@@ -27,6 +27,7 @@ from shardq.integrations.django.backend import ShardqBackend
 from shardq.integrations.django.engines import backend_named, backends
 from shardq.integrations.django.models import DeadTask, StoredResult
 from shardq.listing.query import Place, Query
+from shardq.model.ids import shown_topic
 from shardq.model.printable import printable
 from shardq.model.task import TaskInfo
 
@@ -217,7 +218,7 @@ class DeadTaskAdmin(admin.ModelAdmin):
         """The filters beside the list: their titles, and of each choice its text, its link and whether it is chosen."""
         topic, since = request.GET.get("queue"), request.GET.get("since", "")
         queues = [("All", link(queue=None, cursor=None, q=None), topic is None)] + [
-            (f"{name or 'the default topic'} ({dead:,})", link(queue=name, cursor=None, q=None), name == topic)
+            (f"{shown_topic(name)} ({dead:,})", link(queue=name, cursor=None, q=None), name == topic)
             for name, dead in sorted(topics.items())
         ]
         times = [(text, link(since=value or None, cursor=None, q=None), value == since) for value, text in SINCE]
@@ -284,7 +285,7 @@ def _row(url: str, asked: QueryDict, task: TaskInfo) -> dict[str, Any]:
     return {
         "id": task.id,
         "url": f"{url}?{asked.urlencode()}" if asked else url,
-        "topic": task.topic or "the default topic",
+        "topic": shown_topic(task.topic),
         "name": str(payload.get("task", ""))[:200],
         "died": task.died,
         "attempts": task.failures + task.lapses,
