@@ -1,10 +1,13 @@
-"""A program loads no asyncio that it has not asked for, and all names are there nevertheless."""
+"""A program loads no asyncio that it has not asked for, and all names are there nevertheless; of threads, too."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +58,13 @@ def test_every_name_is_there(package: object) -> None:
 
 def test_names_are_listed_before_they_are_loaded() -> None:
     assert printed("import shardq; print('AsyncEngine' in dir(shardq), 'AsyncEngine' in vars(shardq))") == "True False"
+
+
+def test_each_kind_of_thread_has_a_name_of_its_own() -> None:
+    """A stack of all threads, and top -H, tell them apart by it."""
+    sources = (path for path in Path(shardq.__file__).parent.rglob("*.py") if not path.name.endswith("_sync.py"))
+    names = Counter(
+        name for path in sources for name in re.findall(r'name(?:_prefix)?=f?"(shardq-[a-z-]+)', path.read_text())
+    )
+    assert len(names) > 20
+    assert [name for name, count in names.items() if count > 1] == []

@@ -122,7 +122,7 @@ class HttpSink(Sink):
             context_of(self._options.tls)  # a file that can't be used is named now
         self._keys = [] if self._sign is None else signing_keys(self._sign)
         self._own, self._down = threading.local(), None
-        self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix="shardq-http")
+        self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix="shardq-sink-http")
 
     def send(self, batch: Sequence[Message]) -> Sequence[Future[Result]]:
         assert self._threads is not None, "it is open"

@@ -293,6 +293,16 @@ def test_pushes_go_to_a_healthy_server_whatever_the_file_is(
         assert caplog.text.count("commands go to Redis only") == 1
 
 
+def test_an_engine_opens_with_a_file_that_broke_before(make: Make, own_server: Server, path: Path) -> None:
+    engine = make()
+    corrupt(path)
+    assert engine.push("direct", delay=FAR_S).outcome == "pushed"
+    assert any("is broken" in reason for reason in engine.health().reasons)
+    stats = engine.stats().spool
+    assert stats is not None
+    assert (stats.waiting, stats.failed) == (None, None), "unknown is not 0"
+
+
 def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name: str) -> None:
     """The next process would replay it again, and Redis remembers a replay for ten minutes only."""
     engine = Engine(own_server.url, name=name, shards=4)
