@@ -58,7 +58,7 @@ def test_stats_as_a_table(shardq: Shell, engine: Engine) -> None:
     assert ok == "ok"
     assert head.split()[:5] == ["shard", "scheduled", "ready", "leased", "dead"]
     assert topics.split() == ["topic", "scheduled", "ready", "oldest", "leased", "dead", "dispatched", "set"]
-    assert default.split() == ["''", "3", "0", "-", "0", "0", "0", "-"]
+    assert default.split() == ["(default)", "3", "0", "-", "0", "0", "0", "-"]
     less = [line for line in shardq.run("stats", "--totals").lines if line.strip()]
     assert less[3].split()[:2] == ["all", "3"]
     assert [row.split()[0] for row in rows] == [str(shard) for shard in range(SHARDS)]
@@ -141,7 +141,7 @@ def test_topics(shardq: Shell, engine: Engine) -> None:
     head, _, *rows = [line.strip().split(maxsplit=7) for line in done.lines]
     assert head == ["topic", "scheduled", "ready", "oldest", "leased", "dead", "dispatched", "set"]
     assert [(topic, ready, dispatched, given) for topic, _, ready, _, _, _, dispatched, given in cells(rows)] == [
-        ("''", "1", "1", "-"),
+        ("(default)", "1", "1", "-"),
         ("calls", "1", "1", "at most 2.5 a second, 1,000 at once"),
         ("letters", "0", "0", "to the list 'post box' by LPUSH"),
         ("mail", "1", "1", "paused"),
