@@ -67,7 +67,7 @@ async def pause(request: Request, form: Form) -> Response:
 def _ask_to_pause(form: Form) -> tuple[str, str]:
     name = form.text("topic")
     check_topic(name)
-    return f"Pause {_named(name)}, over the whole fleet? No task of it is handled until it is resumed.", "Pause"
+    return f"Pause {shown_topic(name)}, over the whole fleet? No task of it is handled until it is resumed.", "Pause"
 
 
 async def resume(request: Request, form: Form) -> Response:
