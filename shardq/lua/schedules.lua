@@ -8,9 +8,10 @@
 -- ATOMIC
 -- COST O(n), at most about 1 MiB: the names that were not looked for are to be asked for again
 local found, taken, bytes = {}, 0, 0
-while taken < #ARGV - 1 and bytes < 1048576 do
-  taken = taken + 1
-  local name = ARGV[taken + 1]
+for i = 2, #ARGV do
+  if bytes >= 1048576 then break end
+  taken = i - 1
+  local name = ARGV[i]
   local both = redis.call('HMGET', KEYS[1], name, name .. '/declared')
   if both[1] or both[2] then
     found[#found + 1] = name
