@@ -155,11 +155,18 @@ OUTBOX_OLDEST = Metric(
 OUTBOX_STUCK = Metric(
     "shardq_outbox_stuck", "gauge", "process", ("table",), "1 while the relay can't move rows, 0 while it can."
 )
+OUTBOX_PUT_ASIDE = Metric(
+    "shardq_outbox_put_aside",
+    "gauge",
+    "process",
+    ("table",),
+    "Rows of the table that were refused too often: they wait for `shardq outbox retry` or `drop`.",
+)
 
 METRICS = (
     *(UP, HEALTHY, UNHEALTHY, UNSEEN, TASKS, DIED, HEAD_AGE, OLDEST_READY),
     *(UNSERVED, UNSWEPT, MISPLACED, REPLICATION_LAG),
     *(PUSHED, DISPATCHED, HANDLED, DISPATCH_LATENESS, PICKUP_LATENESS, HANDLER),
     *(SINK_SENT, SINK_FAILED, SINK_RETRIED, SINK_BURIED, SINK_CIRCUIT_OPEN),
-    *(OUTBOX_MOVED, OUTBOX_REFUSED, OUTBOX_OLDEST, OUTBOX_STUCK),
+    *(OUTBOX_MOVED, OUTBOX_REFUSED, OUTBOX_OLDEST, OUTBOX_STUCK, OUTBOX_PUT_ASIDE),
 )

@@ -87,6 +87,7 @@ class Collector(PrometheusCollector):
             samples.add(catalogue.OUTBOX_REFUSED, relay.refused, relay.table)
             samples.add(catalogue.OUTBOX_OLDEST, relay.oldest_s, relay.table)
             samples.add(catalogue.OUTBOX_STUCK, float(bool(relay.problem)), relay.table)
+            samples.add(catalogue.OUTBOX_PUT_ASIDE, relay.failed, relay.table)
         for topic, seen in counted_outcomes(self._engine).snapshot().items():
             for outcome, count in seen.outcomes.items():
                 samples.add(catalogue.HANDLED, count, topic, outcome)
