@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardq import testing as testing
     from shardq.consumer import AsyncConsumer, Consumer
     from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats
+    from shardq.engine.changes import Change
     from shardq.errors import (
         AccessDenied,
         BadInput,
@@ -75,6 +76,7 @@ else:
         "shardq.consumer.aio": "AsyncConsumer",
         "shardq.engine": "Engine Health Rates ShardStats Stats TopicStats",
         "shardq.engine.aio": "AsyncEngine",
+        "shardq.engine.changes": "Change",
         "shardq.errors": (
             "AccessDenied BadInput ChangeUnderWay Conflict DedupWithoutId DelayAndAt DurabilityUnavailable "
             "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
@@ -133,6 +135,7 @@ __all__ = [
     # values
     "BulkResult",
     "CancelledTag",
+    "Change",
     "Codec",
     "Delivery",
     "EngineSettings",

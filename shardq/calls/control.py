@@ -89,6 +89,20 @@ def clock_ms(keys: ControlKeys) -> Command[int]:
     return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1000)
 
 
+def add_change(keys: ControlKeys, text: bytes) -> Command[int]:
+    """Notes a change of an operator. ``engine.changes`` has its form."""
+    return Command(slot=keys.slot, words=("LPUSH", keys.changes, text), decode=int)
+
+
+def keep_changes(keys: ControlKeys, count: int) -> Command[None]:
+    return Command(slot=keys.slot, words=("LTRIM", keys.changes, 0, count - 1), decode=lambda _: None)
+
+
+def read_changes(keys: ControlKeys) -> Command[list[bytes]]:
+    """The newest first."""
+    return Command(slot=keys.slot, words=("LRANGE", keys.changes, 0, -1), decode=list)
+
+
 def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
     """The dispatchers that count as alive, sorted.
 

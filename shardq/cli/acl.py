@@ -66,7 +66,7 @@ _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hke
 _LOOKING = _role(
     "peek page page_ready forecast fleet get schedules",
     "zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
-    " hrandfield zrandmember hstrlen zmscore lpos llen",
+    " hrandfield zrandmember hstrlen zmscore lpos llen lrange",
 )
 
 ROLES = {
@@ -89,7 +89,7 @@ ROLES = {
     | _BY_ID
     | _SCHEDULING
     | _LOOKING
-    | _role("push purge requeue restore unmark", "zadd"),
+    | _role("push purge requeue restore unmark", "zadd lpush ltrim"),
     "viewer": replace(_READING | _LOOKING, looks_only=True),
 }  # fmt: skip
 """Name → role."""

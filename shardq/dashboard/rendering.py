@@ -38,6 +38,7 @@ PAGES = (
     ("/nodes", "Nodes"),
     ("/topics", "Topics"),
     ("/fleet", "Fleet"),
+    ("/changes", "Changes"),
 )
 """The navigation."""
 

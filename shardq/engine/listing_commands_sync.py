@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardq.engine.arguments import moved_due
 from shardq.engine.base import EngineBase
+from shardq.engine.changes import note
 from shardq.history.history import History, read_history
 from shardq.listing import forecast, reading
 from shardq.listing.bulk import Bulk, BulkResult, bulk_query
@@ -174,4 +175,5 @@ class ListingCommands(EngineBase, ABC):
         while run(driver, bulk.following(), deadline=self._deadline()):
             if progress is not None:
                 progress(bulk.so_far)
+        run(driver, note(self._map(), bulk.words), deadline=self._deadline())
         return bulk.so_far

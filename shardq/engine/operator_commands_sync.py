@@ -19,6 +19,7 @@ from shardq.dispatcher.membership import dispatchers
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
+from shardq.engine.changes import Change, noted, read_changes, topic_words
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
@@ -84,7 +85,8 @@ class OperatorCommands(EngineBase, ABC):
         """
         route = route_of(topic, to, side, maxlen, keep=keep)
         function = self._batch_function(to) if callable(to) else None
-        self._carry_out(lambda cache: control.route(cache, topic, route))
+        what = f"{topic_words(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
+        self._carry_out(lambda cache: noted(cache, control.route(cache, topic, route), what))
         if route is None or function is None:
             self._functions.pop(topic, None)
         else:
@@ -128,7 +130,9 @@ class OperatorCommands(EngineBase, ABC):
         run(driver, recovery.refresh(cache), deadline=deadline)
         check_resize(cache.topology, shards, rate, verb)
         members = driver.call(living(cache.control), deadline=deadline)
-        run(driver, resize(cache, shards, rate=rate, members=members), deadline=deadline)
+        change = resize(cache, shards, rate=rate, members=members)
+        what = "" if cache.topology.shards == shards else f"resized from {cache.topology.shards} to {shards} shards"
+        run(driver, noted(cache, change, what), deadline=deadline)
         return self._growth(driver)
 
     def preview(self, shards: int) -> Preview:
@@ -162,7 +166,8 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.pause("mail")
         """
         check_topic(topic)
-        self._carry_out(lambda cache: control.pause(cache, topic, pause=True))
+        what = f"{topic_words(topic)}: paused"
+        self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=True), what))
 
     def resume(self, topic: str) -> None:
         """Gives out the topic's tasks again.
@@ -170,7 +175,8 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.resume("mail")
         """
         check_topic(topic)
-        self._carry_out(lambda cache: control.pause(cache, topic, pause=False))
+        what = f"{topic_words(topic)}: resumed"
+        self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=False), what))
 
     def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
@@ -180,7 +186,9 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.limit("invoice", rate=100, concurrency=20)
         """
         limit = limit_of(topic, rate, concurrency)
-        self._carry_out(lambda cache: control.limit(cache, topic, limit))
+        bounds = f"rate {rate}, concurrency {concurrency}" if rate or concurrency else "none"
+        what = f"{topic_words(topic)}: limits: {bounds}"
+        self._carry_out(lambda cache: noted(cache, control.limit(cache, topic, limit), what))
 
     def configure(
         self,
@@ -203,7 +211,8 @@ class OperatorCommands(EngineBase, ABC):
                 "configure needs a setting to change: give max_attempts=, dead_age= or dead_count=; "
                 "stats().settings has the present ones"
             )
-        self._carry_out(lambda cache: control.configure(cache, changes))
+        what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
+        self._carry_out(lambda cache: noted(cache, control.configure(cache, changes), what))
 
     def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
         """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.
@@ -216,7 +225,17 @@ class OperatorCommands(EngineBase, ABC):
         check_purge(topic, everything)
         driver = self._open_driver(self._deadline())
         # No deadline for the whole: it goes through all tasks.
-        return run(driver, control.purge(self._map(), topic))
+        cache, which = self._map(), "every topic" if topic is None else topic_words(topic)
+        purge = control.purge(cache, topic)
+        return run(driver, noted(cache, purge, lambda removed: f"{which}: purged of {removed:,} tasks"))
+
+    def changes(self) -> list[Change]:
+        """Returns the last hundred changes that operators made, the newest first: who, when and what.
+
+        >>> for change in engine.changes():
+        ...     print(change.at, change.by, change.what)
+        """
+        return self._carry_out(read_changes)
 
     def fleet(self) -> list[Member]:
         """Returns the processes of the engine that live: dispatchers and workers, with what each says of itself. A

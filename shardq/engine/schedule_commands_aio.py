@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from shardq.engine.base import EngineBase
+from shardq.engine.changes import noted
 from shardq.errors import InvalidOption
 from shardq.model.checks import check_max_attempts, check_name, check_topic, checked_tags
 from shardq.model.record import encode_head, record_encoder
@@ -152,7 +153,8 @@ class AsyncScheduleCommands(EngineBase, ABC):
         >>> await engine.pause_schedule("nightly")
         """
         check_schedule_name(name)
-        await self._carry_out(lambda cache: declaring.pause(cache, name, paused=True))
+        what = f"schedule {name}: paused"
+        await self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=True), what))
 
     async def resume_schedule(self, name: str) -> None:
         """Goes on with the next occurrence; none of those during the pause is made up for. Raises UnknownSchedule.
@@ -161,7 +163,8 @@ class AsyncScheduleCommands(EngineBase, ABC):
         >>> await engine.resume_schedule("nightly")
         """
         check_schedule_name(name)
-        await self._carry_out(lambda cache: declaring.pause(cache, name, paused=False))
+        what = f"schedule {name}: resumed"
+        await self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=False), what))
 
     async def remove_schedule(self, name: str) -> bool:
         """Ends a schedule, and takes back what is pushed and not due yet. Returns False if there is none.
@@ -170,7 +173,8 @@ class AsyncScheduleCommands(EngineBase, ABC):
         ...     print("it recurs no more")
         """
         check_schedule_name(name)
-        return await self._carry_out(lambda cache: declaring.remove(cache, name))
+        what = f"schedule {name}: removed"
+        return await self._carry_out(lambda cache: noted(cache, declaring.remove(cache, name), what))
 
     async def run_schedule(self, name: str) -> Receipt:
         """Pushes a task of the schedule that is due now, beside its occurrences; also while it is paused. Raises

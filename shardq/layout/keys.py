@@ -67,6 +67,7 @@ class ControlKeys:
     limits: str
     schedules: str
     history: str
+    changes: str
     news: str
     """The channel for changes of the members, the topology, routes, pauses, limits and schedules."""
 
@@ -126,6 +127,7 @@ def control_keys(name: str) -> ControlKeys:
         limits=f"{prefix}limits",
         schedules=f"{prefix}schedules",
         history=f"{prefix}history",
+        changes=f"{prefix}changes",
         news=f"{prefix}news",
     )
 

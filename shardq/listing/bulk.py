@@ -100,6 +100,14 @@ class Bulk:
     def so_far(self) -> BulkResult:
         return BulkResult(matched=self._matched, done=self._done, others=dict(self._others))
 
+    @property
+    def words(self) -> str:
+        """The command as a sentence; empty if nothing was done."""
+        query = self._query
+        which = [f"topic {query.topic or '(default)'}"] if query.topic is not None else []
+        which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
+        return f"{DONE[self._verb]} {self._done:,} tasks: {', '.join(which) or 'every topic'}" if self._done else ""
+
     def following(self) -> Operation[bool]:
         """Deals with the next page. Returns False at the end."""
         try:

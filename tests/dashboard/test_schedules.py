@@ -43,6 +43,8 @@ def test_a_schedule_is_paused_resumed_run_and_removed(engine: Engine, client: Br
     assert {"n": 1} in [task.payload for task in engine.tasks(topic="mail")]
     client.submit("/schedules", "/schedules/remove", schedule="poll", sure="yes")
     assert state() == []
+    changes = client.get("/changes").text
+    assert changes.index("schedule poll: removed") < changes.index("schedule poll: resumed"), "the newest first"
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "run"])

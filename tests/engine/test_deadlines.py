@@ -96,6 +96,8 @@ ROWS = {
     "requeue": [on_engine(lambda engine: engine.requeue("x"))],
     "tasks": [on_engine(lambda engine: engine.tasks())],
     "dead": [on_engine(lambda engine: next(iter(engine.dead()), None))],
+    "changes": [on_engine(lambda engine: engine.changes())],
+    "prune_schedules": [on_engine(lambda engine: engine.prune_schedules("billing", keep=[]))],
     "history": [on_engine(lambda engine: engine.history())],
     "forecast": [on_engine(lambda engine: engine.forecast())],
     "cancel_all": [on_engine(lambda engine: engine.cancel_all(everything=True))],

@@ -51,6 +51,7 @@ def test_the_names_of_the_engine_as_a_whole() -> None:
         "limits": "shardq:{orders}:limits",
         "schedules": "shardq:{orders}:schedules",
         "history": "shardq:{orders}:history",
+        "changes": "shardq:{orders}:changes",
         "news": "shardq:{orders}:news",
     }
 
@@ -77,7 +78,7 @@ def test_no_two_names_are_the_same() -> None:
             made += dataclasses.asdict(shard_keys(name, shard)).values()
         made += dataclasses.asdict(control_keys(name)).values()
     made = [value for value in made if isinstance(value, str)]
-    assert len(made) == 3 * (20 * 15 + 9)
+    assert len(made) == 3 * (20 * 15 + 10)
     assert len(made) == len(set(made))
 
 

@@ -6,6 +6,7 @@ from starlette.routing import BaseRoute
 
 from shardq.dashboard.pages import (
     bulk,
+    changes,
     dead,
     fleet,
     future,
@@ -20,7 +21,7 @@ from shardq.dashboard.pages import (
     topics,
 )
 
-_MODULES = (overview, tasks, task, bulk, dead, future, schedules, shards, number, nodes, topics, fleet, static)
+_MODULES = (overview, tasks, task, bulk, dead, future, schedules, shards, number, nodes, topics, fleet, changes, static)
 
 
 def routes() -> list[BaseRoute]:
