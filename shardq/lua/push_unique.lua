@@ -52,7 +52,8 @@ for i = 6, #ARGV, 5 do
   local own, own_ms -- for resends only: a member of seen that no other push asks for
   if not dedup then
     dedup, own_ms = string.match(ARGV[i + 4], '^(%d+)%-(%d+)$')
-    dedup, own = tonumber(dedup), id .. '\n' .. (nonce_of(record) or '')
+    -- what is no window fails here, before this task is written
+    dedup, own_ms, own = dedup + 0, own_ms + 0, id .. '\n' .. (nonce_of(record) or '')
   end
   local present = redis.call('HGET', KEYS[2], id)
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
@@ -102,7 +103,7 @@ for i = 6, #ARGV, 5 do
     if at < first then first = at end
   end
   if own and not known and answer ~= 'moving' and answer ~= 'elsewhere' and string.sub(answer, 1, 8) ~= 'refused:' then
-    redis.call('ZADD', KEYS[9], steady_ms + tonumber(own_ms), own)
+    redis.call('ZADD', KEYS[9], steady_ms + own_ms, own)
   end
   answers[#answers + 1] = answer
 end

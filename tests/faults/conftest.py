@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.metadata import EntryPoint
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +19,11 @@ from tests.faults.amqp import AmqpNeighbour, AmqpWay, CeleryAmqpWay
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.queues import CeleryWay, DramatiqWay, RqWay, SidekiqWay
 from tests.faults.sinks import FunctionWay, HttpWay, NatsWay, Nearby, OwnWay, RedisWay
+from tests.faults.stores import OutboxWay, PostgresOutboxWay, ScheduleWay, SpoolWay, StoreWay
 from tests.faults.way import Way
+
+if TYPE_CHECKING:
+    from cluster.postgres import Postgres
 
 WAYS: dict[type[Way], str] = {
     RedisWay: "redis_neighbour",
@@ -31,11 +37,12 @@ WAYS: dict[type[Way], str] = {
     SidekiqWay: "redis_neighbour",
     CeleryWay: "redis_neighbour",
     NatsWay: "nats_neighbour",
+    OutboxWay: "redis_neighbour",
+    PostgresOutboxWay: "redis_neighbour",
+    SpoolWay: "redis_neighbour",
+    ScheduleWay: "redis_neighbour",
 }
 """Each way → the fixture of its neighbour."""
-
-ENDING_S = 0.5
-"""How long a process that ends waits for batches on their way, here."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -50,11 +57,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def way(request: pytest.FixtureRequest, single: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    monkeypatch.setattr("shardq.sinks.relays.SENDING_S", ENDING_S)
     make: Callable[..., Way] = request.param
     neighbour = request.getfixturevalue(WAYS[request.param])
+    for constant, value in request.param.patience.items():
+        monkeypatch.setattr(constant, value)
+    if issubclass(request.param, StoreWay):
+        with contextlib.closing(request.param(neighbour, name, request.getfixturevalue(request.param.store))) as store:
+            yield store
+        return
     with Engine(single.url, name=name, shards=2, timeout=5.0) as engine:
         yield make(engine, neighbour)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/app.db"
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres, name: str) -> str:
+    return postgres.make_database(name)
+
+
+@pytest.fixture
+def spool_path(tmp_path: Path) -> Path:
+    return tmp_path / "mail.spool"
 
 
 @pytest.fixture(scope="session")

@@ -70,10 +70,19 @@ class RedisNeighbour(Neighbour):
         self.server.resume()
 
     def fill(self) -> None:
-        self.server.ask("CONFIG", "SET", "maxmemory", "1")
+        self.set("maxmemory", "1")
 
     def make_room(self) -> None:
-        self.server.ask("CONFIG", "SET", "maxmemory", "0")
+        self.set("maxmemory", "0")
+
+    def set(self, option: str, value: str) -> None:
+        """Sets an option, also for later starts; an empty value takes a password back."""
+        if self.server.running:
+            self.server.ask("CONFIG", "SET", option, value)
+        if value:
+            self.server.options[option] = value
+        else:
+            self.server.options.pop(option, None)
 
     def kill(self) -> None:
         self.server.kill()

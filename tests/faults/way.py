@@ -1,12 +1,13 @@
 """One way in or out of an engine, as the table of faults sees it: items are put in on one side, and arrive on the
 other, whose server may be broken.
 
-A new sink, store or integration is a class that derives from ``Way``, or from ``SinkWay`` in ``sinks``, and a line in
-``conftest.WAYS``. What can't happen to it stands in ``not_here``, with the reason.
+A new sink, store or integration is a class that derives from ``SinkWay`` in ``sinks`` or ``StoreWay`` in ``stores``,
+and a line in ``conftest.WAYS``. What can't happen to it stands in ``not_here``, with the reason.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -27,6 +28,8 @@ class Way(ABC):
     kind: ClassVar[str]
     not_here: ClassVar[Mapping[str, str]] = {}
     """Fault → why it can't happen here."""
+    patience: ClassVar[Mapping[str, float]] = {}
+    """Constants of the package that are shorter here."""
 
     @abstractmethod
     def put(self, unique: str, **options: Any) -> None:
@@ -56,6 +59,10 @@ class Way(ABC):
     def trouble(self) -> str:
         """What health says of this way; empty when all is well."""
 
+    def said(self, records: Sequence[logging.LogRecord]) -> int:
+        """How many of these lines of the log say an outage."""
+        return sum(record.levelno >= logging.ERROR for record in records)
+
     @abstractmethod
     def breaks(self, fault: str) -> str:
         """Breaks the neighbour. Returns the address that health is to name."""
@@ -74,4 +81,4 @@ class Way(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends this side."""
+        """Ends this side. Does nothing if it has ended."""
