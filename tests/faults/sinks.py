@@ -62,6 +62,9 @@ class SinkWay(Way):
         dead = self.engine.tasks(topic=TOPIC, state="dead")
         return {task.id.removeprefix(f"{TOPIC}/"): task.reason or "" for task in dead}
 
+    def counted(self) -> int:
+        return self.engine.stats().dead
+
     def trouble(self) -> str:
         return "; ".join(reason for reason in self.engine.health().reasons if repr(TOPIC) in reason)
 

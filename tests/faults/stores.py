@@ -159,6 +159,10 @@ class OutboxWay(StoreWay):
         rows = failed(self._database, outbox.default_outbox)
         return {row.id.removeprefix(f"{TOPIC}/"): row.reason for row in rows}
 
+    def counted(self) -> int:
+        [relay] = self._engine.stats().relays
+        return relay.failed
+
     def trouble(self) -> str:
         """The engine's health needs the same Redis, and is made of this."""
         assert self._relay is not None, "it runs"
@@ -209,6 +213,12 @@ class SpoolWay(StoreWay):
     def aside(self) -> Mapping[str, str]:
         with contextlib.closing(SpoolFile(self.store_at)) as file:
             return {each.command.id.removeprefix(f"{TOPIC}/"): reason for each, reason, _ in file.failed()}
+
+    def counted(self) -> int:
+        assert self._engine is not None, "it runs"
+        spool = self._engine.stats().spool
+        assert spool is not None, "the engine has one"
+        return spool.failed or 0
 
     def trouble(self) -> str:
         """Health raises where it can't ask the same Redis."""
@@ -320,6 +330,12 @@ class ScheduleWay(StoreWay):
         with contextlib.suppress(ShardqError):
             return {each.name: each.problem for each in self._engine.schedules() if each.problem}
         return {}
+
+    def counted(self) -> int:
+        assert self._engine is not None, "it runs"
+        schedules = self._engine.stats().schedules
+        assert schedules is not None, "it can be asked"
+        return len(schedules.unreadable)
 
     def trouble(self) -> str:
         """Health raises where it can't ask the same Redis."""

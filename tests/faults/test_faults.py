@@ -71,7 +71,7 @@ def test_a_kill_while_items_are_sent(fault: str, way: Way) -> None:
 
 @pytest.mark.faults(*BAD_ITEMS)
 def test_a_bad_item(fault: str, way: Way, caplog: pytest.LogCaptureFixture) -> None:
-    """It is put aside with its reason, and the others arrive meanwhile."""
+    """It is put aside with its reason, and counted, and the others arrive meanwhile."""
     caplog.set_level(logging.ERROR, "shardq")
     uniques = [f"n{number}" for number in range(10)]
     way.prepare([f"n{number}" for number in range(200)])
@@ -92,6 +92,7 @@ def test_a_bad_item(fault: str, way: Way, caplog: pytest.LogCaptureFixture) -> N
     assert way.aside().keys() == {"bad"}
     assert way.aside()["bad"]
     assert "bad" not in way.arrived()
+    wait_until(lambda: way.counted() == 1, "it is counted")
     wait_until(lambda: not way.trouble(), "health is well")
     assert not any(record.exc_info for record in caplog.records)
 

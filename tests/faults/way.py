@@ -56,6 +56,10 @@ class Way(ABC):
         """The id of each item that was put aside → the reason."""
 
     @abstractmethod
+    def counted(self) -> int:
+        """How many items were put aside, as ``engine.stats()`` counts them."""
+
+    @abstractmethod
     def trouble(self) -> str:
         """What health says of this way; empty when all is well."""
 
