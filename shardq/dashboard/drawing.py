@@ -188,7 +188,10 @@ LEVELS = ((10, "under 10 ms"), (50, "50 ms"), (250, "250 ms"), (1000, "1 s"), (5
 MOST_ROWS = 64
 """Rows of the heat map; with more shards, a row is the worst of a few."""
 
-CELL_WIDTH, CELL_HEIGHT = 14, 12
+CELL_WIDTH = 14
+HIGH, LOW = 12, 7
+"""The height of a cell with few shards, and with more than ``FEW``: all rows are on one screen."""
+FEW = 32
 
 MARGIN = 44
 """Room for the numbers of shards."""
@@ -216,6 +219,7 @@ def heat(columns: Sequence[Column], looks: int) -> Heat:
     shards = sorted({shard for column in columns for shard in column.late_ms})
     per_row = max(1, math.ceil(len(shards) / MOST_ROWS))
     groups = [shards[at : at + per_row] for at in range(0, len(shards), per_row)]
+    cell_height = HIGH if len(groups) <= FEW else LOW
     cells: list[list[str]] = [[] for _ in LEVELS]
     unseen: list[str] = []
     first = looks - len(columns)
@@ -227,7 +231,7 @@ def heat(columns: Sequence[Column], looks: int) -> Heat:
                 x, width = MARGIN + (first + begin) * CELL_WIDTH, (at - begin) * CELL_WIDTH - 1
                 level = levels[begin]
                 (unseen if level is None else cells[level]).append(
-                    f"M{x} {row * CELL_HEIGHT}h{width}v{CELL_HEIGHT - 1}h-{width}z"
+                    f"M{x} {row * cell_height}h{width}v{cell_height - 1}h-{width}z"
                 )
                 begin = at
     each = max(1, math.ceil(len(groups) / 16))
@@ -235,11 +239,11 @@ def heat(columns: Sequence[Column], looks: int) -> Heat:
     worst = max(late, default=None)
     return Heat(
         width=MARGIN + looks * CELL_WIDTH,
-        height=max(1, len(groups)) * CELL_HEIGHT,
+        height=max(1, len(groups)) * cell_height,
         paths=[(level, "".join(found)) for level, found in enumerate(cells) if found],
         unseen="".join(unseen),
         rows=[
-            (row * CELL_HEIGHT + CELL_HEIGHT - 3, f"{group[0]}" if per_row == 1 else f"{group[0]}–{group[-1]}")
+            ((row + 1) * cell_height - 2, f"{group[0]}" if per_row == 1 else f"{group[0]}–{group[-1]}")
             for row, group in list(enumerate(groups))[::each]
         ],
         per_row=per_row,

@@ -129,3 +129,11 @@ def _route_to_function(function: BatchFunction, side: str, maxlen: int | None, *
         raise InvalidOption(NO_MAXLEN)
     place = getattr(function, "__qualname__", type(function).__qualname__)
     return Route(to=f"{destinations.PYTHON}{getattr(function, '__module__', '')}.{place}", keep=keep)
+
+
+def check_reason(reason: str | None) -> None:
+    if reason is not None and not (isinstance(reason, str) and reason.strip()):
+        raise InvalidOption(
+            f"reason={reason!r:.80} is not possible; give the reason as pages group it, such as "
+            "'TimeoutError: no answer in # s', or None for any"
+        )

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from shardq.engine.arguments import moved_due
+from shardq.engine.arguments import check_reason, moved_due
 from shardq.engine.base import EngineBase
 from shardq.engine.changes import note
 from shardq.history.history import History, read_history
@@ -135,18 +135,22 @@ class ListingCommands(EngineBase, ABC):
         self,
         topic: str | None = None,
         *,
+        reason: str | None = None,
         everything: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> BulkResult:
         """Schedules the dead tasks of a topic, or of all with ``everything=True``, again: now, with all their attempts.
-        Those that die anew meanwhile stay dead. ``dry_run`` and ``progress``: as in ``cancel_all``.
+        Those that die anew meanwhile stay dead. ``dry_run`` and ``progress``: as in ``cancel_all``. ``reason``: only
+        those that died of it, a reason's last line with ``#`` for each number, as pages group them.
 
         >>> print((engine.requeue_all("mail")).done, "tasks run again")
+        >>> print((engine.requeue_all("mail", reason="TimeoutError: no answer in # s")).done)
         """
         query = bulk_query("requeue", topic=topic, everything=everything)
+        check_reason(reason)
         self._open_driver(self._deadline())
-        return self._all(Bulk(self._map(), "requeue", query, count_only=dry_run), progress)
+        return self._all(Bulk(self._map(), "requeue", query, reason=reason, count_only=dry_run), progress)
 
     def reschedule_all(
         self,

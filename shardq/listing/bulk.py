@@ -11,18 +11,20 @@ become ready after the walk has come to the ready ones, and all of these if the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import msgspec
 
-from shardq.calls import by_id
+from shardq.calls import by_id, observe
 from shardq.errors import InvalidOption, ShardqError
+from shardq.layout.keys import ShardKeys
 from shardq.listing import pages
 from shardq.listing.query import Due, Place, Query
+from shardq.listing.reasons import cause_of
 from shardq.model.task import Outcome, State
-from shardq.operation import Operation
+from shardq.operation import Many, Operation, values
 from shardq.producer.by_id import call_each
 from shardq.recovery import Make
 from shardq.topology_cache import TopologyCache
@@ -82,13 +84,22 @@ class Bulk:
     """One command on all tasks that match, page by page."""
 
     def __init__(
-        self, cache: TopologyCache, verb: Verb, query: Query, *, due: int = 0, count_only: bool = False
+        self,
+        cache: TopologyCache,
+        verb: Verb,
+        query: Query,
+        *,
+        due: int = 0,
+        reason: str | None = None,
+        count_only: bool = False,
     ) -> None:
         self._cache = cache
         self._verb = verb
-        self._query = query
+        self._query = self._asked = query
         self._due = due
         """A due word: of a reschedule, made an instant when the walk begins."""
+        self._reason = reason
+        """The cause of their deaths, as ``reasons`` groups them; None: any."""
         self._count_only = count_only
         self._place: Place | None = query.first
         self._began_ms: int | None = None
@@ -103,8 +114,9 @@ class Bulk:
     @property
     def words(self) -> str:
         """The command as a sentence; empty if nothing was done."""
-        query = self._query
+        query = self._asked
         which = [f"topic {query.topic or '(default)'}"] if query.topic is not None else []
+        which += [f"died of {self._reason}"] if self._reason is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
         return f"{DONE[self._verb]} {self._done:,} tasks: {', '.join(which) or 'every topic'}" if self._done else ""
 
@@ -127,6 +139,8 @@ class Bulk:
         if self._place.state == "ready" and self._verb == "reschedule" and self._ready_ends is None:
             self._ready_ends = yield from pages.ready_ends(self._cache)
         entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
+        if self._reason is not None:
+            entries = yield from self._of_reason(entries, self._reason)
         ids = [entry.id for entry in entries if not self._is_passed_over(entry.place)]
         self._matched += len(ids)
         if self._count_only or not ids:
@@ -155,6 +169,17 @@ class Bulk:
             self._query = msgspec.structs.replace(self._query, states=("scheduled",))
             return first if first.state == "scheduled" else None
         return first
+
+    def _of_reason(self, entries: Sequence[pages.Entry], reason: str) -> Operation[list[pages.Entry]]:
+        """The entries of dead tasks that died of it."""
+        of_shard: dict[ShardKeys, list[str]] = {}
+        for entry in entries:
+            of_shard.setdefault(entry.keys, []).append(entry.id)
+        answers = yield Many({keys: observe.reasons_of(keys, ids) for keys, ids in of_shard.items()})
+        found: set[str] = set()
+        for keys, reasons in values(answers).items():
+            found.update(id for id, why in zip(of_shard[keys], reasons, strict=True) if cause_of(why) == reason)
+        return [entry for entry in entries if entry.id in found]
 
     def _is_passed_over(self, place: Place) -> bool:
         """True if a rescheduled task may have come back to that place."""

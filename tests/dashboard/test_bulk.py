@@ -190,3 +190,18 @@ def test_a_forged_form_cancels_nothing(engine: Engine, client: Browser) -> None:
         assert client.post(path, data=fields).status_code == 403
         assert client.post(path, data={**fields, "csrf": "0" * 64}).status_code == 403
     assert engine.get(id) is not None
+
+
+def test_the_dead_of_one_reason_are_requeued(engine: Engine, client: Browser) -> None:
+    """Numbers in a reason count as equal; tasks of another reason, or of another topic, stay dead."""
+    timeouts = [f"Traceback\n  File x\nTimeoutError: no answer in {n} s" for n in range(30)]
+    bury(engine, [*timeouts, *["bad address"] * 20])
+    bury(engine, timeouts[:5], topic="other")
+    assert 'name="reason" value="TimeoutError: no answer in # s"' in client.get("/dead?topic=mail").text
+    place = counted(client, "/dead", verb="requeue", topic="mail", reason="TimeoutError: no answer in # s")
+    assert "30" in client.get(place).text
+    confirm(client, place)
+    shown(client, place, "30 of 30 requeued")
+    left = [(task.topic, task.reason) for task in engine.dead()]
+    assert sorted(topic for topic, _ in left) == ["mail"] * 20 + ["other"] * 5
+    assert engine.changes()[0].what == "requeued 30 tasks: topic mail, died of TimeoutError: no answer in # s"

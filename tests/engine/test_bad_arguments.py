@@ -74,6 +74,7 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("requeue_all: nothing", lambda e: e.requeue_all(), 'requeue_all needs topic="name"'),
     ("requeue_all: both", lambda e: e.requeue_all("a", everything=True), "requeue_all needs topic="),
     ("requeue_all: a number", lambda e: e.requeue_all(5), "a topic can't be 5"),
+    ("requeue_all: no reason", lambda e: e.requeue_all("a", reason=" "), "reason=. . is not possible"),
     ("purge: nothing", lambda e: e.purge(), "purge needs"),
     ("purge: everything of text", lambda e: e.purge(everything="yes"), "everything='yes'"),
     ("consumer: a number", lambda e: e.consumer(5), "a topic can't be 5"),

@@ -16,6 +16,7 @@ from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import InvalidOption
 from shardq.listing.bulk import DONE, STATES
+from shardq.model.printable import printable
 
 NO_JOB = "There is no such command on many tasks: the dashboard was started anew, or has forgotten it."
 
@@ -43,9 +44,12 @@ async def count(request: Request, form: Form) -> Response:
             raise InvalidOption("dead tasks are requeued, of a topic or all: leave state and due out")
         arguments["everything"] = arguments["topic"] is None
         asked = Asked(topic=asked.topic, state="dead")
+        arguments["reason"] = form.text("reason") or None
     else:
         arguments["everything"] = asked.is_all
     words = f"{verb.capitalize()} {asked.sentence()}"
+    if arguments.get("reason"):
+        words += f" that died of {printable(arguments['reason'])}"
     if verb == "reschedule":
         arguments |= due_of(form, "to")
         words += f" to {form.text('to')}"
