@@ -99,6 +99,33 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
     )
 
 
+def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:
+    """Topic → tasks dispatched since the shard was opened."""
+
+    def decode(answer: Any) -> Mapping[str, int]:
+        flat = [word for pair in answer.items() for word in pair] if isinstance(answer, dict) else answer
+        return _by_topic(flat)
+
+    return Command(slot=keys.slot, words=("HGETALL", keys.topics), decode=decode)
+
+
+def scheduled(keys: ShardKeys) -> Command[int]:
+    return Command(slot=keys.slot, words=("ZCARD", keys.due), decode=int)
+
+
+def ready(keys: ShardKeys, topic: str) -> Command[int]:
+    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int)
+
+
+def died(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:
+    """The tasks of these topics that died since the shard came into use."""
+    return Command(
+        slot=keys.slot,
+        words=("HMGET", keys.meta, *(f"died/{topic}" for topic in topics)),
+        decode=lambda counts: sum(int(count or 0) for count in counts),
+    )
+
+
 def newest_dead(keys: ShardKeys, count: int) -> Command[list[str]]:
     """The ids of the last tasks that died."""
     return Command(

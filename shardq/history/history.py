@@ -117,11 +117,11 @@ def most_handled(past: History) -> float | None:
 def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:
     check_horizon(horizon)
     keys = cache.control
-    now_ms = int((yield control.clock_ms(keys)))
+    now_ms = int((yield control.clock_ms(keys).briefly()))
     step, count = STEPS[horizon]
     by_hours = horizon == "month"
     offset, length = (hour_at(0), HOURS) if by_hours else (minute_at(0), MINUTES)
-    rows = rows_of((yield history.read(keys, offset, length * ROW_BYTES)))
+    rows = rows_of((yield history.read(keys, offset, length * ROW_BYTES).briefly()))
     row_ms = HOUR_MS if by_hours else MINUTE_MS
     step_ms = int(step.total_seconds() * 1000)
     first = now_ms // step_ms - count + 1

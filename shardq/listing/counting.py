@@ -1,4 +1,4 @@
-"""The counts of all shards, as ``stats()`` and the history read them."""
+"""The counts of all shards, as ``stats()`` reads them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def drawn_of_a_shard(shards: int) -> int:
 CountsByShard = list[tuple[ShardKeys, ShardCounts | ShardqError]]
 
 
-def count_shards(cache: TopologyCache, known: dict[int, list[str]], *, draw: bool = True) -> Operation[CountsByShard]:
+def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation[CountsByShard]:
     """Every shard with the ready lists of all its topics, or why it can't be seen: a look is wanted most then.
 
-    ``known`` keeps the topics from one look to the next. ``draw``: also ids, by which topics are told.
+    ``known`` keeps the topics from one look to the next.
     """
-    drawn = drawn_of_a_shard(len(cache.topology.span())) if draw else 0
+    draw = drawn_of_a_shard(len(cache.topology.span()))
 
     def make(keys: ShardKeys, epoch: int) -> observe.Peek:
-        return observe.peek(keys, epoch, known.get(keys.shard, []), draw=drawn).briefly()
+        return observe.peek(keys, epoch, known.get(keys.shard, []), draw=draw).briefly()
 
     while True:
         counts_by_shard = yield from call_every_shard(cache, make)

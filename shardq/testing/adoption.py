@@ -107,7 +107,7 @@ def remove(cache: TopologyCache) -> Operation[None]:
     removals[-1] = Command(
         control.slot,
         (
-            *("UNLINK", control.topology, control.members, control.schedules),
+            *("UNLINK", control.topology, control.members, control.schedules, control.changes),
             *map(control.bucket, limited),
             *map(control.permits, limited),
         ),

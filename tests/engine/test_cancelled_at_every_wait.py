@@ -194,6 +194,8 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "tasks": lambda engine: engine.tasks(),
     "dead": seen_dead,
     "forecast": lambda engine: engine.forecast(),
+    "history": lambda engine: engine.history(),
+    "changes": lambda engine: engine.changes(),
     "preview": lambda engine: engine.preview(64),
     "schedules": lambda engine: engine.schedules(),
     "growth": waited,

@@ -13,6 +13,7 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.sampler import OVER_S
 from shardq.dashboard.visit import dashboard_of
+from shardq.engine.course import Look
 from shardq.errors import ShardqError
 from shardq.listing.capacity import LABELS, NAMES
 from shardq.listing.forecast import STEPS, Horizon, check_horizon
@@ -33,7 +34,7 @@ async def _context(request: Request) -> dict[str, Any]:
     busiest = sorted(topics, key=lambda topic: (-(topics[topic].dispatched_per_s or 0), -topics[topic].scheduled))
     return (
         found
-        | await _timeline(request, cast(Horizon, horizon))
+        | await _timeline(request, cast(Horizon, horizon), look)
         | {
             "dispatchers": kinds.count("dispatcher"),
             "workers": kinds.count("worker"),
@@ -44,9 +45,11 @@ async def _context(request: Request) -> dict[str, Any]:
     )
 
 
-async def _timeline(request: Request, horizon: Horizon) -> dict[str, Any]:
+async def _timeline(request: Request, horizon: Horizon, look: Look | None) -> dict[str, Any]:
     """The variables of ``part_timeline.html``; without a drawing where the servers do not tell."""
     names = {"span": horizon, "spans": [*STEPS], "unit": NAMES[horizon], "levels": drawing.LEVELS}
+    if look is None or look.stats.is_blind:
+        return names | {"timeline": None, "untold": "no shard could be seen"}
     try:
         past, future = await dashboard_of(request).futures.timeline(horizon)
     except ShardqError as exc:
