@@ -198,6 +198,7 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "changes": lambda engine: engine.changes(),
     "preview": lambda engine: engine.preview(64),
     "schedules": lambda engine: engine.schedules(),
+    "prune_schedules": lambda engine: engine.prune_schedules("billing", keep=[]),
     "growth": waited,
     "pause": lambda engine: engine.pause("other"),
     "resume": lambda engine: engine.resume("other"),

@@ -104,7 +104,7 @@ def test_dead_tasks_are_requeued_with_progress(engine: Engine, visit: Visiting) 
     bury(engine, ["TimeoutError"] * 1500)
     page = visit().page
     page.get_by_role("navigation").get_by_role("link", name="Dead").click()
-    expect(page.get_by_role("cell", name="TimeoutError")).to_be_visible()
+    expect(page.get_by_role("cell", name="TimeoutError", exact=True)).to_be_visible()
     page.get_by_role("button", name="Requeue all").click()
     page.get_by_role("button", name="Requeue 1,500 tasks").click()
     expect(page.get_by_role("status")).to_contain_text("1,500 of 1,500 requeued")
