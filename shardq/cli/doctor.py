@@ -19,7 +19,6 @@ from shardq.engine.connections import connected
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import AccessDenied, ShardqError
-from shardq.listing import counting
 from shardq.operation import Operation, run
 
 TIMEOUT_S = 60.0
@@ -72,7 +71,7 @@ def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator
     cache = parts.cache_of(engine)
     # first: every other look tells a shard the topology that it missed
     epochs = _carried_out(driver, "epochs", checks.find_epochs(cache))
-    counts = run(driver, counting.count_shards(cache, {}), STATS_TIMEOUT_S)
+    counts = run(driver, control.count_shards(cache, {}), STATS_TIMEOUT_S)
     nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts}
     found = list(
         checks.findings_on_servers(

@@ -68,8 +68,7 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
     say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within {ahead}, {found.later:,} later")
     if found.missing:
         complain(f"{named(found.missing)} could not be seen: what falls due there is not counted")
-    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
-    for line in drawn(found, LABELS[horizon], width=width, capacity=capacity, block=block()):
+    for line in drawn(found, LABELS[horizon], width=width(), capacity=capacity, block=block()):
         say(line)
     say(f"(UTC; it is {found.now:%Y-%m-%d %H:%M:%S})")
     if capacity is not None:
@@ -87,13 +86,22 @@ def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = N
     line = None if capacity is None else int(capacity * found.step.total_seconds() * room / most)
     lines = []
     for head, (_, count) in zip(heads, found.buckets, strict=True):
-        # a task that is there is seen
-        bar = block * max(count * room // most, 1 if count else 0)
+        shown = bar(count, most, room, block)
         if line is not None and line < room:
-            bar = f"{bar:<{line + 1}}"
-            bar = f"{bar[:line]}|{bar[line + 1 :]}"
-        lines.append(f"{head}  {bar}".rstrip())
+            shown = f"{shown:<{line + 1}}"
+            shown = f"{shown[:line]}|{shown[line + 1 :]}"
+        lines.append(f"{head}  {shown}".rstrip())
     return lines
+
+
+def bar(count: int, most: int, room: int, block: str) -> str:
+    """A task that is there is seen."""
+    return block * max(count * room // most, 1 if count else 0)
+
+
+def width() -> int:
+    """The columns of the terminal."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
 
 def block() -> str:

@@ -46,7 +46,7 @@ def _http(kind: type[click.Option]) -> Callable[[F], F]:
 
 http = _http(Setting)
 http_of_group = _http(click.Option)
-"""For a command of a group: those have no settings."""
+"""A command of a group has no settings."""
 
 
 @contextmanager

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import textwrap
 
 import msgspec
 
-from shardq.cli.forecast import WIDTH, block
+from shardq.cli.forecast import LEAST_BAR, bar, block, width
 from shardq.cli.options import Given
 from shardq.cli.output import complain, milliseconds, say, tell
 from shardq.engine.advice import named
-from shardq.history.history import History, HistoryPoint, incidents, resizes
+from shardq.history.history import History, HistoryPoint, first_known, incidents, resizes
 from shardq.listing import Forecast
 from shardq.listing.capacity import LABELS
 from shardq.listing.forecast import Horizon
-
-LEAST_BAR = 8
-"""Columns of the longest bar; where there is less room, none are drawn."""
 
 
 def print_timeline(given: Given, past: History, future: Forecast, horizon: Horizon) -> None:
@@ -27,8 +22,7 @@ def print_timeline(given: Given, past: History, future: Forecast, horizon: Horiz
         return
     if future.missing:
         complain(f"{named(future.missing)} could not be seen: what falls due there is not counted")
-    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
-    for line in drawn(past, future, LABELS[horizon], width=width, block=block()):
+    for line in drawn(past, future, LABELS[horizon], width=width(), block=block()):
         say(line)
     say(f"(UTC; it is {past.now:%Y-%m-%d %H:%M:%S})")
 
@@ -36,8 +30,7 @@ def print_timeline(given: Given, past: History, future: Forecast, horizon: Horiz
 def drawn(past: History, future: Forecast, label: str, *, width: int, block: str = "#") -> list[str]:
     """A title, a line for each point from the first one that is known, a line for now, and one for each bucket."""
     wrong, resized = incidents(past), resizes(past)
-    first = next((at for at, point in enumerate(past.points) if point.minutes), len(past.points) - 1)
-    points = list(enumerate(past.points))[first:]
+    points = list(enumerate(past.points))[min(first_known(past), len(past.points) - 1) :]
     most = max(1, *(point.dispatched or 0 for _, point in points), *(count for _, count in future.buckets))
     digits = max(len("dispatched"), len(f"{most:,}"))
     title = (
@@ -45,14 +38,14 @@ def drawn(past: History, future: Forecast, label: str, *, width: int, block: str
     )
     room = width - len(title) - 2
 
-    def bar(count: int, mark: str) -> str:
-        return mark * max(count * room // most, 1 if count else 0) if room >= LEAST_BAR else ""
+    def bar_of(count: int, mark: str) -> str:
+        return bar(count, most, room, mark) if room >= LEAST_BAR else ""
 
     lines = [title]
     for at, point in points:
         said = ", ".join(filter(None, (wrong.get(at), resized.get(at))))
         if point.minutes:
-            line = f"{_figures(point, label, digits)}  {bar(point.dispatched or 0, block)}".rstrip()
+            line = f"{_figures(point, label, digits)}  {bar_of(point.dispatched or 0, block)}".rstrip()
         else:
             line = f"{point.start.strftime(label)}  {'-':>{digits}}"
         lines.append(line)
@@ -65,7 +58,7 @@ def drawn(past: History, future: Forecast, label: str, *, width: int, block: str
     shade = "." if block == "#" else "\N{LIGHT SHADE}"
     for start, count in future.buckets:
         head = f"{start.strftime(label)}  {count:>{digits},}"
-        lines.append(f"{head:<{len(title)}}  {bar(count, shade)}".rstrip())
+        lines.append(f"{head:<{len(title)}}  {bar_of(count, shade)}".rstrip())
     return lines
 
 

@@ -6,9 +6,10 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shardq.dashboard.sampler import Column
-from shardq.history.history import History, incidents, most_handled, resizes
+from shardq.history.history import History, first_known, incidents, most_handled, resizes
 from shardq.listing.forecast import Forecast
 
 WIDTH, HEIGHT = 960, 240
@@ -52,7 +53,7 @@ def chart(found: Forecast, label: str, capacity: float | None) -> Chart:
 
     bars = []
     for at, (start, count) in enumerate(found.buckets):
-        high = max(round(room * count / top, 1), 1.5) if count else 0  # a task that is there is seen
+        high = _high(count, top, room)
         x = round(LEFT + at * width + 1, 1)
         over = most is not None and count > most
         bars.append(Bar(x, HEIGHT - BELOW - high, round(width - 2, 1), high, start, count, over))
@@ -63,6 +64,11 @@ def chart(found: Forecast, label: str, capacity: float | None) -> Chart:
         [(bar.x, bar.start.strftime(label)) for bar in bars[::each]],
         y(most) if most is not None and most <= top else None,
     )
+
+
+def _high(count: int, top: int, room: float) -> float:
+    """The height of a bar: a task that is there is seen."""
+    return max(round(room * count / top, 1), 1.5) if count else 0.0
 
 
 def rounded_up(count: int) -> int:
@@ -117,7 +123,7 @@ class Timeline:
 def timeline(past: History, future: Forecast, label: str) -> Timeline:
     """Draws what was dispatched, and what falls due: the column of now has both."""
     points, buckets = past.points, future.buckets
-    first = next((at for at, point in enumerate(points) if point.minutes), len(points))
+    first = first_known(past)
     ahead = dict(buckets)
     starts = [point.start for point in points]
     starts += [start for start, _ in buckets if start > starts[-1]]
@@ -128,9 +134,7 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
     room, width = _BOTTOM - _TOP, (WIDTH - LEFT) / len(starts)
     wrong, resized = incidents(past), resizes(past)
 
-    def high(count: int) -> float:
-        return max(round(room * count / top, 1), 1.5) if count else 0.0
-
+    high = partial(_high, top=top, room=room)
     columns = []
     for at, start in enumerate(starts):
         point = points[at] if at < len(points) else None

@@ -1,4 +1,4 @@
-"""What was and what falls due, as the pages of a dashboard show it: each answer serves every page for a while."""
+"""The past and the future of an engine, as pages of a dashboard show it: each answer serves every page for a while."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Futures:
         return await self._kept("forecast", horizon, lambda engine: engine.forecast(horizon), FRESH_S)
 
     async def timeline(self, horizon: Horizon) -> tuple[History, Forecast]:
-        """What was, and what falls due in the same buckets."""
+        """The history, and the forecast in the same buckets."""
         past = await self._kept("history", horizon, lambda engine: engine.history(horizon), TIMELINE_S)
         future = await self._kept("forecast", horizon, lambda engine: engine.forecast(horizon), TIMELINE_S)
         return past, future

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from shardq.dashboard.asking import Asker
+from shardq.engine.control import drawn_of_a_shard
 from shardq.engine.course import Course, Look, behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import ShardqError
-from shardq.listing.counting import drawn_of_a_shard
 
 SHARE = 0.004
 """The share of a core of the busiest server, for all looks."""

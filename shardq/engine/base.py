@@ -25,7 +25,7 @@ from shardq.drivers.sync import Driver
 from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
-from shardq.engine.control import edit_topology
+from shardq.engine.control import CountsByShard, edit_topology
 from shardq.engine.health import MAX_DEAD, Examined, Health, Reason, find_deaths, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -40,7 +40,6 @@ from shardq.engine.rates import RateMeter
 from shardq.engine.stats import Relay, Stats, stats_of
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.layout.topology import Route, Topology
-from shardq.listing.counting import CountsByShard
 from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
 from shardq.model.record import Codec
 from shardq.model.task import Task

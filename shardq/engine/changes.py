@@ -70,10 +70,6 @@ def read_changes(cache: TopologyCache) -> Operation[list[Change]]:
     return found
 
 
-def topic_words(topic: str) -> str:
-    return f"topic {topic or '(default)'}"
-
-
 def _this_process() -> str:
     try:
         user = getpass.getuser()

@@ -14,6 +14,7 @@ import msgspec
 from shardq.calls import observe
 from shardq.dispatcher.poller import STUCK_S
 from shardq.engine.advice import NAMED, Advice, Check, named
+from shardq.engine.control import CountsByShard
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
@@ -23,7 +24,6 @@ from shardq.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, ser
 from shardq.fleet.sinks import together
 from shardq.layout.destinations import named as to_named
 from shardq.layout.topology import Route
-from shardq.listing.counting import CountsByShard
 from shardq.listing.reasons import cause_of
 from shardq.model.ids import quoted_topic, topic_of
 from shardq.operation import Many, Operation, Pause

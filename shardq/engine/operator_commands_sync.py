@@ -19,14 +19,14 @@ from shardq.dispatcher.membership import dispatchers
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
-from shardq.engine.changes import Change, noted, read_changes, topic_words
+from shardq.engine.changes import Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
 from shardq.errors import InvalidOption
 from shardq.fleet.member import Member, fleet
-from shardq.listing import counting
 from shardq.model.checks import check_shards, check_topic
+from shardq.model.ids import shown_topic
 from shardq.operation import Operation, run
 from shardq.resharding.handle_sync import Growth
 from shardq.resharding.preview import Preview
@@ -85,7 +85,7 @@ class OperatorCommands(EngineBase, ABC):
         """
         route = route_of(topic, to, side, maxlen, keep=keep)
         function = self._batch_function(to) if callable(to) else None
-        what = f"{topic_words(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
+        what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
         self._carry_out(lambda cache: noted(cache, control.route(cache, topic, route), what))
         if route is None or function is None:
             self._functions.pop(topic, None)
@@ -166,7 +166,7 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.pause("mail")
         """
         check_topic(topic)
-        what = f"{topic_words(topic)}: paused"
+        what = f"topic {shown_topic(topic)}: paused"
         self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=True), what))
 
     def resume(self, topic: str) -> None:
@@ -175,7 +175,7 @@ class OperatorCommands(EngineBase, ABC):
         >>> engine.resume("mail")
         """
         check_topic(topic)
-        what = f"{topic_words(topic)}: resumed"
+        what = f"topic {shown_topic(topic)}: resumed"
         self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=False), what))
 
     def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
@@ -187,7 +187,7 @@ class OperatorCommands(EngineBase, ABC):
         """
         limit = limit_of(topic, rate, concurrency)
         bounds = f"rate {rate}, concurrency {concurrency}" if rate or concurrency else "none"
-        what = f"{topic_words(topic)}: limits: {bounds}"
+        what = f"topic {shown_topic(topic)}: limits: {bounds}"
         self._carry_out(lambda cache: noted(cache, control.limit(cache, topic, limit), what))
 
     def configure(
@@ -225,7 +225,7 @@ class OperatorCommands(EngineBase, ABC):
         check_purge(topic, everything)
         driver = self._open_driver(self._deadline())
         # No deadline for the whole: it goes through all tasks.
-        cache, which = self._map(), "every topic" if topic is None else topic_words(topic)
+        cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
         purge = control.purge(cache, topic)
         return run(driver, noted(cache, purge, lambda removed: f"{which}: purged of {removed:,} tasks"))
 
@@ -299,10 +299,10 @@ class OperatorCommands(EngineBase, ABC):
         half_s = max(0.0, deadline - time.monotonic()) / 2
         return run(driver, steps, half_s, deadline=deadline - half_s)
 
-    def _count(self, driver: Driver, deadline: float) -> counting.CountsByShard:
-        return self._read(driver, counting.count_shards(self._map(), self._topics_of_shard), deadline)
+    def _count(self, driver: Driver, deadline: float) -> control.CountsByShard:
+        return self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
 
-    def _look(self, driver: Driver, counts_by_shard: counting.CountsByShard, deadline: float, *, shards: bool) -> Stats:
+    def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         return self._stats(
             counts_by_shard,

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from shardq.drivers.aio import AsyncDriver
     from shardq.engine.aio import AsyncEngine
     from shardq.engine.base import EngineBase
+    from shardq.engine.control import CountsByShard
     from shardq.engine.health import Examined, Reason
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
     from shardq.engine.tracing import Tracing
-    from shardq.listing.counting import CountsByShard
     from shardq.operation import Operation
     from shardq.worker.base import Plan
     from shardq.worker.handlers import Registered

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shardq.calls.observe import ShardCounts
+from shardq.engine.control import CountsByShard
 from shardq.errors import ShardqError
-from shardq.listing.counting import CountsByShard
 
 LEAST_S = 1.0
 """Rates are over this time, or the time between two looks if that is longer."""

@@ -10,13 +10,13 @@ import msgspec
 from shardq.calls.observe import Replication, ShardCounts
 from shardq.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.drivers.router import ConnectionCounts
+from shardq.engine.control import CountsByShard
 from shardq.engine.rates import Interval, Rates
 from shardq.engine.topic_stats import TopicStats, topics_of
 from shardq.errors import ShardqError
 from shardq.fleet.sinks import SinkStats
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import EngineSettings
-from shardq.listing.counting import CountsByShard
 from shardq.replay.stats import ReplayStats
 from shardq.schedules.declaring import Summary
 from shardq.schedules.scheduler import SchedulerReport

@@ -31,7 +31,7 @@ _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What was in one minute, hour or day.
+    """One minute, hour or day of the past.
 
     >>> for point in engine.history("day").points:
     ...     print(point.start, point.dispatched, point.handled, point.failed, point.died, point.late_p99_ms)
@@ -85,10 +85,15 @@ _GRACE = dt.timedelta(seconds=30)
 """The time after a minute in which its row comes."""
 
 
+def first_known(past: History) -> int:
+    """The place of the first point that was recorded; behind the last one if none was."""
+    return next((at for at, point in enumerate(past.points) if point.minutes), len(past.points))
+
+
 def incidents(past: History) -> dict[int, str]:
     """The place of each point in which something was wrong → what."""
     found: dict[int, str] = {}
-    first = next((at for at, point in enumerate(past.points) if point.minutes), len(past.points))
+    first = first_known(past)
     for at, point in enumerate(past.points):
         late_ms = point.late_p99_ms or 0
         parts = [f"{point.unseen:,} shards could not be read"] if point.unseen else []

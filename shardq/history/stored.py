@@ -36,7 +36,7 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
 class Row(NamedTuple):
-    """What was in a minute, or an hour. Sums of it are ``merged``."""
+    """A minute, or an hour, of the past. Several are ``merged``."""
 
     number: int
     """The minutes, or the hours, since 1970."""
@@ -108,7 +108,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatcher → its lateness, as ``fleet.report`` writes histograms."""
 
     def packed(self) -> bytes:
-        """As stored. Where it is too long, processes are left out, and count when they are in it again."""
+        """The stored form. Where it is too long, processes are left out, and count when they are in it again."""
         body, state = msgspec.msgpack.encode(self), self
         while len(body) > STATE_BYTES - _HEAD.size:
             state = msgspec.structs.replace(state, workers=_half(state.workers), dispatchers=_half(state.dispatchers))

@@ -23,6 +23,7 @@ from shardq.layout.keys import ShardKeys
 from shardq.listing import pages
 from shardq.listing.query import Due, Place, Query
 from shardq.listing.reasons import cause_of
+from shardq.model.ids import shown_topic
 from shardq.model.task import Outcome, State
 from shardq.operation import Many, Operation, values
 from shardq.producer.by_id import call_each
@@ -115,7 +116,7 @@ class Bulk:
     def words(self) -> str:
         """The command as a sentence; empty if nothing was done."""
         query = self._asked
-        which = [f"topic {query.topic or '(default)'}"] if query.topic is not None else []
+        which = [f"topic {shown_topic(query.topic)}"] if query.topic is not None else []
         which += [f"died of {self._reason}"] if self._reason is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
         return f"{DONE[self._verb]} {self._done:,} tasks: {', '.join(which) or 'every topic'}" if self._done else ""

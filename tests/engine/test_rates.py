@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from shardq.calls.observe import ShardCounts
+from shardq.engine.control import CountsByShard
 from shardq.engine.rates import RateMeter
 from shardq.errors import Unavailable
 from shardq.layout.keys import shard_keys
-from shardq.listing.counting import CountsByShard
 
 EMPTY = ShardCounts(
     now_us=0,

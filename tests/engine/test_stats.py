@@ -9,9 +9,9 @@ import pytest
 from shardq import Engine, Stats, Task
 from shardq.calls import observe
 from shardq.drivers.sync import Driver
+from shardq.engine.control import drawn_of_a_shard
 from shardq.layout.keys import shard_keys
 from shardq.layout.topology import Limit, Route
-from shardq.listing.counting import drawn_of_a_shard
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, claim, put, ready_of
 from tests.support.waiting import wait_until
