@@ -15,7 +15,7 @@ from shardq.errors import BadInput
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine
-    from shardq.metrics.probes import Duty
+    from shardq.metrics.http import Duty
 
     Text = click.ParamType[str]
 else:

@@ -61,16 +61,16 @@ def live(name: str, template: str, context: Context, *, every_s: float | None = 
 
 async def seen(request: Request) -> dict[str, Any]:
     """The variables of the templates of live pages: the newest look, and what became of the engine over the last ones.
-    No ``look`` if none has succeeded yet; then ``course.trouble`` says why.
+    No ``snapshot`` if none has succeeded yet; then ``snapshots.trouble`` says why.
     """
     sampler = dashboard_of(request).sampler
-    course = await sampler.newest()
-    look = course.look
-    age_s = time.monotonic() - look.at if look else None
+    snapshots = await sampler.newest()
+    snapshot = snapshots.newest
+    age_s = time.monotonic() - snapshot.at if snapshot else None
     return {
-        "course": course,
-        "look": look,
-        "look_age_s": age_s,
+        "snapshots": snapshots,
+        "snapshot": snapshot,
+        "age_s": age_s,
         "seen_at": sampler.seen_at,
         "interval_s": sampler.interval_s,
     }

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from shardq.dashboard.asking import Asker
 from shardq.engine.control import drawn_of_a_shard
-from shardq.engine.course import Course, Look, behind
+from shardq.engine.snapshot import Snapshot, Snapshots, behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.errors import ShardqError
 
@@ -60,7 +60,7 @@ class Sampler:
 
     def __init__(self, ask: Asker) -> None:
         self._ask = ask
-        self.course = Course()
+        self.snapshots = Snapshots()
         self.columns: deque[Column] = deque(maxlen=COLUMNS)
         self.seen_at: datetime | None = None
         """When the last look that succeeded began."""
@@ -87,8 +87,8 @@ class Sampler:
         """True while it looks again and again."""
         return self._running is not None and not self._running.done()
 
-    async def newest(self) -> Course:
-        """The newest course, after a look if the last one is too old."""
+    async def newest(self) -> Snapshots:
+        """The newest snapshots, after a look if the last one is too old."""
         if time.monotonic() - self._looked_at >= self.interval_s:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
@@ -96,16 +96,16 @@ class Sampler:
             await asyncio.wait({looking}, timeout=LONGEST_S)
             if looking.done():
                 looking.result()
-            elif not self.course.trouble:
-                self.course.trouble = f"the servers have not answered for {LONGEST_S:g} s"
+            elif not self.snapshots.trouble:
+                self.snapshots.trouble = f"the servers have not answered for {LONGEST_S:g} s"
                 self._tell()
-        return self.course
+        return self.snapshots
 
     def look_soon(self) -> None:
         """Makes the next page look, however fresh the last look is: something was changed."""
         self._looked_at = float("-inf")
 
-    async def watch(self, *, for_s: float) -> AsyncGenerator[Course]:
+    async def watch(self, *, for_s: float) -> AsyncGenerator[Snapshots]:
         """Yields what is known after each look, for so long, or until ``end``."""
         until = time.monotonic() + for_s
         self._watchers += 1
@@ -119,7 +119,7 @@ class Sampler:
                 except TimeoutError:
                     return
                 if not self._end.is_set():
-                    yield self.course
+                    yield self.snapshots
         finally:
             self._watchers -= 1
             self._left_at = time.monotonic()
@@ -152,13 +152,13 @@ class Sampler:
     async def _look(self) -> None:
         began, seen_at = time.monotonic(), datetime.now(UTC)
         try:
-            look = Look(began, await self._ask(lambda engine: engine.health()))
+            snapshot = Snapshot(began, await self._ask(lambda engine: engine.health()))
         except ShardqError as exc:
-            self.course.trouble = str(exc)
+            self.snapshots.trouble = str(exc)
         else:
-            self.course.note(look, over_s=OVER_S)
-            self.columns.append(Column(seen_at, self._late(look.stats)))
-            self.seen_at, self.interval_s = seen_at, interval_for(look.stats)
+            self.snapshots.add(snapshot, over_s=OVER_S)
+            self.columns.append(Column(seen_at, self._late(snapshot.stats)))
+            self.seen_at, self.interval_s = seen_at, interval_for(snapshot.stats)
         self.looks += 1
         self._looked_at = time.monotonic()
         self._tell()

@@ -1,35 +1,109 @@
-"""The collector for a registry of prometheus_client: the process's own counters, and one look at the engine."""
+"""The collector for a registry of prometheus_client: the process's own counters, and one snapshot of the engine."""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.engine.base import EngineBase
-from shardq.engine.health import KINDS
-from shardq.engine.parts import counted_outcomes, dispatcher_of, pushed_by
+from shardq.engine.health import KINDS, with_reasons
+from shardq.engine.parts import counted_outcomes, dispatcher_of, own_reasons, pushed_by
+from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.fleet.lateness import OTHERS, Lateness
-from shardq.metrics import catalogue
-from shardq.metrics.catalogue import METRICS, Metric
-from shardq.metrics.look import Looker, Seen
 from shardq.worker.outcomes import DOUBLINGS, Durations
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
 
+log = logging.getLogger("shardq.metrics")
+
 MOST_TOPICS = 200
 """Topics with series of their own in a gauge; those with the fewest tasks count together as ``OTHERS``."""
+
+WAIT_S = 3.0
+"""A scrape waits so long for a snapshot; Prometheus gives up after ten seconds."""
+
+FRESH_S = 1.0
+"""A snapshot younger than this answers another scrape."""
 
 STATES = ("scheduled", "ready", "leased", "dead")
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+
+
+class Metric(NamedTuple):
+    """One row of the table of ``README.md``."""
+
+    name: str
+    """The name as it is exported; a histogram's without its suffixes."""
+    kind: str
+    scope: str
+    """engine: the same from every process that is asked, so take the ``max`` of them. process: its own part, so add up.
+    """
+    labels: tuple[str, ...]
+    """Beside ``engine``, the engine's name, which all have."""
+    help: str
+
+
+def _metrics(table: str) -> dict[str, Metric]:
+    """Name without ``shardq_`` → metric, from lines of name | kind | scope | labels | help."""
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.strip().splitlines()]
+    return {
+        name: Metric(f"shardq_{name}", kind, scope, tuple(labels.split()), help)
+        for name, kind, scope, labels, help in rows
+    }
+
+
+METRICS = _metrics("""
+up | gauge | process | | 1 if every shard was read in time for this scrape, 0 if not; then what tells the engine may \
+be missing.
+healthy | gauge | engine | | The verdict of health(): 1 if all is well, 0 if a reason is against it.
+unhealthy | gauge | engine | reason | 1 while health() has a reason of this kind, 0 while it has none.
+unseen_shards | gauge | engine | | Shards that could not be read; no count holds their tasks.
+tasks | gauge | engine | state topic | Tasks that are scheduled, ready, leased or dead.
+died_total | counter | engine | topic | Tasks that died, counted by the servers; missing while a shard can't be read.
+head_age_seconds | gauge | engine | | How long the first scheduled task has been due; 0 if none is.
+oldest_ready_seconds | gauge | engine | topic | How long the oldest ready task has waited at least.
+unserved_shards | gauge | engine | | Shards that no living dispatcher serves.
+unswept_shards | gauge | engine | | Shards with tasks that may belong elsewhere, while a change of the number of \
+shards is under way.
+misplaced_tasks | gauge | engine | | Scheduled and dead tasks that a change of the number of shards has still to \
+move: an estimate by their counts.
+replication_lag_bytes | gauge | engine | node | Bytes of writes that no replica has confirmed.
+pushed_total | counter | process | | Tasks that this process pushed and that are stored.
+dispatched_total | counter | process | topic | Tasks that this process moved to ready lists.
+handled_total | counter | process | topic outcome | Calls of this process's handlers that ended: done, retried, \
+buried or snoozed.
+dispatch_lateness_seconds | histogram | process | topic | From the due time to the ready list, by the server's clock.
+pickup_lateness_seconds | histogram | process | topic | From the answer to a worker's claim to the start of the \
+handler.
+handler_seconds | histogram | process | topic | From the start of a handler to its end.
+sink_sent_total | counter | process | topic | Tasks that this process sent to a sink, which took them.
+sink_failed_total | counter | process | topic | Tries of this process that a sink did not take.
+sink_retried_total | counter | process | topic | Those of them that count as an attempt of the task.
+sink_buried_total | counter | process | topic | Tasks that are dead: the sink refused them for good, or they had no \
+attempt left.
+sink_circuit_open | gauge | process | topic | 1 while the sink of the topic is down for this process, 0 while it is \
+not.
+outbox_moved_total | counter | process | table | Rows that this process's outbox relays moved to the engine.
+outbox_refused_total | counter | process | table | Those of them whose id was taken, with on_conflict="reject".
+outbox_oldest_seconds | gauge | process | table | How long the oldest row had waited when the relay read it last; 0 \
+if none did.
+outbox_stuck | gauge | process | table | 1 while the relay can't move rows, 0 while it can.
+outbox_put_aside | gauge | process | table | Rows of the table that were refused too often: they wait for `shardq \
+outbox retry` or `drop`.
+""")
 
 
 def collector(engine: Engine | AsyncEngine) -> Collector:
@@ -50,65 +124,125 @@ class Collector(PrometheusCollector):
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self._engine = engine
-        self._looker = Looker(engine)
+        self._snapshots = _ScrapedSnapshots(engine)
         counted_outcomes(engine)
 
     def describe(self) -> Iterable[Family]:
-        """Tells a registry the names, without a look."""
-        return [_family(metric) for metric in METRICS]
+        """Tells a registry the names, without asking the servers."""
+        return [_family(metric) for metric in METRICS.values()]
 
     def collect(self) -> Iterator[Family]:
         """Yields each metric with its samples."""
-        families = {metric: _family(metric) for metric in METRICS}
+        families = {name: _family(metric) for name, metric in METRICS.items()}
         samples = _Samples(families, self._engine.name)
         self._add_own(samples)
-        seen = self._looker.look()
-        is_whole = seen is not None and not any(shard.error for shard in seen.health.stats.shards)
-        samples.add(catalogue.UP, float(is_whole))
-        if seen is not None:
-            _add_seen(samples, seen)
+        snapshot = self._snapshots.newest()
+        is_whole = snapshot is not None and not any(shard.error for shard in snapshot.stats.shards)
+        samples.add("up", float(is_whole))
+        if snapshot is not None:
+            _add_snapshot(samples, snapshot)
         yield from families.values()
 
     def _add_own(self, samples: _Samples) -> None:
         """Adds what this process has done."""
-        samples.add(catalogue.PUSHED, pushed_by(self._engine))
+        samples.add("pushed_total", pushed_by(self._engine))
         dispatcher = dispatcher_of(self._engine)
         for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
-            samples.add(catalogue.DISPATCHED, lateness.count, topic)
-            samples.add_durations(catalogue.DISPATCH_LATENESS, _durations(lateness), topic)
+            samples.add("dispatched_total", lateness.count, topic)
+            samples.add_durations("dispatch_lateness_seconds", _durations(lateness), topic)
         for sink in dispatcher.sinks() if dispatcher else ():
-            samples.add(catalogue.SINK_SENT, sink.sent, sink.topic)
-            samples.add(catalogue.SINK_FAILED, sink.failed, sink.topic)
-            samples.add(catalogue.SINK_RETRIED, sink.retried, sink.topic)
-            samples.add(catalogue.SINK_BURIED, sink.buried, sink.topic)
-            samples.add(catalogue.SINK_CIRCUIT_OPEN, float(sink.circuit != "closed"), sink.topic)
+            samples.add("sink_sent_total", sink.sent, sink.topic)
+            samples.add("sink_failed_total", sink.failed, sink.topic)
+            samples.add("sink_retried_total", sink.retried, sink.topic)
+            samples.add("sink_buried_total", sink.buried, sink.topic)
+            samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
         for relay in [relay.stats() for relay in list(self._engine.relays)]:
-            samples.add(catalogue.OUTBOX_MOVED, relay.moved, relay.table)
-            samples.add(catalogue.OUTBOX_REFUSED, relay.refused, relay.table)
-            samples.add(catalogue.OUTBOX_OLDEST, relay.oldest_s, relay.table)
-            samples.add(catalogue.OUTBOX_STUCK, float(bool(relay.problem)), relay.table)
-            samples.add(catalogue.OUTBOX_PUT_ASIDE, relay.failed, relay.table)
+            samples.add("outbox_moved_total", relay.moved, relay.table)
+            samples.add("outbox_refused_total", relay.refused, relay.table)
+            samples.add("outbox_oldest_seconds", relay.oldest_s, relay.table)
+            samples.add("outbox_stuck", float(bool(relay.problem)), relay.table)
+            samples.add("outbox_put_aside", relay.failed, relay.table)
         for topic, seen in counted_outcomes(self._engine).snapshot().items():
             for outcome, count in seen.outcomes.items():
-                samples.add(catalogue.HANDLED, count, topic, outcome)
-            samples.add_durations(catalogue.PICKUP_LATENESS, seen.pickup, topic)
-            samples.add_durations(catalogue.HANDLER, seen.handler, topic)
+                samples.add("handled_total", count, topic, outcome)
+            samples.add_durations("pickup_lateness_seconds", seen.pickup, topic)
+            samples.add_durations("handler_seconds", seen.handler, topic)
+
+
+class _ScrapedSnapshots:
+    """Reads snapshots in a thread, one at a time, so that a silent server holds up no scrape. One that takes too long
+    answers a later scrape. Thread-safe.
+    """
+
+    def __init__(self, engine: Engine | AsyncEngine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._running: threading.Event | None = None
+        """Set when the reading under way is over."""
+        self._newest: Snapshot | None = None
+        self._read_at = 0.0
+        self._failing = False
+
+    def newest(self) -> Snapshot | None:
+        """Returns a snapshot; None if it can't be read, or not within ``WAIT_S``."""
+        with self._lock:
+            if self._newest is not None and time.monotonic() - self._read_at < FRESH_S:
+                return self._newest
+            if self._running is None:
+                self._newest = None
+                self._running = threading.Event()
+                threading.Thread(
+                    target=self._run, args=(self._running,), name="shardq-metrics-snapshot", daemon=True
+                ).start()
+            running = self._running
+        return self._newest if running.wait(WAIT_S) else None
+
+    def _run(self, over: threading.Event) -> None:
+        snapshot = None
+        try:
+            snapshot = self._read()
+            self._failing = False
+        except Exception as exc:  # noqa: BLE001  a scrape must not fail for it: shardq_up tells
+            if not self._failing:
+                self._failing = True
+                log.warning("the engine %r can't be read for its metrics, trying again: %s", self._engine.name, exc)
+        with self._lock:
+            self._newest, self._read_at, self._running = snapshot, time.monotonic(), None
+        over.set()
+
+    def _read(self) -> Snapshot:
+        engine = self._engine
+        if isinstance(engine, Engine):
+            return SnapshotReader(engine, resharding=True).read()
+        # An event loop may be busy, or wait for this very scrape: an engine for threads reads in its place.
+        options = engine.options
+        with Engine(
+            options.url,
+            name=options.name,
+            shards=options.shards,
+            timeout=options.timeout,
+            connect_timeout=options.connect_timeout,
+            protocol=options.protocol,
+            fsync=options.fsync,
+        ) as beside:
+            snapshot = SnapshotReader(beside, resharding=True).read()
+        return dataclasses.replace(snapshot, health=with_reasons(snapshot.health, own_reasons(engine)))
 
 
 class _Samples:
     """The samples of one scrape."""
 
-    def __init__(self, families: Mapping[Metric, Family], engine: str) -> None:
+    def __init__(self, families: Mapping[str, Family], engine: str) -> None:
         self._families = families
         self._engine = engine
 
-    def add(self, metric: Metric, value: float, *labels: str) -> None:
-        family = self._families[metric]
+    def add(self, name: str, value: float, *labels: str) -> None:
+        family = self._families[name]
         assert not isinstance(family, HistogramMetricFamily)
         family.add_metric([self._engine, *labels], value)
 
-    def add_durations(self, metric: Metric, durations: Durations, *labels: str) -> None:
-        family = self._families[metric]
+    def add_durations(self, name: str, durations: Durations, *labels: str) -> None:
+        family = self._families[name]
         assert isinstance(family, HistogramMetricFamily)
         buckets, below = list[tuple[str, float]](), 0
         for doubling, count in enumerate(durations.counts):
@@ -123,35 +257,33 @@ def _family(metric: Metric) -> Family:
     return family
 
 
-def _add_seen(samples: _Samples, seen: Seen) -> None:
-    stats = seen.health.stats
-    samples.add(catalogue.HEALTHY, float(seen.health.ok))
+def _add_snapshot(samples: _Samples, snapshot: Snapshot) -> None:
+    stats = snapshot.stats
+    samples.add("healthy", float(snapshot.health.ok))
     for kind in KINDS:
-        samples.add(catalogue.UNHEALTHY, float(kind in seen.health.kinds), kind)
-    samples.add(catalogue.UNSEEN, len(stats.missing))
-    if seen.unserved is not None:
-        samples.add(catalogue.UNSERVED, seen.unserved)
-    if seen.unswept is not None:
-        samples.add(catalogue.UNSWEPT, seen.unswept)
-    if seen.misplaced is not None:
-        samples.add(catalogue.MISPLACED, seen.misplaced)
+        samples.add("unhealthy", float(kind in snapshot.health.kinds), kind)
+    samples.add("unseen_shards", len(stats.missing))
+    resharding = (snapshot.unserved, snapshot.unswept, snapshot.misplaced)
+    for name, count in zip(("unserved_shards", "unswept_shards", "misplaced_tasks"), resharding, strict=True):
+        if count is not None:
+            samples.add(name, count)
     if stats.is_blind:
         return  # no sample is better than a zero
-    samples.add(catalogue.HEAD_AGE, max(0.0, stats.head_age or 0.0))
+    samples.add("head_age_seconds", max(0.0, stats.head_age or 0.0))
     for state in STATES:
         counts = {topic: getattr(each, state) for topic, each in stats.topics.items()}
         for topic, count in _largest(counts).items():
-            samples.add(catalogue.TASKS, count, state, topic)
+            samples.add("tasks", count, state, topic)
     if not stats.missing:
         # without the deaths of one shard it would go back, and then rise by deaths of long ago
         for topic, count in _largest({topic: each.died for topic, each in stats.topics.items()}).items():
-            samples.add(catalogue.DIED, count, topic)
+            samples.add("died_total", count, topic)
     oldest = {topic: each.oldest_ready for topic, each in stats.topics.items() if each.oldest_ready is not None}
     for topic in sorted(oldest, key=lambda topic: -oldest[topic])[:MOST_TOPICS]:
-        samples.add(catalogue.OLDEST_READY, oldest[topic], topic)
+        samples.add("oldest_ready_seconds", oldest[topic], topic)
     for node, replication in stats.replication.items():
         if replication.unconfirmed is not None:
-            samples.add(catalogue.REPLICATION_LAG, replication.unconfirmed, node)
+            samples.add("replication_lag_bytes", replication.unconfirmed, node)
 
 
 def _largest(counts: Mapping[str, int]) -> dict[str, int]:

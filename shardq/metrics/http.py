@@ -1,5 +1,8 @@
 """A small HTTP server in a process that serves: ``/livez``, ``/readyz`` and ``/metrics``. ``run --http``,
 ``work --http`` and ``outbox run --http`` start one; so can a program of the user's.
+
+An outage of the servers is no reason to restart a process: it tries again by itself. So a process lives while its
+threads run, and is ready while they get through. Neither is asked of the servers.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from shardq.dispatcher.poller import STUCK_S
+from shardq.engine.base import EngineBase
+from shardq.engine.parts import dispatcher_of, is_open, processors_of
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.metrics.probes import Duty, not_alive, not_ready
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
@@ -40,6 +45,9 @@ clients keep no probe out.
 PIP_LINE = "/metrics needs prometheus-client: pip install 'shardq[metrics]'\n"
 
 TEXT = "text/plain; charset=utf-8"
+
+Duty = Literal["pollers", "worker", "relay"]
+"""The work for which a process was started."""
 
 
 class Answer(NamedTuple):
@@ -142,6 +150,49 @@ class ProbeServer:
         return _probed(["stopping"] if self._stopping else list(not_ready(self._engine, self._duty)))
 
 
+def not_alive(engine: EngineBase) -> Iterator[str]:
+    """The reasons why only a new process would help, a sentence each."""
+    dispatcher = dispatcher_of(engine)
+    for shard, report in (dispatcher.reports() if dispatcher else {}).items():
+        if report.state == "stopped":
+            yield f"the poller of shard {shard} has ended"
+        elif report.state != "failing" and report.idle_s > STUCK_S:
+            yield f"the poller of shard {shard} has completed no step for {report.idle_s:,.0f} s"
+    for processor in processors_of(engine):
+        for reason in processor.ended:
+            yield f"worker: {reason}"
+
+
+def not_ready(engine: EngineBase, duty: Duty) -> Iterator[str]:
+    """The reasons why the process does not serve now, a sentence each."""
+    if not is_open(engine):
+        yield "not connected yet, or stopping: the number of shards is not known"
+        return
+    if duty == "pollers":
+        dispatcher = dispatcher_of(engine)
+        if dispatcher is None:
+            yield "no pollers run: they are starting, or stopping"
+            return
+        for shard, report in dispatcher.reports().items():
+            if report.state == "failing":
+                yield f"shard {shard} can't be dispatched: {report.error}"
+            elif report.state == "starting":
+                yield f"the poller of shard {shard} has not completed its first step"
+    elif duty == "relay":
+        relays = [relay.stats() for relay in list(engine.relays)]
+        if not relays:
+            yield "no outbox relay runs: it is starting, or stopping"
+        for relay in relays:
+            if relay.problem:
+                yield f"rows of the outbox {relay.table} can't be moved: {relay.problem}"
+    else:
+        processors = [processor for processor in processors_of(engine) if processor.at_work]
+        if not processors:
+            yield "no worker runs: it is starting, or stopping"
+        for processor in processors:
+            yield from processor.problems
+
+
 def _probed(reasons: list[str]) -> Answer:
     if reasons:
         return Answer(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{reason}\n" for reason in reasons).encode())
@@ -163,7 +214,7 @@ def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
 
 
 def _found(path: str, find: Callable[[], Answer]) -> Answer:
-    """The answer, or that it failed: a probe that gets none would have the process ended, and nobody would know why."""
+    """The answer, or that it failed: a platform ends a process whose probe has none, and the reason would be lost."""
     try:
         return find()
     except Exception as exc:

@@ -12,8 +12,8 @@ from cluster.server import Server
 from shardq import BadInput, Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
-from shardq.cli.top.look import Eye
 from shardq.cli.top.views import view
+from shardq.engine.snapshot import SnapshotReader
 from tests.support.waiting import wait_until
 
 
@@ -50,7 +50,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
     wait_until(lambda: problem in run("health"), "so does health")
     wait_until(lambda: re.search(r"mail 1 \((open|half-open)\)", run("fleet")), "and the list of processes")
     with Engine(engine.options.url, name=engine.name) as other:
-        topics = view("topics", Eye(other).look())
+        topics = view("topics", SnapshotReader(other).read())
     ((cell, red),) = [(topics.columns[-1].cell(row), topics.red(row)) for row in topics.rows if row[0] == "mail"]
     assert re.fullmatch(rf"to {re.escape(shown)}, circuit (open|half-open)", cell)
     assert red

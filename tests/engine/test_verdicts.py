@@ -21,13 +21,12 @@ from rich.console import Console
 
 from cluster.ports import free_port
 from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
-from shardq.cli.top.look import Eye
 from shardq.cli.top.screen import Screen
 from shardq.cli.top.state import State
 from shardq.dashboard import app
 from shardq.dispatcher import poller
-from shardq.engine.course import Course
 from shardq.engine.health import KINDS
+from shardq.engine.snapshot import SnapshotReader, Snapshots
 from shardq.fleet import reporter
 from shardq.fleet.serving import NO_DISPATCHER
 from shardq.layout.keys import shard_keys
@@ -302,10 +301,10 @@ def dashboard(world: World) -> str:
 
 
 def top(world: World) -> str:
-    course, out = Course(), io.StringIO()
-    course.note(Eye(world.another()).look())
+    snapshots, out = Snapshots(), io.StringIO()
+    snapshots.add(SnapshotReader(world.another()).read())
     console = Console(file=out, width=500, height=60)
-    console.print(Screen("title").draw(course, State(), width=500, height=60))
+    console.print(Screen("title").draw(snapshots, State(), width=500, height=60))
     verdict = out.getvalue().splitlines()[1]
     return "" if verdict.strip() == "ok" else out.getvalue()
 

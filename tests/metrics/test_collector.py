@@ -17,8 +17,7 @@ from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Snooze, Task, Worker
 from shardq.engine.health import KINDS, Reason
-from shardq.metrics.catalogue import METRICS
-from shardq.metrics.look import FRESH_S
+from shardq.metrics.exposition import FRESH_S, METRICS
 from tests.metrics.scraping import Samples, registry_of, scraped, total
 from tests.support.waiting import wait_until
 
@@ -163,8 +162,8 @@ def test_deaths_are_counted_and_not_drawn(engine: Engine) -> None:
 
 def test_every_metric_is_exported_under_its_name(engine: Engine) -> None:
     families = {family.name: family for family in registry_of(engine).collect()}
-    assert list(families) == [metric.name.removesuffix("_total") for metric in METRICS]
-    for metric in METRICS:
+    assert list(families) == [metric.name.removesuffix("_total") for metric in METRICS.values()]
+    for metric in METRICS.values():
         family = families[metric.name.removesuffix("_total")]
         assert (family.type, family.documentation) == (metric.kind, metric.help)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shardq.metrics.catalogue import METRICS
+from shardq.metrics.exposition import METRICS
 
 SCRIPT = Path(sys.executable).parent / "shardq"
 
@@ -21,7 +21,7 @@ _SUFFIXES = {"histogram": ("_bucket", "_count", "_sum"), "gauge": ("",), "counte
 
 EXPORTED = {
     f"{metric.name}{suffix}": {"engine", *metric.labels, *(("le",) if suffix == "_bucket" else ())}
-    for metric in METRICS
+    for metric in METRICS.values()
     for suffix in _SUFFIXES[metric.kind]
 }
 
@@ -69,7 +69,7 @@ def test_an_expression_names_what_is_exported(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_what_tells_the_engine_is_not_added_up_over_processes(expression: str) -> None:
-    engine_wide = {metric.name for metric in METRICS if metric.scope == "engine"}
+    engine_wide = {metric.name for metric in METRICS.values() if metric.scope == "engine"}
     for name in set(re.findall(r"\bshardq_\w+", expression)) & engine_wide:
         assert re.search(rf"max(?: by \([^)]*\) )?\s*\({name}", expression)
 

@@ -13,7 +13,7 @@ import shardq
 from bench.consuming import working
 from cluster.server import Server
 from shardq import Delivery, Engine, InvalidOption
-from shardq.metrics import http, probes
+from shardq.metrics import http
 from shardq.metrics.http import Address
 from tests.metrics.scraping import got, parsed, total
 from tests.support.waiting import wait_until
@@ -96,7 +96,7 @@ def test_a_poller_that_stands_still_is_not_alive(url: str, name: str, monkeypatc
     with Engine(url, name=name, shards=2) as engine, shardq.metrics.serve(engine, ANYWHERE) as server:
         engine.start()
         wait_until(lambda: got(f"{server.url}/readyz")[0] == 200, "it is ready")
-        monkeypatch.setattr(probes, "STUCK_S", 0.0)
+        monkeypatch.setattr(http, "STUCK_S", 0.0)
         status, why = got(f"{server.url}/livez")
         assert status == 503
         assert why.splitlines()[0].startswith("the poller of shard 0 has completed no step for")

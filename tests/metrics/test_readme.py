@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardq.metrics.catalogue import METRICS
+from shardq.metrics.exposition import METRICS
 from tests.support.pages import page, run_program
 
 
@@ -20,5 +20,5 @@ def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> No
 def test_the_table_has_every_metric() -> None:
     rows = re.findall(r"^\| `(shardq_\w+)` \| (.*) \|$", page("metrics"), re.MULTILINE)
     assert rows == [
-        (each.name, f"{each.kind} | {each.scope} | {', '.join(each.labels)} | {each.help}") for each in METRICS
+        (each.name, f"{each.kind} | {each.scope} | {', '.join(each.labels)} | {each.help}") for each in METRICS.values()
     ]

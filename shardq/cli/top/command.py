@@ -16,16 +16,18 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.session import looking
 from shardq.cli.signals import Ending
 from shardq.cli.top.keys import Keyboard
-from shardq.cli.top.look import Eye
 from shardq.cli.top.screen import Screen
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.engine import Engine
-from shardq.engine.course import Course, Look
+from shardq.engine.snapshot import Snapshot, SnapshotReader, Snapshots
 
 REDRAW_S = 0.5
 """The longest time between two screens: a window that changed its size is drawn anew by then."""
 
 LEAST_S = 0.2
+
+DEAD = 200
+"""The dead tasks that are read to group their reasons, of those that died last."""
 
 
 @click.command(
@@ -57,10 +59,10 @@ class _Loop:
 
     def __init__(self, engine: Engine, every_s: float, state: State) -> None:
         self._state = state
-        self._course = Course()
+        self._snapshots = Snapshots()
         self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {engine.options.safe_url}")
-        self._looker = Looker(engine, Eye(engine).look, self._told, every_s)
-        self._news: list[tuple[Look | None, str]] = []
+        self._looker = Looker(engine, SnapshotReader(engine, timeline=True, dead=DEAD).read, self._told, every_s)
+        self._news: list[tuple[Snapshot | None, str]] = []
         self._lock = threading.Lock()
         self._ears, self._mouth = os.pipe()
 
@@ -80,7 +82,7 @@ class _Loop:
             self._looker.start()
             while not (ending.asked or self._state.ended):
                 width, height = console.size
-                live.update(self._screen.draw(self._course, self._state, width=width, height=height), refresh=True)
+                live.update(self._screen.draw(self._snapshots, self._state, width=width, height=height), refresh=True)
                 self._wait(ending, keyboard)
         return ending.code if ending.asked else 0
 
@@ -104,11 +106,11 @@ class _Loop:
             if not self._state.paused:
                 for look, trouble in news:
                     if look is None:
-                        self._course.trouble = trouble
+                        self._snapshots.trouble = trouble
                     else:
-                        self._course.note(look)
+                        self._snapshots.add(look)
 
-    def _told(self, look: Look | None, trouble: str) -> None:
+    def _told(self, look: Snapshot | None, trouble: str) -> None:
         with self._lock:
             self._news.append((look, trouble))
         os.write(self._mouth, b"\0")

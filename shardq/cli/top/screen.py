@@ -13,7 +13,7 @@ from shardq.cli.output import age, milliseconds
 from shardq.cli.table import Table
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.cli.top.views import View, view
-from shardq.engine.course import Course, Look
+from shardq.engine.snapshot import Snapshot, Snapshots
 from shardq.fleet import Lateness
 from shardq.model.printable import printable
 
@@ -56,32 +56,32 @@ class Screen:
         self._left_out: list[str] = []
         """The columns that it had no room for."""
 
-    def draw(self, course: Course, state: State, *, width: int, height: int) -> RenderableType:
+    def draw(self, snapshots: Snapshots, state: State, *, width: int, height: int) -> RenderableType:
         from rich.console import Group
 
         if state.helping:
             return self._help(width)
-        head = self._head(course, state, width, height)
+        head = self._head(snapshots, state, width, height)
         room = height - len(head) - 2
         body: list[RenderableType] = []
         self._left_out = []
-        if course.look is not None and room > TABLE_AROUND:
-            body = [self._tabs(state, width), *self._table(view(state.view, course.look), state, width, room)]
+        if snapshots.newest is not None and room > TABLE_AROUND:
+            body = [self._tabs(state, width), *self._table(view(state.view, snapshots.newest), state, width, room)]
         return Group(*head, *body, self._foot(state, width))
 
-    def _head(self, course: Course, state: State, width: int, height: int) -> list[Text]:
+    def _head(self, snapshots: Snapshots, state: State, width: int, height: int) -> list[Text]:
         lines = [_line((self._title, "bold"), ("  paused" if state.paused else "", "yellow"), width=width)]
-        look = course.look
-        if course.trouble:
+        look = snapshots.newest
+        if snapshots.trouble:
             shown = f" (shown is what was read {age(time.monotonic() - look.at)} ago)" if look else ""
-            lines.append(_line((f"cannot tell{shown}: ", "bold red"), (course.trouble, ""), width=width))
+            lines.append(_line((f"cannot tell{shown}: ", "bold red"), (snapshots.trouble, ""), width=width))
         if look is None:
-            return lines if course.trouble else [*lines, _line(("looking …", ""), width=width)]
-        if not course.trouble:
+            return lines if snapshots.trouble else [*lines, _line(("looking …", ""), width=width)]
+        if not snapshots.trouble:
             lines += _verdict(look, width, most=3 if height >= 2 * LEAST else 1)
         if height < LEAST:
             return lines
-        return [*lines, *_figures(course, look, width)]
+        return [*lines, *_figures(snapshots, look, width)]
 
     def _tabs(self, state: State, width: int) -> Text:
         from rich.text import Text
@@ -140,7 +140,7 @@ def _line(*parts: tuple[str, str], width: int) -> Text:
     return line
 
 
-def _verdict(look: Look, width: int, *, most: int) -> list[Text]:
+def _verdict(look: Snapshot, width: int, *, most: int) -> list[Text]:
     reasons = look.health.reasons
     if look.health:
         return [_line(("ok", "bold green"), width=width)]
@@ -151,22 +151,22 @@ def _verdict(look: Look, width: int, *, most: int) -> list[Text]:
     return lines
 
 
-def _figures(course: Course, look: Look, width: int) -> list[Text]:
+def _figures(snapshots: Snapshots, look: Snapshot, width: int) -> list[Text]:
     stats, rates = look.stats, look.stats.rates
     states = ("scheduled", "ready", "leased", "dead")
     counts = "  ".join(f"{state} {stats.shown(getattr(stats, state))}" for state in states)
     per_s = "rates: the second look tells"
     if rates is not None:
         per_s = f"in {rates.scheduled:,.0f}/s  dispatched {rates.dispatched:,.0f}/s  taken {rates.taken:,.0f}/s"
-        if course.handled_per_s is not None:
-            per_s += f"  handled {course.handled_per_s:,.0f}/s"
-    late = f"late {_quantiles(course.late)}"
-    if course.picked_up.count:
-        late += f"  to the handler {_quantiles(course.picked_up)}"
+        if snapshots.handled_per_s is not None:
+            per_s += f"  handled {snapshots.handled_per_s:,.0f}/s"
+    late = f"late {_quantiles(snapshots.late)}"
+    if snapshots.picked_up.count:
+        late += f"  to the handler {_quantiles(snapshots.picked_up)}"
     lines = [
         _line((counts, "bold"), width=width),
-        _with_sparks(per_s, course.dispatched, width),
-        _with_sparks(late, course.late_ms, width),
+        _with_sparks(per_s, snapshots.dispatched, width),
+        _with_sparks(late, snapshots.late_ms, width),
     ]
     if look.past is not None:
         points = look.past.points

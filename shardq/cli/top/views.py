@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from shardq.cli.output import age, milliseconds, per_second
 from shardq.cli.table import Column
 from shardq.engine import ShardStats, TopicStats
-from shardq.engine.course import Look, NodeLook, behind
+from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
 from shardq.fleet import Lateness, Member
 from shardq.fleet.serving import servers, unserved
 from shardq.listing.reasons import Group, grouped
@@ -54,14 +54,14 @@ def _known(count: int | None) -> str:
     return "–" if count is None else f"{count:,}"
 
 
-def view(name: str, look: Look) -> View[Any]:
+def view(name: str, look: Snapshot) -> View[Any]:
     return _VIEWS[name](look)
 
 
 # ---- shards
 
 
-def _shards(look: Look) -> View[ShardStats]:
+def _shards(look: Snapshot) -> View[ShardStats]:
     nobodys = unserved(look.fleet, (shard.shard for shard in look.stats.shards))
     served_by = dict.fromkeys(nobodys, "nobody")
     served_by |= {shard: f"{each.host}:{each.pid}" for shard, each in servers(look.fleet).items()}
@@ -97,7 +97,7 @@ def _shards(look: Look) -> View[ShardStats]:
 # ---- nodes
 
 
-def _nodes(look: Look) -> View[NodeLook]:
+def _nodes(look: Snapshot) -> View[NodeSnapshot]:
     return View(
         (
             Column("node", lambda row: row.node, text=True),
@@ -128,7 +128,7 @@ def _nodes(look: Look) -> View[NodeLook]:
 # ---- topics
 
 
-def _topics(look: Look) -> View[tuple[str, TopicStats]]:
+def _topics(look: Snapshot) -> View[tuple[str, TopicStats]]:
     def estimate(count: int, state: str, topic: TopicStats) -> str:
         return look.stats.shown(count, mark="~" if state in topic.estimated else "")
 
@@ -181,7 +181,7 @@ def _settings(topic: TopicStats) -> str:
 # ---- fleet
 
 
-def _fleet(look: Look) -> View[Member]:
+def _fleet(look: Snapshot) -> View[Member]:
     def late(member: Member) -> Lateness:
         return Lateness.total((*member.dispatch_lateness.values(), *member.pickup_lateness.values()))
 
@@ -222,7 +222,7 @@ def _fleet(look: Look) -> View[Member]:
 # ---- dead
 
 
-def _dead(look: Look) -> View[Group]:
+def _dead(look: Snapshot) -> View[Group]:
     return View(
         (
             Column("tasks", lambda row: f"{row.count:,}"),
@@ -254,7 +254,7 @@ class Bucket:
     most: int
 
 
-def _future(look: Look) -> View[Bucket]:
+def _future(look: Snapshot) -> View[Bucket]:
     forecast = look.future
     rows = []
     if forecast is not None:
@@ -275,7 +275,7 @@ def _future(look: Look) -> View[Bucket]:
     )
 
 
-_VIEWS: dict[str, Callable[[Look], View[Any]]] = {
+_VIEWS: dict[str, Callable[[Snapshot], View[Any]]] = {
     "shards": _shards,
     "nodes": _nodes,
     "topics": _topics,

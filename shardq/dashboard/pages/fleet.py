@@ -27,7 +27,7 @@ def late(member: Member) -> Lateness:
 
 async def _context(request: Request) -> dict[str, Any]:
     found = await seen(request)
-    fleet = found["look"].fleet if found["look"] else []
+    fleet = found["snapshot"].fleet if found["snapshot"] else []
     kinds = {kind: [member for member in fleet if member.kind == kind] for kind in ("dispatcher", "worker")}
     return found | {"kinds": kinds, "most": MOST, "late": late, "now": time.time()}
 

@@ -24,14 +24,14 @@ LIVE_S = 1.0
 async def _context(request: Request) -> dict[str, Any]:
     resizing = dashboard_of(request).resizing
     progress = await resizing.progress()
-    look = (await dashboard_of(request).sampler.newest()).look
-    members = look.fleet if look else []
+    snapshot = (await dashboard_of(request).sampler.newest()).newest
+    members = snapshot.fleet if snapshot else []
     return {
         "progress": progress,
         "asked": resizing.asked,
         "is_beginning": resizing.is_beginning,
         "moved": resizing.moved(progress),
-        "busy": look.stats.ready + look.stats.leased if look else 0,
+        "busy": snapshot.stats.ready + snapshot.stats.leased if snapshot else 0,
         "dispatchers": sum(member.kind == "dispatcher" for member in members),
         "seen_at": None,
     }

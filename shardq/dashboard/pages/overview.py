@@ -13,7 +13,7 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.sampler import OVER_S
 from shardq.dashboard.visit import dashboard_of
-from shardq.engine.course import Look
+from shardq.engine.snapshot import Snapshot
 from shardq.errors import ShardqError
 from shardq.listing.capacity import LABELS, NAMES
 from shardq.listing.forecast import STEPS, Horizon, check_horizon
@@ -28,13 +28,13 @@ async def _context(request: Request) -> dict[str, Any]:
     horizon = request.query_params.get("span") or "day"
     check_horizon(horizon)
     found = await seen(request)
-    look = found["look"]
-    kinds = [member.kind for member in look.fleet] if look else []
-    topics = look.stats.topics if look else {}
+    snapshot = found["snapshot"]
+    kinds = [member.kind for member in snapshot.fleet] if snapshot else []
+    topics = snapshot.stats.topics if snapshot else {}
     busiest = sorted(topics, key=lambda topic: (-(topics[topic].dispatched_per_s or 0), -topics[topic].scheduled))
     return (
         found
-        | await _timeline(request, cast(Horizon, horizon), look)
+        | await _timeline(request, cast(Horizon, horizon), snapshot)
         | {
             "dispatchers": kinds.count("dispatcher"),
             "workers": kinds.count("worker"),
@@ -45,10 +45,10 @@ async def _context(request: Request) -> dict[str, Any]:
     )
 
 
-async def _timeline(request: Request, horizon: Horizon, look: Look | None) -> dict[str, Any]:
+async def _timeline(request: Request, horizon: Horizon, snapshot: Snapshot | None) -> dict[str, Any]:
     """The variables of ``part_timeline.html``; without a drawing where the servers do not tell."""
     names = {"span": horizon, "spans": [*STEPS], "unit": NAMES[horizon], "levels": drawing.LEVELS}
-    if look is None or look.stats.is_blind:
+    if snapshot is None or snapshot.stats.is_blind:
         return names | {"timeline": None, "untold": "no shard could be seen"}
     try:
         past, future = await dashboard_of(request).futures.timeline(horizon)

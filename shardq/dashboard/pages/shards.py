@@ -14,7 +14,7 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.sampler import COLUMNS
 from shardq.dashboard.visit import dashboard_of
-from shardq.engine.course import behind
+from shardq.engine.snapshot import behind
 from shardq.engine.stats import ShardStats
 from shardq.fleet.serving import servers
 
@@ -47,15 +47,15 @@ async def _context(request: Request) -> dict[str, Any]:
     start = int(begin) if begin.isascii() and begin.isdigit() and len(begin) < 6 else 0
     context = found | {"sort": sort, "sorts": list(SORTS), "start": start, "per_page": PAGE}
     context["live_query"] = {"sort": sort, "begin": start}
-    look = found["look"]
-    if look is None:
+    snapshot = found["snapshot"]
+    if snapshot is None:
         return context
-    rows = sorted(look.stats.shards, key=lambda shard: (not shard.error, SORTS[sort](shard)))
+    rows = sorted(snapshot.stats.shards, key=lambda shard: (not shard.error, SORTS[sort](shard)))
     topology = await dashboard_of(request).ask(lambda engine: engine.topology)
     return context | {
         "rows": rows[start : start + PAGE],
         "count": len(rows),
-        "served_by": servers(look.fleet),
+        "served_by": servers(snapshot.fleet),
         "behind_ms": _behind_ms,
         "heat": drawing.heat(list(dashboard_of(request).sampler.columns), COLUMNS),
         "levels": drawing.LEVELS,

@@ -25,7 +25,7 @@ MOST = 75
 
 async def _context(request: Request) -> dict[str, Any]:
     found = await seen(request)
-    topics = sorted(found["look"].stats.topics.items()) if found["look"] else []
+    topics = sorted(found["snapshot"].stats.topics.items()) if found["snapshot"] else []
     if len(topics) > MOST:
         topics = sorted(topics, key=lambda topic: (-topic[1].ready, topic[0]))
     return found | {"topics": topics[:MOST], "more": len(topics) - MOST}
@@ -39,18 +39,14 @@ async def _context_of_one(request: Request) -> dict[str, Any]:
     name = request.query_params.get("topic", "")
     check_topic(name)
     found = await seen(request)
-    look = found["look"]
-    parts = {"dispatch": look.fleet, "pickup": look.fleet} if look else {}
+    snapshot = found["snapshot"]
+    fleet = snapshot.fleet if snapshot else []
     return found | {
         "name": name,
-        "topic": look.stats.topics.get(name) if look else None,
+        "topic": snapshot.stats.topics.get(name) if snapshot else None,
         "live_query": {"topic": name},
-        "dispatch": Lateness.total(
-            each.dispatch_lateness[name] for each in parts.get("dispatch", ()) if name in each.dispatch_lateness
-        ),
-        "pickup": Lateness.total(
-            each.pickup_lateness[name] for each in parts.get("pickup", ()) if name in each.pickup_lateness
-        ),
+        "dispatch": Lateness.total(each.dispatch_lateness[name] for each in fleet if name in each.dispatch_lateness),
+        "pickup": Lateness.total(each.pickup_lateness[name] for each in fleet if name in each.pickup_lateness),
     }
 
 
