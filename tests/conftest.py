@@ -4,7 +4,8 @@
 every test on every kind found. Tests share these servers, and stay apart by ``name``; one that breaks its
 server takes ``own_server`` or ``own_cluster``.
 
-``engines`` makes engines of both kinds: a test that takes it, or ``engine``, runs for threads and for asyncio.
+``engines`` makes engines of both kinds: a test that takes it, or ``engine``, runs for threads and for asyncio. With
+``url`` it runs on the diagonal, ``DIAGONAL``; one marked ``square`` runs in all four ways.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,11 @@ hypothesis.settings.register_profile(
     "certain", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("certain")
+
+DIAGONAL = [("sync", "single"), ("asyncio", "cluster")]
+"""The ways of a test of both engines on both kinds of servers. Scripts and drivers are tried in all four; what
+lies between them is the same for threads and for asyncio, on one server and on many.
+"""
 
 # Engines warn of servers that keep nothing on their disks: these would write a snapshot, but the time never comes.
 _UNSUSPECTED = {"save": "31536000 1000000000"}
@@ -90,11 +96,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(line, yellow=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_binary" in metafunc.fixturenames:
         kind = metafunc.config.getoption("--server")
         kinds = list(found()) if kind == "all" else [kind]
         metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
+    if _is_square(metafunc) and metafunc.definition.get_closest_marker("square") is None:
+        metafunc.definition.add_marker(pytest.mark.parametrize(("engines", "url"), DIAGONAL, indirect=True))
+
+
+def _is_square(metafunc: pytest.Metafunc) -> bool:
+    """True if the test takes ``engines`` and ``url``, and chooses neither of them by itself."""
+    chosen = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names(mark.args[0])}
+    return {"engines", "url"} <= set(metafunc.fixturenames) and not chosen & {"engines", "url"}
+
+
+def _names(argument: str | Sequence[str]) -> list[str]:
+    return [name.strip() for name in argument.split(",")] if isinstance(argument, str) else list(argument)
 
 
 @pytest.hookimpl(wrapper=True)

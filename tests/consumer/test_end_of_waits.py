@@ -14,6 +14,8 @@ from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, counted, put
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.square
+
 
 def test_closing_ends_the_wait(
     running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]

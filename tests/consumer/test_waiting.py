@@ -17,6 +17,8 @@ from tests.support.states import put
 from tests.support.traffic import script_calls
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.square
+
 
 def test_what_comes_wakes(running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]) -> None:
     consumer = running.consumer()

@@ -20,6 +20,8 @@ from tests.support.states import state_of
 from tests.support.traffic import wake_ups
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.square
+
 
 def test_one_task_wakes_one_of_three_processes(
     engines: Engines,

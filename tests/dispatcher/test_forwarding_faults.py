@@ -12,6 +12,8 @@ from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.square
+
 
 @pytest.fixture(params=["by the script", "by the relay", "within a rate"])
 def list_name(request: pytest.FixtureRequest, name: str, running: Engine) -> str:

@@ -12,6 +12,8 @@ from shardq.dispatcher.relay import Relay
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.square
+
 SHARDS = 16
 
 

@@ -11,6 +11,8 @@ from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.square
+
 
 def test_a_closed_engine_says_so(engine: Engine) -> None:
     id = engine.push("x", delay=FAR_S)
