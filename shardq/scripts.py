@@ -9,10 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from operator import attrgetter
+from typing import Any
 
 _USES = re.compile(r"^-- USES: (.+)$", re.MULTILINE)
+_KEYS = re.compile(r"^-- KEYS \S+ (?!.*not ours)(\w+) ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,15 @@ class Script:
     name: str
     text: str
     sha: str
+    named: Callable[[Any], Sequence[Any]]
+    """Picks the KEYS of the script's head out of ``ShardKeys`` or ``ControlKeys``, in their order: names, and of keys
+    that are one for each topic the function that names them.
+    """
 
     @classmethod
     def of(cls, name: str, text: str) -> Script:
         """The script of a text. Only a sink's own is not in ``lua/``: it is for keys of the other side."""
-        return cls(name, text, hashlib.sha1(text.encode()).hexdigest())
+        return cls(name, text, hashlib.sha1(text.encode()).hexdigest(), _named(_KEYS.findall(text)))
 
 
 @functools.cache
@@ -37,6 +45,11 @@ def script(name: str) -> Script:
     uses = _USES.search(body)
     parts = [files[f"common/{part.strip()}"] for part in (uses.group(1).split(",") if uses else ())]
     return Script.of(name, "".join([*parts, body]))
+
+
+def _named(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
+    # attrgetter runs no Python, and makes a tuple of two or more
+    return attrgetter(*names) if len(names) > 1 else lambda keys: [getattr(keys, name) for name in names]
 
 
 @functools.cache

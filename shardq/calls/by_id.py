@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from shardq.calls.answers import Moving, body
-from shardq.calls.request import Call, Word
+from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Outcome, State
-from shardq.scripts import script
-
-T = TypeVar("T")
 
 
 def cancel(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
-    call = Call(
-        slot=keys.slot,
-        words=[epoch, now_us, id],
-        decode=_outcome,
-        script=script("cancel"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost, keys.moved),
-    )
+    call = Call.of("cancel", keys, [epoch, now_us, id], _outcome)
     return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
 
 
 def reschedule(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
-    call = Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.bell, id, due],
-        decode=_outcome,
-        script=script("reschedule"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.dead, keys.ghost, keys.moved),
-    )
+    call = Call.of("reschedule", keys, [epoch, now_us, keys.bell, id, due], _outcome)
     return _resent_as(call, dict.fromkeys((Outcome.RUNNING, Outcome.DEAD, Outcome.GONE), Outcome.UNKNOWN))
 
 
 def requeue(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
-    call = Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.bell, id, due],
-        decode=_outcome,
-        script=script("requeue"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.moved),
-    )
+    call = Call.of("requeue", keys, [epoch, now_us, keys.bell, id, due], _outcome)
     unknown = dict.fromkeys((Outcome.READY, Outcome.RUNNING, Outcome.GONE), Outcome.UNKNOWN)
     return _resent_as(call, unknown | {Outcome.SCHEDULED: Outcome.REQUEUED})
 
@@ -90,7 +69,7 @@ def get(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Found
             raise found
         return found
 
-    return _get(keys, [epoch, now_us, id], decode)
+    return Call.of("get", keys, [epoch, now_us, id], decode)
 
 
 def state(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
@@ -102,22 +81,12 @@ def state(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Out
             raise Moving()
         return Outcome.RUNNING if word == b"leased" else Outcome(word.decode())
 
-    return _get(keys, [epoch, now_us, id], decode)
+    return Call.of("get", keys, [epoch, now_us, id], decode)
 
 
 def get_many(keys: ShardKeys, epoch: int, ids: Sequence[str], *, now_us: str = "") -> Call[list[Found | Moving | None]]:
     """Reads tasks of one shard, up to 1,000; of the first of them only, where they have more than 1 MiB."""
-    return _get(keys, [epoch, now_us, *ids], _founds)
-
-
-def _get(keys: ShardKeys, words: Sequence[Word], decode: Callable[[list[Any]], T]) -> Call[T]:
-    return Call(
-        slot=keys.slot,
-        words=words,
-        decode=decode,
-        script=script("get"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.moved),
-    )
+    return Call.of("get", keys, [epoch, now_us, *ids], _founds)
 
 
 def _founds(answer: list[Any]) -> list[Found | Moving | None]:

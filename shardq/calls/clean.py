@@ -8,7 +8,6 @@ from typing import Any, Literal
 from shardq.calls.answers import body
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
-from shardq.scripts import script
 
 CHUNK = 500
 """Tasks removed at a time, in some 2 ms of the server."""
@@ -24,13 +23,7 @@ class Trimmed:
 
 def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
     """Removes dead tasks that are too old or too many."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, age_ms, keep, CHUNK],
-        decode=lambda answer: Trimmed(*map(int, body(answer))),
-        script=script("trim"),
-        keys=(keys.meta, keys.task, keys.lease, keys.dead, keys.why),
-    )
+    return Call.of("trim", keys, [epoch, now_us, age_ms, keep, CHUNK], lambda answer: Trimmed(*map(int, body(answer))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +44,7 @@ START = Purged(0, 0, "0", "0")
 def purge(
     keys: ShardKeys, epoch: int, topic: str, *, scope: Literal["topic", "all"], go_on: Purged, now_us: str = ""
 ) -> Call[Purged]:
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, topic, scope, go_on.due, go_on.dead, CHUNK],
-        decode=_purged,
-        script=script("purge"),
-        keys=(
-            *(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost),
-            keys.ready(topic),
-        ),
-    )
+    return Call.of("purge", keys, [epoch, now_us, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,))
 
 
 def _purged(answer: list[Any]) -> Purged:
@@ -82,13 +66,7 @@ class TagPage:
 
 
 def cancel_tag(keys: ShardKeys, epoch: int, tag: str, cursor: str, *, count: int, now_us: str = "") -> Call[TagPage]:
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, cursor, tag, count],
-        decode=_tag_page,
-        script=script("cancel_tag"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost),
-    )
+    return Call.of("cancel_tag", keys, [epoch, now_us, cursor, tag, count], _tag_page)
 
 
 def _tag_page(answer: list[Any]) -> TagPage:

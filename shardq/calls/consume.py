@@ -17,7 +17,6 @@ from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ShardKeys
 from shardq.layout.topology import DEFAULT_ATTEMPTS
 from shardq.model.ids import topic_of
-from shardq.scripts import script
 
 MAX_CLAIM = 1000
 """Ids in one script call."""
@@ -66,9 +65,10 @@ def claim(
     one for this claim. ``waiter`` is the process to register in each list found empty. A lost
     answer costs a lease: the tasks come back at its deadline.
     """
-    return Call(
-        slot=keys.slot,
-        words=[
+    return Call.of(
+        "claim",
+        keys,
+        [
             epoch,
             now_us,
             keys.bell,
@@ -79,13 +79,8 @@ def claim(
             waiter,
             *_flat(shares, max_attempts or {}, permits or {}),
         ],
-        decode=partial(_claim, token, permits or {}),
-        script=script("claim"),
-        keys=(
-            *(keys.meta, keys.task, keys.leased, keys.lease, keys.ghost, keys.dead, keys.why),
-            *map(keys.ready, shares),
-            *map(keys.waiting, shares),
-        ),
+        partial(_claim, token, permits or {}),
+        topics=shares,
         retry_for_s=retry_for_s,
     )
 
@@ -134,13 +129,7 @@ def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -
 
 def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:
     """Wakes another process. Sent twice it wakes one more, which finds nothing: harmless."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.wake(""), topic],
-        decode=nothing,
-        script=script("wake"),
-        keys=(keys.meta, keys.ready(topic), keys.waiting(topic)),
-    )
+    return Call.of("wake", keys, [epoch, now_us, keys.wake(""), topic], nothing, topics=(topic,))
 
 
 class Leased(Protocol):
@@ -231,14 +220,7 @@ def settle(
         call.resend = None
         return call
 
-    return Call(
-        slot=keys.slot,
-        words=words,
-        decode=lambda answer: _verdicts(ids, answer),
-        script=script("settle"),
-        keys=(keys.meta, keys.task, keys.leased, keys.lease, keys.due, keys.dead, keys.why, keys.topics),
-        resend=again,
-    )
+    return Call.of("settle", keys, words, lambda answer: _verdicts(ids, answer), resend=again)
 
 
 def extend(
@@ -249,13 +231,7 @@ def extend(
     for item in held:
         words += (item.id, item.token)
     ids = [item.id for item in held]
-    return Call(
-        slot=keys.slot,
-        words=words,
-        decode=lambda answer: _verdicts(ids, answer),
-        script=script("extend"),
-        keys=(keys.meta, keys.leased, keys.lease),
-    )
+    return Call.of("extend", keys, words, lambda answer: _verdicts(ids, answer))
 
 
 def _verdicts(ids: Sequence[str], answer: list[Any]) -> dict[str, SettleStatus]:

@@ -9,7 +9,6 @@ from typing import Any
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ControlKeys, ShardKeys
-from shardq.scripts import script
 
 Fields = Mapping[bytes, bytes]
 
@@ -29,12 +28,8 @@ def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared
     flat: list[Word] = []
     for field, value in fields.items():
         flat += (field, value)
-    return Call(
-        slot=keys.slot,
-        words=[seen_epoch, keys.news, *flat],
-        decode=lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:])),
-        script=script("declare"),
-        keys=(keys.topology,),
+    return Call.of(
+        "declare", keys, [seen_epoch, keys.news, *flat], lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:]))
     )
 
 
@@ -58,13 +53,8 @@ def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False
         call.decode, call.resend = lambda answer: body(answer) is not None, None
         return call
 
-    return Call(
-        slot=keys.slot,
-        words=[epoch, topology, "1" if anew else "0"],
-        decode=lambda answer: bool(body(answer)[0]),
-        script=script("open"),
-        keys=(keys.meta,),
-        resend=again,
+    return Call.of(
+        "open", keys, [epoch, topology, "1" if anew else "0"], lambda answer: bool(body(answer)[0]), resend=again
     )
 
 
@@ -150,12 +140,11 @@ def heartbeat(
     """``alive_ms``: how long the process counts as alive without another heartbeat; ``others_ms``: how long the others
     do at most, whatever they said themselves. ``report``: empty when it is the one before.
     """
-    return Call(
-        slot=keys.slot,
-        words=[process, now_us, alive_ms, others_ms, epoch, "leave" if leave else "stay", keys.news, report],
-        decode=_heartbeat_answer,
-        script=script("heartbeat"),
-        keys=(keys.topology, keys.members, keys.reports),
+    return Call.of(
+        "heartbeat",
+        keys,
+        [process, now_us, alive_ms, others_ms, epoch, "leave" if leave else "stay", keys.news, report],
+        _heartbeat_answer,
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Command
 from shardq.layout.keys import ShardKeys
-from shardq.scripts import script
 
 MAX_BATCH = 1000
 """Lua's stack holds some 8,000 values, and a call should not hold the server for much over a millisecond."""
@@ -66,27 +65,16 @@ def dispatch(
             now_us=now_us,
         )
 
-    return Call(
-        slot=keys.slot,
-        words=[
+    return Call.of(
+        "dispatch",
+        keys,
+        [
             *(epoch, now_us, limit, max_attempts, keys.wake("")),
             *((keys.bell, caller) if routed else ("", "")),
             *marked,
         ],
-        decode=_dispatched,
-        script=script("dispatch"),
-        keys=(
-            keys.meta,
-            keys.due,
-            keys.topics,
-            keys.leased,
-            keys.lease,
-            keys.dead,
-            keys.why,
-            keys.seen,
-            *map(keys.ready, topics),
-            *map(keys.waiting, topics),
-        ),
+        _dispatched,
+        topics=topics,
         resend=again if routed else None,
     )
 
@@ -151,10 +139,11 @@ def forward(
     """Only for a list or a stream on the same server, and on a cluster only for one in the same slot. ``maxlen``: about
     how many entries the stream keeps.
     """
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, limit, side, "" if maxlen is None else maxlen],
-        decode=lambda answer: Forwarded(*body(answer)),
-        script=script("forward"),
-        keys=(keys.meta, keys.task, keys.ready(topic), keys.ghost, keys.lease, keys.dead, keys.why, to),
+    return Call.of(
+        "forward",
+        keys,
+        [epoch, now_us, limit, side, "" if maxlen is None else maxlen],
+        lambda answer: Forwarded(*body(answer)),
+        topics=(topic,),
+        also=(to,),
     )

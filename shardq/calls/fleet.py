@@ -10,7 +10,6 @@ from shardq.calls.answers import body
 from shardq.calls.control import pairs
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys
-from shardq.scripts import script
 
 
 def report(
@@ -19,12 +18,11 @@ def report(
     """A worker's heartbeat. ``report``: empty when it is the one before. Returns True if the worker was not known
     before: then nothing is stored of an earlier report.
     """
-    return Call(
-        slot=keys.slot,
-        words=[worker, now_us, alive_ms, "leave" if leave else "stay", report],
-        decode=lambda answer: bool(body(answer)[0]),
-        script=script("report"),
-        keys=(keys.workers, keys.reports),
+    return Call.of(
+        "report",
+        keys,
+        [worker, now_us, alive_ms, "leave" if leave else "stay", report],
+        lambda answer: bool(body(answer)[0]),
     )
 
 
@@ -41,13 +39,7 @@ class Processes:
 
 
 def fleet(keys: ControlKeys, *, now_us: str = "") -> Call[Processes]:
-    return Call(
-        slot=keys.slot,
-        words=[now_us],
-        decode=_processes,
-        script=script("fleet"),
-        keys=(keys.members, keys.workers, keys.reports),
-    )
+    return Call.of("fleet", keys, [now_us], _processes)
 
 
 def _processes(answer: list[Any]) -> Processes:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ControlKeys
-from shardq.scripts import script
 
 
 def read(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
@@ -21,10 +20,4 @@ def write(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, bytes]], *,
     has written since.
     """
     flat: list[Word] = [word for part in parts for word in part]
-    return Call(
-        slot=keys.slot,
-        words=[seen, length, *flat],
-        decode=lambda answer: bool(body(answer)[0]),
-        script=script("history"),
-        keys=(keys.history,),
-    )
+    return Call.of("history", keys, [seen, length, *flat], lambda answer: bool(body(answer)[0]))

@@ -14,7 +14,6 @@ from shardq.calls.answers import body, nothing
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys
 from shardq.layout.topology import Limit
-from shardq.scripts import script
 
 MAX_PERMITS = 1000
 
@@ -54,38 +53,32 @@ def permit(
     """``waiter`` is the process to wake when a permit goes back, if none is granted now; with ``others_wait`` also if
     some are. A lost answer costs the permits until they lapse.
     """
-    return Call(
-        slot=keys.slot,
-        words=[
+    return Call.of(
+        "permit",
+        keys,
+        [
             *(epoch, now_us, topic, min(want, MAX_PERMITS)),
             *("" if limit.rate is None else limit.rate, "" if limit.concurrency is None else limit.concurrency),
             *(lease_ms + MARGIN_MS, token, keys.wake(""), waiter, int(others_wait)),
         ],
-        decode=lambda answer: Permit(*body(answer)),
-        script=script("permit"),
-        keys=(keys.topology, keys.bucket(topic), keys.permits(topic), keys.waiting(topic)),
+        lambda answer: Permit(*body(answer)),
+        topics=(topic,),
     )
 
 
 def release(keys: ControlKeys, topic: str, names: Sequence[str], *, unused: int, wakes: int = 0) -> Call[None]:
     """Each permit that was still there wakes a process that waits for one; ``wakes``: so many more."""
-    return Call(
-        slot=keys.slot,
-        words=[topic, unused, keys.wake(""), wakes, *names],
-        decode=nothing,
-        script=script("release"),
-        keys=(keys.bucket(topic), keys.permits(topic), keys.waiting(topic)),
-    )
+    return Call.of("release", keys, [topic, unused, keys.wake(""), wakes, *names], nothing, topics=(topic,))
 
 
 def renew(
     keys: ControlKeys, topic: str, concurrency: int | None, names: Sequence[str], *, lease_ms: int, now_us: str = ""
 ) -> Call[set[str]]:
     """Returns those that had lapsed, and whose places are taken."""
-    return Call(
-        slot=keys.slot,
-        words=[now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
-        decode=lambda answer: {names[position - 1] for position in body(answer)},
-        script=script("renew"),
-        keys=(keys.bucket(topic), keys.permits(topic)),
+    return Call.of(
+        "renew",
+        keys,
+        [now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
+        lambda answer: {names[position - 1] for position in body(answer)},
+        topics=(topic,),
     )

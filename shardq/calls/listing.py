@@ -9,7 +9,6 @@ from typing import Any, Literal
 from shardq.calls.answers import body
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
-from shardq.scripts import script
 
 LOOK = 1000
 """The most ids that one call looks at, in about half a millisecond of the server."""
@@ -57,15 +56,14 @@ def page(
     look: int = LOOK,
     now_us: str = "",
 ) -> Call[IdPage]:
-    return Call(
-        slot=keys.slot,
-        words=[
+    return Call.of(
+        "page",
+        keys,
+        [
             *(epoch, now_us, state, span.begin_ms, span.after, span.end_ms),
             *("" if topic is None else f"={topic}", holder or "", count, look, "newest" if span.newest else ""),
         ],
-        decode=_id_page,
-        script=script("page"),
-        keys=(keys.meta, keys.due, keys.leased, keys.dead, keys.lease),
+        _id_page,
     )
 
 
@@ -103,12 +101,8 @@ def page_ready(
         ids = [(int(place), id.decode()) for place, id in zip(items[::2], items[1::2], strict=True)]
         return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids)
 
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, topic, "" if after is None else after, count],
-        decode=decode,
-        script=script("page_ready"),
-        keys=(keys.meta, keys.task, keys.due, keys.leased, keys.dead, keys.topics, keys.ready(topic)),
+    return Call.of(
+        "page_ready", keys, [epoch, now_us, topic, "" if after is None else after, count], decode, topics=(topic,)
     )
 
 
@@ -133,10 +127,6 @@ def forecast(
         now, begin, overdue, later, counts = body(answer)
         return DueCounts(int(now), int(begin), overdue, later, counts)
 
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, "" if begin_ms is None else begin_ms, step_ms, steps],
-        decode=decode,
-        script=script("forecast"),
-        keys=(keys.meta, keys.due),
+    return Call.of(
+        "forecast", keys, [epoch, now_us, "" if begin_ms is None else begin_ms, step_ms, steps], decode
     ).briefly()

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Command
 from shardq.layout.keys import ShardKeys
-from shardq.scripts import script
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +85,7 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
             drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
         )
 
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, draw, *topics],
-        decode=decode,
-        script=script("peek"),
-        keys=(
-            *(keys.meta, keys.due, keys.leased, keys.dead, keys.topics, keys.looks),
-            *(keys.task, keys.lease, keys.why, keys.ghost, keys.seen, keys.moved),
-            *map(keys.ready, topics),
-        ),
-    )
+    return Call.of("peek", keys, [epoch, now_us, draw, *topics], decode, topics=topics)
 
 
 def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:

@@ -11,7 +11,6 @@ from shardq.calls.answers import body
 from shardq.calls.request import Call, Command
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of
-from shardq.scripts import script
 
 
 def some_records(keys: ShardKeys, count: int) -> Command[list[str]]:
@@ -50,21 +49,8 @@ def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
 
 def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[bool]:
     """Schedules an id for now that has a record and no place. True if it had none."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.bell, id],
-        decode=lambda answer: body(answer)[0] == 1,
-        script=script("restore"),
-        keys=(
-            keys.meta,
-            keys.task,
-            keys.due,
-            keys.leased,
-            keys.dead,
-            keys.ghost,
-            keys.ready(topic_of(id)),
-            keys.topics,
-        ),
+    return Call.of(
+        "restore", keys, [epoch, now_us, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
     )
 
 

@@ -25,12 +25,14 @@ after what was moving out of it was put where it goes.
 def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
     topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
+    # By hand, as every push goes through here.
+    chosen = script("push")
     return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.bell, len(topics), *topics, *tasks],
-        decode=_collided,
-        script=script("push"),
-        keys=(keys.meta, keys.task, keys.due, keys.topics),
+        keys.slot,
+        [epoch, now_us, keys.bell, len(topics), *topics, *tasks],
+        _collided,
+        script=chosen,
+        keys=chosen.named(keys),
         resend=lambda: _push_again(keys, epoch, tasks, now_us),
     )
 
@@ -57,32 +59,23 @@ def push_unique(
     To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long resends know of this push, and nobody else.
     ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
     """
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.bell, resent, earlier, *tasks],
-        decode=_answers,
-        script=script("push_unique"),
-        keys=_unique_keys(keys),
+    return Call.of(
+        "push_unique",
+        keys,
+        [epoch, now_us, keys.bell, resent, earlier, *tasks],
+        _answers,
         resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier, now_us=now_us),
     )
 
 
 def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> Call[list[str]]:
     # After a lost answer the ids may be ours already: whatever is stored under them is what we sent.
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, keys.bell, "1", "0", *unique(tasks)],
-        decode=lambda answer: _answers(answer) and [],
-        script=script("push_unique"),
-        keys=_unique_keys(keys),
+    return Call.of(
+        "push_unique",
+        keys,
+        [epoch, now_us, keys.bell, "1", "0", *unique(tasks)],
+        lambda answer: _answers(answer) and [],
     )
-
-
-def _unique_keys(keys: ShardKeys) -> tuple[str, ...]:
-    return (
-        keys.meta, keys.task, keys.due, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost, keys.seen, keys.moved,
-        keys.topics,
-    )  # fmt: skip
 
 
 def _collided(answer: list[Any]) -> list[str]:

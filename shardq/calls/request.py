@@ -6,13 +6,14 @@ The other modules of this package build each request of the engine as a ``Call``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from hiredis import pack_command
 
-from shardq.scripts import Script
+from shardq.layout.keys import ControlKeys, ShardKeys
+from shardq.scripts import Script, script
 
 T = TypeVar("T")
 Word = str | bytes | int | float
@@ -91,6 +92,36 @@ class Call(Command[T]):
     keys: Sequence[str]
     resend: Callable[[], Call[T]] | None = None
     """Makes the request that is right after a lost answer, where the same again would be wrong."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        keys: ShardKeys | ControlKeys,
+        words: Sequence[Word],
+        decode: Callable[[Any], T],
+        *,
+        topics: Iterable[str] | None = None,
+        also: Sequence[str] = (),
+        resend: Callable[[], Call[T]] | None = None,
+        retry_for_s: float | None = None,
+    ) -> Call[T]:
+        """The call of a script in ``lua/``, with the keys that its head names. ``topics``: those of the keys that are
+        one for each topic. ``also``: further keys, which are not ours.
+        """
+        chosen = script(name)
+        names = chosen.named(keys)
+        if topics is not None:
+            names = [key for each in names for key in ((each,) if type(each) is str else map(each, topics))]
+        return cls(
+            keys.slot,
+            words,
+            decode,
+            retry_for_s=retry_for_s,
+            script=chosen,
+            keys=(*names, *also) if also else names,
+            resend=resend,
+        )
 
     def packed(self) -> bytes:
         return pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)

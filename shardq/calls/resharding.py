@@ -21,7 +21,6 @@ from typing import Any
 from shardq.calls.answers import body, nothing
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ShardKeys
-from shardq.scripts import script
 
 SCAN = 4000
 """Members read in one trip, in about a millisecond."""
@@ -72,26 +71,14 @@ def loads(moving_tasks: Iterable[MovingTask]) -> list[tuple[int, list[MovingTask
 
 
 def reserve(keys: ShardKeys, epoch: int, number: str, ids: Sequence[str], *, now_us: str = "") -> Call[None]:
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, number, *ids],
-        decode=nothing,
-        script=script("reserve"),
-        keys=(keys.meta, keys.staged),
-    )
+    return Call.of("reserve", keys, [epoch, now_us, number, *ids], nothing)
 
 
 def take(
     keys: ShardKeys, epoch: int, number: str, target: int, ids: Sequence[str], *, now_us: str = ""
 ) -> Call[list[MovingTask]]:
     """Moving tasks whose answer was lost are found in ``moved``."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, number, target, *ids],
-        decode=_moving_tasks,
-        script=script("take"),
-        keys=(keys.meta, keys.task, keys.due, keys.lease, keys.dead, keys.why, keys.moved),
-    )
+    return Call.of("take", keys, [epoch, now_us, number, target, *ids], _moving_tasks)
 
 
 def _moving_tasks(answer: list[Any]) -> list[MovingTask]:
@@ -103,24 +90,18 @@ def put(keys: ShardKeys, epoch: int, moving_tasks: Sequence[MovingTask], *, now_
     words: list[Word] = [epoch, now_us, keys.bell]
     for moving_task in moving_tasks:
         words += (moving_task.id, moving_task.data)
-    return Call(
-        slot=keys.slot,
-        words=words,
-        decode=nothing,
-        script=script("put"),
-        keys=(keys.meta, keys.task, keys.due, keys.lease, keys.dead, keys.why, keys.staged, keys.topics),
-    )
+    return Call.of("put", keys, words, nothing)
 
 
 def clear(keys: ShardKeys, epoch: int, moving_tasks: Sequence[MovingTask], *, now_us: str = "") -> Call[None]:
     words: list[Word] = [epoch, now_us]
     for moving_task in moving_tasks:
         words += (moving_task.id, moving_task.number)
-    return Call(slot=keys.slot, words=words, decode=nothing, script=script("clear"), keys=(keys.meta, keys.moved))
+    return Call.of("clear", keys, words, nothing)
 
 
 def swept(keys: ShardKeys, epoch: int, since: int, *, now_us: str = "") -> Call[None]:
-    return Call(slot=keys.slot, words=[epoch, now_us, since], decode=nothing, script=script("swept"), keys=(keys.meta,))
+    return Call.of("swept", keys, [epoch, now_us, since], nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,36 +120,18 @@ def stock(keys: ShardKeys, epoch: int, cursor: str, *, count: int, now_us: str =
         cursor, size, ids = body(answer)
         return RecordPage(cursor.decode(), size, [id.decode() for id in ids])
 
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, cursor, count],
-        decode=decode,
-        script=script("stock"),
-        keys=(keys.meta, keys.task),
-    )
+    return Call.of("stock", keys, [epoch, now_us, cursor, count], decode)
 
 
 def remember(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, ahead_ms: int, now_us: str = "") -> Call[None]:
     """``ends``: id → end of its dedup window in ms. The later end of a window counts. ``ahead_ms``: of the shard they
     come from."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, ahead_ms, *_windows(ends)],
-        decode=nothing,
-        script=script("remember"),
-        keys=(keys.meta, keys.seen),
-    )
+    return Call.of("remember", keys, [epoch, now_us, ahead_ms, *_windows(ends)], nothing)
 
 
 def forget(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str = "") -> Call[None]:
     """Forgets windows that end at that time, or earlier."""
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us, *_windows(ends)],
-        decode=nothing,
-        script=script("forget"),
-        keys=(keys.meta, keys.seen),
-    )
+    return Call.of("forget", keys, [epoch, now_us, *_windows(ends)], nothing)
 
 
 def ahead(keys: ShardKeys) -> Command[int]:
@@ -181,13 +144,7 @@ def _windows(ends: Mapping[str, str]) -> list[Word]:
 
 
 def unmark(keys: ShardKeys, epoch: int, *, now_us: str = "") -> Call[None]:
-    return Call(
-        slot=keys.slot,
-        words=[epoch, now_us],
-        decode=nothing,
-        script=script("unmark"),
-        keys=(keys.meta, keys.staged),
-    )
+    return Call.of("unmark", keys, [epoch, now_us], nothing)
 
 
 # ---- plain commands: looking

@@ -11,7 +11,6 @@ from typing import Any
 from shardq.calls.answers import body
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import ControlKeys
-from shardq.scripts import script
 
 CHANGED = "schedules/"
 """The news that a schedule was declared, changed, paused or removed; its name follows."""
@@ -56,13 +55,7 @@ def schedule_names(keys: ControlKeys) -> Command[list[str]]:
 
 def schedules(keys: ControlKeys, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
     """Reads the schedules of these names, ``BATCH`` at most."""
-    return Call(
-        slot=keys.slot,
-        words=[now_us, *names],
-        decode=_schedules,
-        script=script("schedules"),
-        keys=(keys.schedules,),
-    )
+    return Call.of("schedules", keys, [now_us, *names], _schedules)
 
 
 def set_schedule(keys: ControlKeys, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
@@ -72,13 +65,7 @@ def set_schedule(keys: ControlKeys, changes: Sequence[Change], *, tell: bool) ->
     words: list[Word] = [keys.news if tell else ""]
     for change in changes:
         words += (change.name, change.seen, change.state, change.declaration)
-    return Call(
-        slot=keys.slot,
-        words=words,
-        decode=lambda answer: [bool(written) for written in body(answer)],
-        script=script("set_schedule"),
-        keys=(keys.schedules,),
-    )
+    return Call.of("set_schedule", keys, words, lambda answer: [bool(written) for written in body(answer)])
 
 
 def _schedules(answer: list[Any]) -> Schedules:

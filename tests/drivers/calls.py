@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from typing import Any
 
@@ -21,13 +20,12 @@ def raw(answer: Any) -> Any:
 
 
 def script_call(text: str, *keys: str, words: tuple[str, ...] = (), resend: Call[Any] | None = None) -> Call[Any]:
-    digest = hashlib.sha1(text.encode()).hexdigest()
     again = None if resend is None else lambda: resend
     return Call(
         slot=slot_of(keys[0]),
         words=words,
         decode=raw,
-        script=Script("store", text, digest),
+        script=Script.of("store", text),
         keys=keys,
         resend=again,
     )
