@@ -24,7 +24,7 @@ from bench.loads import PAYLOAD, fill_ready
 from bench.stand import Stand
 from cluster.ports import HOST
 from shardq import Task
-from shardq.calls import consume, dispatch, produce
+from shardq.calls import by_id, consume, dispatch
 from shardq.calls.dispatch import MAX_BATCH
 from shardq.calls.request import Call, Command, Word
 from shardq.layout.keys import shard_keys
@@ -108,7 +108,7 @@ def push_rate(stand: Stand, tasks: int, *, payload: str = PAYLOAD) -> float:
         with stand.engine(shards=1) as engine:
             keys = shard_keys(engine.name, 0)
             words = _words(batch, payload)
-            rate = batch * _calls_per_s(stand, produce.push(keys, engine.topology.epoch, words), rounds, drawn=True)
+            rate = batch * _calls_per_s(stand, by_id.push(keys, engine.topology.epoch, words), rounds, drawn=True)
             if _stored(stand, keys.slot, "ZCARD", keys.due) == rounds * batch:
                 return rate
     raise RuntimeError(f"ids clashed in all {TRIES} runs, so the rate means nothing; run it again")

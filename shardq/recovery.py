@@ -20,9 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from shardq.calls import control, replicas, resharding
-from shardq.calls.answers import Missing, Stale
-from shardq.calls.request import Call
+from shardq.calls import control, node_info, resharding
+from shardq.calls.request import Call, Missing, Stale
 from shardq.calls.resharding import MovingTask
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys, control_keys
@@ -208,7 +207,7 @@ class ReplicaBarrier:
         time.
         """
         asked, epoch = list(shards), self._cache.topology.epoch
-        histories: Histories = yield Confirm([replicas.seal(keys.meta, keys.slot, epoch) for keys in asked])
+        histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked])
         behind = set()
         for keys in asked:
             history = histories[keys.slot]

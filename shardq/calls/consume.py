@@ -1,4 +1,9 @@
-"""claim, settle and extend. Used by the consumers, and by the relay."""
+"""claim, settle and extend, for consumers and relays; permit, release and renew, the fleet-wide limits of a topic.
+
+The limits are in the control slot: a token bucket for a rate, a set of permits for a concurrency. The name of a permit
+is the token of its lease: a process that can settle or extend a delivery can give its permit back, or renew it. What
+makes this exact is told in ``lua/README.md``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from shardq.calls.answers import body, nothing
-from shardq.calls.limits import permit_name
-from shardq.calls.request import Call, Command, Word
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import DEFAULT_ATTEMPTS
+from shardq.calls.request import Call, Command, Word, body, nothing
+from shardq.layout.keys import ControlKeys, ShardKeys
+from shardq.layout.topology import DEFAULT_ATTEMPTS, Limit
 from shardq.model.ids import topic_of
 
 MAX_CLAIM = 1000
@@ -237,3 +240,72 @@ def extend(
 def _verdicts(ids: Sequence[str], answer: list[Any]) -> dict[str, SettleStatus]:
     said = iter(body(answer))
     return {ids[position - 1]: word.decode() for position, word in zip(said, said, strict=True)}
+
+
+MAX_PERMITS = 1000
+
+MARGIN_MS = 2000
+"""A permit lapses so much later than its lease: it is granted before the lease is, and renewed before that is extended.
+"""
+
+MARK = "#"
+"""Only the token of a lease with a permit has it."""
+
+
+def permit_name(token: str, number: int) -> str:
+    """The name of a permit, and the token of its lease. ``token``: that of the claim."""
+    return f"{token}{MARK}{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    granted: int
+    again_ms: int
+    """The time after which to ask again, when none was granted."""
+
+
+def permit(
+    keys: ControlKeys,
+    epoch: int,
+    topic: str,
+    limit: Limit,
+    want: int,
+    *,
+    lease_ms: int,
+    token: str,
+    waiter: str = "",
+    others_wait: bool = False,
+    now_us: str = "",
+) -> Call[Permit]:
+    """``waiter`` is the process to wake when a permit goes back, if none is granted now; with ``others_wait`` also if
+    some are. A lost answer costs the permits until they lapse.
+    """
+    return Call.of(
+        "permit",
+        keys,
+        [
+            *(epoch, now_us, topic, min(want, MAX_PERMITS)),
+            *("" if limit.rate is None else limit.rate, "" if limit.concurrency is None else limit.concurrency),
+            *(lease_ms + MARGIN_MS, token, keys.wake(""), waiter, int(others_wait)),
+        ],
+        lambda answer: Permit(*body(answer)),
+        topics=(topic,),
+    )
+
+
+def release(keys: ControlKeys, topic: str, names: Sequence[str], *, unused: int, wakes: int = 0) -> Call[None]:
+    """Each permit that was still there wakes a process that waits for one; ``wakes``: so many more."""
+    return Call.of("release", keys, [topic, unused, keys.wake(""), wakes, *names], nothing, topics=(topic,))
+
+
+def renew(
+    keys: ControlKeys, topic: str, concurrency: int | None, names: Sequence[str], *, lease_ms: int, now_us: str = ""
+) -> Call[set[str]]:
+    """Returns those that had lapsed, and whose places are taken."""
+    return Call.of(
+        "renew",
+        keys,
+        [now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
+        lambda answer: {names[position - 1] for position in body(answer)},
+        topics=(topic,),
+    )

@@ -1,4 +1,7 @@
-"""The topology, the metas of shards, and the members: everything about the whole and not about one task."""
+"""The control slot, and the metas of shards: topology, members with their reports, changes, schedules and history.
+
+The values of schedules are in ``schedules.entry``; ``history.stored`` has the form of the history, one string.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.calls.answers import body
-from shardq.calls.request import Call, Command, Word
+from shardq.calls.request import Call, Command, Word, body
 from shardq.layout.keys import ControlKeys, ShardKeys
 
 Fields = Mapping[bytes, bytes]
@@ -163,3 +165,123 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     """The fields of a flat list."""
     fields = iter(flat)
     return dict(zip(fields, fields, strict=True))
+
+
+def report(
+    keys: ControlKeys, worker: str, *, alive_ms: int, report: bytes = b"", leave: bool = False, now_us: str = ""
+) -> Call[bool]:
+    """A worker's heartbeat. ``report``: empty when it is the one before. Returns True if the worker was not known
+    before: then nothing is stored of an earlier report.
+    """
+    return Call.of(
+        "report",
+        keys,
+        [worker, now_us, alive_ms, "leave" if leave else "stay", report],
+        lambda answer: bool(body(answer)[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of an engine, by the clock of the control slot's master."""
+
+    now_us: int
+    dispatchers: Mapping[str, int]
+    """Name → the instant until which it counts as alive, in ms."""
+    workers: Mapping[str, int]
+    """The same."""
+    reports: Mapping[str, bytes]
+
+
+def fleet(keys: ControlKeys, *, now_us: str = "") -> Call[Processes]:
+    return Call.of("fleet", keys, [now_us], _processes)
+
+
+def _processes(answer: list[Any]) -> Processes:
+    now_us, dispatchers, workers, reports = body(answer)
+    return Processes(
+        now_us=int(now_us),
+        dispatchers={name.decode(): int(until) for name, until in pairs(dispatchers).items()},
+        workers={name.decode(): int(until) for name, until in pairs(workers).items()},
+        reports={name.decode(): text for name, text in pairs(reports).items()},
+    )
+
+
+def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
+    """Reads a part; shorter where the history ends, empty where there is none."""
+    words = ("GETRANGE", keys.history, offset, offset + length - 1)
+    return Command[bytes](slot=keys.slot, words=words, decode=bytes)
+
+
+def write_history(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int) -> Call[bool]:
+    """Writes parts, each at its offset. ``seen``: the first four bytes, as they were read. Returns False if somebody
+    has written since.
+    """
+    flat: list[Word] = [word for part in parts for word in part]
+    return Call.of("history", keys, [seen, length, *flat], lambda answer: bool(body(answer)[0]))
+
+
+CHANGED = "schedules/"
+"""The news that a schedule was declared, changed, paused or removed; its name follows."""
+
+BATCH = 200
+"""Schedules that are read or written by one call."""
+
+_DECLARED = "/declared"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """Schedules as stored, and the clock of the control slot's master."""
+
+    now_ms: int
+    looked_for: int
+    """How many of the names; the rest is to be asked for again."""
+    stored: dict[str, tuple[bytes, bytes]]
+    """Name → state, declaration; either is empty where it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One schedule to be written if its state is still the one that was seen."""
+
+    name: str
+    seen: bytes
+    state: bytes
+    """Empty: it is removed."""
+    declaration: bytes = b""
+    """Empty: it stays as it is."""
+
+
+def schedule_names(keys: ControlKeys) -> Command[list[str]]:
+    """The names of all schedules, in order."""
+
+    def decode(fields: Iterable[bytes]) -> list[str]:
+        return sorted({field.decode(errors="backslashreplace").removesuffix(_DECLARED) for field in fields})
+
+    return Command(slot=keys.slot, words=("HKEYS", keys.schedules), decode=decode)
+
+
+def schedules(keys: ControlKeys, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
+    """Reads the schedules of these names, ``BATCH`` at most."""
+    return Call.of("schedules", keys, [now_us, *names], _schedules)
+
+
+def set_schedule(keys: ControlKeys, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
+    """Writes schedules, ``BATCH`` at most. Returns True for each that was written. A resend answers False where the
+    first send was executed.
+    """
+    words: list[Word] = [keys.news if tell else ""]
+    for change in changes:
+        words += (change.name, change.seen, change.state, change.declaration)
+    return Call.of("set_schedule", keys, words, lambda answer: [bool(written) for written in body(answer)])
+
+
+def _schedules(answer: list[Any]) -> Schedules:
+    now_us, looked_for, flat = body(answer)
+    fields = iter(flat)
+    return Schedules(
+        now_ms=int(now_us) // 1000,
+        looked_for=looked_for,
+        stored={name.decode(): (state, declared) for name, state, declared in zip(fields, fields, fields, strict=True)},
+    )

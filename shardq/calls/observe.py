@@ -1,4 +1,6 @@
-"""peek: the counts of a shard; the state of a node's replicas, its settings and its clock. For stats() and health()."""
+"""peek and plain reads: counts of a shard, for ``stats()`` and ``health()``; places of ids and records, and restore,
+for ``shardq doctor``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from shardq.calls.answers import body
-from shardq.calls.request import Call, Command
+from shardq.calls.request import Call, Command, body
 from shardq.layout.keys import ShardKeys
+from shardq.model.ids import topic_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,166 +140,46 @@ def _by_topic(flat: list[Any]) -> dict[str, int]:
     return {topic.decode(): int(count) for topic, count in zip(fields, fields, strict=True)}
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
-    """The state of one master, and of its replicas."""
-
-    replicas: int
-    """Replicas connected now."""
-    unconfirmed: int | None
-    """Bytes of writes that no replica has confirmed: the most that is lost when the one furthest ahead takes over now.
-    Replicas confirm once a second, so it is rarely 0 under load. None: there is no replica."""
-    silent: Mapping[str, int | None]
-    """Replica → seconds since it confirmed anything, if that was ``SILENT_S`` ago or longer; None while it copies the
-    whole data set."""
-    memory: int
-    """The bytes that the master uses."""
-    maxmemory: int
-    """The most that it may use; 0: as much as there is."""
-    cpu_s: float
-    """The seconds of a core that it has used since it started."""
-
-
-SILENT_S = 10
-"""A replica confirms once a second. One that has not for so long hangs, or is cut off."""
-
-
-def replication(slot: int) -> Command[Replication]:
-    """Asks the master of a slot for its state, and that of its replicas."""
-
-    def decode(text: bytes) -> Replication:
-        fields = info_fields(text)
-        # slave0:ip=10.0.0.2,port=6379,state=online,offset=1234,lag=0
-        rows = [
-            dict(pair.partition("=")[::2] for pair in value.decode().split(","))
-            for name, value in fields.items()
-            if name.startswith(b"slave") and b"state=" in value
-        ]
-        online = [row for row in rows if row["state"] == "online"]
-        written = int(fields[b"master_repl_offset"])
-        lags = {f"{row['ip']}:{row['port']}": int(row["lag"]) if row in online else None for row in rows}
-        return Replication(
-            replicas=len(online),
-            unconfirmed=max(0, written - max(int(row["offset"]) for row in online)) if online else None,
-            silent={replica: lag for replica, lag in lags.items() if lag is None or lag >= SILENT_S},
-            memory=int(fields.get(b"used_memory", b"0")),
-            maxmemory=int(fields.get(b"maxmemory", b"0")),
-            cpu_s=sum(float(fields.get(name, b"0")) for name in (b"used_cpu_sys", b"used_cpu_user")),
-        )
-
-    return Command(slot=slot, words=("INFO", "replication", "memory", "cpu"), decode=decode)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """The settings of a server that decide what it keeps."""
-
-    server: str
-    """Its run id: another with each start."""
-    maxmemory: int
-    """In bytes; 0: as much as there is."""
-    memory: int
-    """The bytes that it uses."""
-    policy: str
-    """The eviction policy."""
-    evicted: bool
-    """True if it has evicted keys since it started."""
-    appends: bool
-    """True if it keeps an append-only file."""
-    maxclients: int
-    """The most connections that it takes; 0: it does not say."""
-    clients: int
-    """The connections that it has."""
-
-
-def server_settings(slot: int) -> Command[ServerSettings]:
-    """Asks the master of a slot for its settings."""
-
-    def decode(text: bytes) -> ServerSettings:
-        fields = info_fields(text)
-        return ServerSettings(
-            server=fields.get(b"run_id", b"").decode(),
-            maxmemory=int(fields.get(b"maxmemory", b"0")),
-            memory=int(fields.get(b"used_memory", b"0")),
-            policy=fields.get(b"maxmemory_policy", b"").decode(),
-            evicted=fields.get(b"evicted_keys", b"0") != b"0",
-            # A server that does not say has nothing to complain about.
-            appends=fields.get(b"aof_enabled") != b"0",
-            maxclients=int(fields.get(b"maxclients", b"0")),
-            clients=int(fields.get(b"connected_clients", b"0")),
-        )
-
-    return Command(slot=slot, words=("INFO", "server", "clients", "memory", "persistence", "stats"), decode=decode)
-
-
-def saves(slot: int) -> Command[bool]:
-    """True if the master of a slot writes snapshots by itself."""
-
-    def decode(answer: list[bytes] | dict[bytes, bytes]) -> bool:
-        words = [*answer, *answer.values()] if isinstance(answer, dict) else answer
-        return words != [b"save", b""]
-
-    return Command(slot=slot, words=("CONFIG", "GET", "save"), decode=decode)
-
-
-def waits(slot: int) -> Command[int]:
-    """Tries WAIT at the master of a slot; it waits for nothing."""
-    return Command(slot=slot, words=("WAIT", 0, 1), decode=int)
-
-
-def named(slot: int) -> Command[Any]:
-    """Tries to name a connection; it gets the name that it has."""
-    return Command(slot=slot, words=("CLIENT", "SETNAME", "shardq"), decode=lambda answer: answer)
-
-
 def publishes(keys: ShardKeys) -> Command[None]:
     """Raises when the master of a shard lets us publish nothing. Nobody hears it: no process has the empty name."""
     return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=lambda _: None)
 
 
-def clock(slot: int) -> Command[float]:
-    """The time of the master of a slot, in seconds."""
-    return Command(slot=slot, words=("TIME",), decode=lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
+def some_records(keys: ShardKeys, count: int) -> Command[list[str]]:
+    """Ids that have a record, drawn at random; all of them if they are no more than ``count``."""
+    return Command(keys.slot, ("HRANDFIELD", keys.task, count), _texts)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class FailedNode:
-    """A node that its cluster has declared failed."""
-
-    address: str
-    is_master: bool
-    slots: tuple[tuple[int, int], ...]
-    """The slots that no other node has taken over: first and last of each range."""
-
-    def serves(self, slot: int) -> bool:
-        """True if the slot is one of those that are lost with it."""
-        return any(first <= slot <= last for first, last in self.slots)
+def some_members(keys: ShardKeys, key: str, count: int) -> Command[list[str]]:
+    """Ids of a sorted set of the shard, likewise."""
+    return Command(keys.slot, ("ZRANDMEMBER", key, count), _texts)
 
 
-def failed_nodes() -> Command[list[FailedNode]]:
-    """The nodes that a cluster has declared failed, as any of its nodes tells; nodes without an address are left out.
-    An error at a single server.
-    """
-
-    def decode(text: bytes) -> list[FailedNode]:
-        # id 10.0.0.1:6379@16379,host master,fail - 0 0 3 disconnected 0-5460 7000 [7001->-id]
-        rows = [row.split(" ") for row in text.decode().splitlines() if row]
-        return sorted(
-            FailedNode(
-                row[1].partition("@")[0], "master" in row[2], tuple(_range(word) for word in row[8:] if word[0] != "[")
-            )
-            for row in rows
-            if "fail" in row[2].split(",") and "noaddr" not in row[2]
-        )
-
-    return Command[list[FailedNode]](slot=-1, words=("CLUSTER", "NODES"), decode=decode).briefly()
+def has_records(keys: ShardKeys, ids: Sequence[str]) -> list[Command[bool]]:
+    return [Command(keys.slot, ("HSTRLEN", keys.task, id), bool) for id in ids]
 
 
-def _range(word: str) -> tuple[int, int]:
-    first, _, last = word.partition("-")
-    return int(first), int(last or first)
+def are_members(keys: ShardKeys, key: str, ids: Sequence[str]) -> Command[list[bool]]:
+    """Tells for each id if it is in this sorted set of the shard."""
+    return Command(keys.slot, ("ZMSCORE", key, *ids), lambda scores: [score is not None for score in scores])
 
 
-def info_fields(text: bytes) -> dict[bytes, bytes]:
-    """The fields of an answer to INFO."""
-    return dict(row.partition(b":")[::2] for row in text.splitlines())
+def entries(keys: ShardKeys, topic: str, id: str) -> Command[int]:
+    """The entries of an id in its ready list; those of ghosts count."""
+    return Command(keys.slot, ("LPOS", keys.ready(topic), id, "COUNT", 0), len)
+
+
+def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
+    """Counts the ghosts of each id."""
+    return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: [int(count or 0) for count in counts])
+
+
+def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[bool]:
+    """Schedules an id for now that has a record and no place. True if it had none."""
+    return Call.of(
+        "restore", keys, [epoch, now_us, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
+    )
+
+
+def _texts(ids: list[Any]) -> list[str]:
+    return [id.decode() for id in ids]

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.calls.answers import body, nothing
-from shardq.calls.request import Call, Command, Word
+from shardq.calls.request import Call, Command, Word, body, nothing
 from shardq.layout.keys import ShardKeys
 
 SCAN = 4000

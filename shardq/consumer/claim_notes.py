@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shardq.calls.consume import Claim, Leased, SettleGiveBack
-from shardq.calls.limits import Permit, permit_name
+from shardq.calls.consume import Claim, Leased, Permit, SettleGiveBack, permit_name
 from shardq.calls.request import Call
 from shardq.layout.topology import Limit
 from shardq.model.ids import topic_of

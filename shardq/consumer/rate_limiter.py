@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from shardq.calls import limits
-from shardq.calls.answers import Missing, Stale
+from shardq.calls import consume
 from shardq.calls.consume import Leased
-from shardq.calls.request import Call
+from shardq.calls.request import Call, Missing, Stale
 from shardq.consumer.claim_notes import ClaimNotes, noting
 from shardq.consumer.waiting.registry import Waiter
 from shardq.consumer.waiting.wakeups import Wakeups
@@ -30,7 +29,7 @@ from shardq.topology_cache import TopologyCache
 
 T = TypeVar("T")
 
-LATE_S = limits.MARGIN_MS / 1000
+LATE_S = consume.MARGIN_MS / 1000
 """A claim, or an extension, that takes longer has its permits renewed: leases may have begun too late for them."""
 
 NamesByTopic = Mapping[str, Sequence[str]]
@@ -42,9 +41,9 @@ def permits_of(items: Iterable[Leased]) -> dict[str, list[str]]:
     """Topic → the names of the permits that these leases have. Most have none."""
     items = list(items)
     by_topic: dict[str, list[str]] = {}
-    if any(limits.MARK in token for token in set(map(_token_of, items))):
+    if any(consume.MARK in token for token in set(map(_token_of, items))):
         for item in items:
-            if limits.MARK in item.token:
+            if consume.MARK in item.token:
                 by_topic.setdefault(topic_of(item.id), []).append(item.token)
     return by_topic
 
@@ -91,7 +90,7 @@ class RateLimiter:
             process, others_wait = "", False
             if waiter is not None and self.wakeups is not None:
                 process, others_wait = self.wakeups.waiting_for_permits(waiter, topic)
-            call = limits.permit(
+            call = consume.permit(
                 self.cache.control,
                 topology.epoch,
                 topic,
@@ -138,12 +137,12 @@ class RateLimiter:
         """Gives back the permits that belong to no lease. They do not count for the rate."""
         yield from self._each(
             notes.permits(),
-            lambda topic, names: limits.release(self.cache.control, topic, names, unused=len(names)),
+            lambda topic, names: consume.release(self.cache.control, topic, names, unused=len(names)),
         )
 
     def released(self, permits: NamesByTopic) -> Operation[None]:
         """Gives back the permits of leases that were settled or lost. Errors are ignored: permits lapse."""
-        yield from self._each(permits, lambda topic, names: limits.release(self.cache.control, topic, names, unused=0))
+        yield from self._each(permits, lambda topic, names: consume.release(self.cache.control, topic, names, unused=0))
 
     def renewed(self, permits: NamesByTopic, lease_ms: int) -> Operation[tuple[set[str], bool]]:
         """Lets permits lapse later. Returns the names of those whose places are taken, and False if some could not be
@@ -152,7 +151,7 @@ class RateLimiter:
         known = self.cache.topology.limits
         results = yield from self._each(
             permits,
-            lambda topic, names: limits.renew(
+            lambda topic, names: consume.renew(
                 self.cache.control, topic, known.get(topic, Limit()).concurrency, names, lease_ms=lease_ms
             ),
         )
@@ -163,8 +162,8 @@ class RateLimiter:
         self, by_topic: NamesByTopic, make: Callable[[str, Sequence[str]], Call[T]]
     ) -> Operation[list[T | ShardqError]]:
         calls = [
-            make(topic, names[at : at + limits.MAX_PERMITS])
+            make(topic, names[at : at + consume.MAX_PERMITS])
             for topic, names in by_topic.items()
-            for at in range(0, len(names), limits.MAX_PERMITS)
+            for at in range(0, len(names), consume.MAX_PERMITS)
         ]
         return [result for _, result in (yield Many(dict(enumerate(calls))))] if calls else []

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Protocol
 
-from shardq.calls.schedules import CHANGED
+from shardq.calls.control import CHANGED
 from shardq.dispatcher.faults import RouteFault, RouteFaults
 from shardq.dispatcher.membership import Membership
 from shardq.dispatcher.pacing import Lead

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from shardq.calls import dispatch
-from shardq.calls.answers import Missing, Stale
+from shardq.calls.request import Missing, Stale
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.relay import is_relayed
 from shardq.drivers.sync import DedicatedConnection, Driver

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from shardq.calls import clean, dispatch
+from shardq.calls import dispatch, listing
 from shardq.dispatcher.faults import RouteFaults
 from shardq.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
 from shardq.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
@@ -255,13 +255,13 @@ class Poller:
     def _trim(self, topology: Topology) -> bool:
         """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""
         keep = topology.dead_in_a_shard
-        call = clean.trim(self.keys, topology.epoch, age_ms=topology.dead_age_ms, keep=keep)
+        call = listing.trim(self.keys, topology.epoch, age_ms=topology.dead_age_ms, keep=keep)
         trimmed = self._connection.call(call, timeout=CALL_TIMEOUT_S)
         if trimmed.early and "trimmed" not in self._logged:
             self._logged.add("trimmed")
             what = "shard %d removed %d dead tasks for good, as more than dead_count were dead (said once a process)"
             log.warning(what, self.keys.shard, trimmed.early, extra={"shard": self.keys.shard})
-        if trimmed.removed == clean.CHUNK:
+        if trimmed.removed == listing.CHUNK:
             return True
         self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)
         return False

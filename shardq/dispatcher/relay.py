@@ -24,10 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shardq.calls import consume, dispatch, limits
-from shardq.calls.answers import Missing, Stale
-from shardq.calls.append import Entry, append
-from shardq.calls.request import Call
+from shardq.calls import consume, dispatch
+from shardq.calls.dispatch import Entry, append
+from shardq.calls.request import Call, Missing, Stale
 from shardq.dispatcher.faults import RouteFaults
 from shardq.drivers.base import DriverBase
 from shardq.drivers.sync import Driver
@@ -218,7 +217,7 @@ class Relay:
                 continue
             if not ready[shard]:
                 self._done(topic, route, shard)
-        want = min(sum(ready.values()), limits.MAX_PERMITS)
+        want = min(sum(ready.values()), consume.MAX_PERMITS)
         permits = rest = self._permits(topic, route, rate, want, shards)
         more = sum(ready.values()) > want
         # with few permits, a shard that came first in every round would leave the others none
@@ -237,7 +236,7 @@ class Relay:
         """Gives back permits that were not used."""
         if permits:
             try:
-                call = limits.release(self._cache.control, topic, (), unused=permits)
+                call = consume.release(self._cache.control, topic, (), unused=permits)
                 self._driver.call(call, timeout=CALL_TIMEOUT_S)
             except ShardqError as exc:
                 log.debug("%d permits of %r could not be given back: %s", permits, topic, exc)
@@ -245,7 +244,7 @@ class Relay:
     def _permits(self, topic: str, route: Route, rate: float, want: int, shards: list[int]) -> int:
         if not want:
             return 0
-        call = limits.permit(
+        call = consume.permit(
             self._cache.control,
             self._cache.topology.epoch,
             topic,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from shardq.calls.observe import info_fields
+from shardq.calls.node_info import info_fields
 from shardq.calls.request import Call, pack
 from shardq.drivers.faults import ErrorReply, Fault, of_reply
 from shardq.drivers.handshake import Exchange

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from shardq.calls import observe
+from shardq.calls import node_info, observe
 from shardq.calls.request import Command
 from shardq.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
 from shardq.drivers import descriptors
@@ -78,18 +78,18 @@ def find_advice(
         text = f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"
         found.append(Advice("", "coverage", text))
     tried: dict[tuple[str, str], Command[Any]] = {
-        (node, UNTOLD): observe.server_settings(slot) for node, slot in slots.items()
+        (node, UNTOLD): node_info.server_settings(slot) for node, slot in slots.items()
     }
     for node, slot in slots.items():
-        tried |= {(node, UNMOVED): observe.waits(slot), (node, UNNAMED): observe.named(slot)}
+        tried |= {(node, UNMOVED): node_info.waits(slot), (node, UNNAMED): node_info.named(slot)}
     rung = {(node, UNRUNG): observe.publishes(keys) for node, keys in shards.items()}
     answers = dict((yield Many(tried | rung)))
     for asked in tried:
         if isinstance(answer := answers[asked], AccessDenied):
             found.append(Advice(answer.node, "commands", f"{asked[1]}: {answer}"))
     found += _unpublished({node: answers[node, UNRUNG] for node in shards})
-    found_settings: dict[str, observe.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
-    unsure = {node: observe.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
+    found_settings: dict[str, node_info.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
+    unsure = {node: node_info.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
     saving: dict[str, bool | None] = _told((yield Many(unsure)))
     for node, settings in sorted(found_settings.items()):
         # Keys of shardq have no TTL, so the volatile- policies evict none of them.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from shardq import embedded, forks
-from shardq.calls.observe import Replication
+from shardq.calls.node_info import Replication
 from shardq.consumer.claim_planner import ReadyCounts
 from shardq.consumer.claims import Claims
 from shardq.dispatcher import Dispatcher

@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from shardq.calls import clean, observe
+from shardq.calls import listing, node_info, observe
+from shardq.calls.node_info import Replication
 from shardq.calls.observe import ShardCounts
 from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
 from shardq.layout.keys import ShardKeys
@@ -159,9 +160,9 @@ def purge(cache: TopologyCache, topic: str | None) -> Operation[int]:
 
 def _purge_shard(cache: TopologyCache, keys: ShardKeys, topic: str | None) -> Operation[int]:
     if topic is not None:
-        return (yield from _purge_list(cache, keys, topic, "topic", clean.START))
+        return (yield from _purge_list(cache, keys, topic, "topic", listing.START))
     # the looks through due and dead are for all topics at once
-    removed, done, go_on = 0, set[str](), clean.START
+    removed, done, go_on = 0, set[str](), listing.START
     while True:
         counts = yield from call_shard(cache, keys, lambda keys, epoch: observe.peek(keys, epoch, []))
         topics = [name for name in counts.dispatched if name not in done] or ([] if done else [""])
@@ -169,16 +170,16 @@ def _purge_shard(cache: TopologyCache, keys: ShardKeys, topic: str | None) -> Op
             return removed
         for name in topics:
             removed += yield from _purge_list(cache, keys, name, "all", go_on)
-            go_on = clean.Purged(0, 0, "end", "end")
+            go_on = listing.Purged(0, 0, "end", "end")
         done.update(topics)
 
 
 def _purge_list(
-    cache: TopologyCache, keys: ShardKeys, topic: str, scope: Literal["topic", "all"], go_on: clean.Purged
+    cache: TopologyCache, keys: ShardKeys, topic: str, scope: Literal["topic", "all"], go_on: listing.Purged
 ) -> Operation[int]:
     removed = 0
     while True:
-        make = partial(clean.purge, topic=topic, scope=scope, go_on=go_on)
+        make = partial(listing.purge, topic=topic, scope=scope, go_on=go_on)
         go_on = yield from call_shard(cache, keys, make)
         removed += go_on.removed
         if go_on.done:
@@ -229,8 +230,8 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
         known |= new
 
 
-def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, observe.Replication]]:
+def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, Replication]]:
     """Returns how far the replicas of each node are, for nodes that answer. ``nodes``: slot → its node."""
     slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
-    answers = yield Many({node: observe.replication(slot).briefly() for node, slot in slots.items()})
+    answers = yield Many({node: node_info.replication(slot).briefly() for node, slot in slots.items()})
     return {node: said for node, said in answers if not isinstance(said, ShardqError)}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from shardq.calls import places, resharding
-from shardq.calls.observe import Replication
+from shardq.calls import observe, resharding
+from shardq.calls.node_info import Replication
 from shardq.engine.advice import Advice, named
 from shardq.engine.health import Examined, Health, Kind
 from shardq.engine.servers import replicas_behind
@@ -222,7 +222,7 @@ def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everythin
 
 def _records(cache: TopologyCache, keys: ShardKeys, *, everything: bool) -> Operation[list[str]]:
     if not everything:
-        drawn: list[str] = yield places.some_records(keys, LOOKED_AT)
+        drawn: list[str] = yield observe.some_records(keys, LOOKED_AT)
         return drawn
     ids: list[str] = []
     cursor = "0"
@@ -237,12 +237,12 @@ def _records(cache: TopologyCache, keys: ShardKeys, *, everything: bool) -> Oper
 def _placed(keys: ShardKeys, *, everything: bool) -> Operation[list[str]]:
     ids: list[str] = []
     for key in (keys.due, keys.leased, keys.dead):
-        ids += yield places.some_members(keys, key, MOST_PLACED if everything else LOOKED_AT)
+        ids += yield observe.some_members(keys, key, MOST_PLACED if everything else LOOKED_AT)
     return ids
 
 
 def _without_record(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
-    there = values((yield Many(enumerate(places.has_records(keys, ids)))))
+    there = values((yield Many(enumerate(observe.has_records(keys, ids)))))
     return [id for at, id in enumerate(ids) if not there[at]]
 
 
@@ -252,15 +252,15 @@ def _without_place(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
     left = list(ids)
     for key in sets:
         left = yield from _not_in(keys, key, left)
-    lists = {topic: places.length(keys, topic) for topic in {topic_of(id) for id in left}}
+    lists = {topic: observe.ready(keys, topic) for topic in {topic_of(id) for id in left}}
     lengths = values((yield Many(lists)))
     left = [id for id in left if lengths[topic_of(id)] <= LONGEST_LIST]
     if not left:
         return []
-    entries = values((yield Many((id, places.entries(keys, topic_of(id), id)) for id in left)))
-    stale = yield places.ghosts(keys, left)
+    entries = values((yield Many((id, observe.entries(keys, topic_of(id), id)) for id in left)))
+    stale = yield observe.ghosts(keys, left)
     left = [id for id, ghosts in zip(left, stale, strict=True) if entries[id] <= ghosts]
-    there = values((yield Many(enumerate(places.has_records(keys, left)))))
+    there = values((yield Many(enumerate(observe.has_records(keys, left)))))
     return [id for at, id in enumerate(left) if there[at]]
 
 
@@ -268,7 +268,7 @@ def _not_in(keys: ShardKeys, key: str, ids: Sequence[str]) -> Operation[list[str
     left: list[str] = []
     for at in range(0, len(ids), 1000):
         part = ids[at : at + 1000]
-        there = yield places.are_members(keys, key, part)
+        there = yield observe.are_members(keys, key, part)
         left += [id for id, known in zip(part, there, strict=True) if not known]
     return left
 
@@ -278,7 +278,7 @@ def _restorer(cache: TopologyCache, keys: ShardKeys, ids: Sequence[str]) -> Mend
         restored = 0
         for id in ids:
             # the script looks once more: an id that has a place by now stays as it is
-            restored += yield from call_shard(cache, keys, partial(places.restore, id=id))
+            restored += yield from call_shard(cache, keys, partial(observe.restore, id=id))
         return Mended(restored)
 
     return mend

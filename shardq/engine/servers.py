@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from shardq.calls import observe
-from shardq.calls.observe import FailedNode, Replication
+from shardq.calls import node_info
+from shardq.calls.node_info import FailedNode, Replication
 from shardq.engine.advice import Advice, Check, named
 from shardq.errors import ShardqError
 from shardq.operation import Many, Operation
@@ -24,7 +24,7 @@ def find_faults(slots: Mapping[str, int], cache: TopologyCache) -> Operation[lis
     be asked are left out. ``slots``: one slot of each node.
     """
     began = time.time()
-    answers = yield Many({node: observe.clock(slot) for node, slot in slots.items()})
+    answers = yield Many({node: node_info.clock(slot) for node, slot in slots.items()})
     ended = time.time()
     clocks: dict[str, float] = {node: told for node, told in answers if not isinstance(told, ShardqError)}
     failed = yield from find_failed()
@@ -33,7 +33,7 @@ def find_faults(slots: Mapping[str, int], cache: TopologyCache) -> Operation[lis
 
 def find_failed() -> Operation[list[FailedNode]]:
     """The nodes that a cluster has declared failed, if it can tell."""
-    ((_, told),) = yield Many({"": observe.failed_nodes()})
+    ((_, told),) = yield Many({"": node_info.failed_nodes()})
     return [] if isinstance(told, ShardqError) else told
 
 

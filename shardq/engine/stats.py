@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from shardq.calls.observe import Replication, ShardCounts
+from shardq.calls.node_info import Replication
+from shardq.calls.observe import ShardCounts
 from shardq.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.drivers.router import ConnectionCounts
 from shardq.engine.control import CountsByShard

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardq.calls import clean
-from shardq.calls.answers import FIRST_PAGE, next_page
+from shardq.calls import listing
+from shardq.calls.request import FIRST_PAGE, next_page
 from shardq.engine.control import Walk
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
@@ -66,7 +66,7 @@ class TagPages:
             self._keys = yield from self._walk.following(self._keys)
         if self._keys is None:
             return False
-        make = partial(clean.cancel_tag, tag=self._tag, cursor=self._cursor, count=self._size)
+        make = partial(listing.cancel_tag, tag=self._tag, cursor=self._cursor, count=self._size)
         page = yield from call_shard(self._cache, self._keys, make)
         self._cursor = page.cursor
         self._size = next_page(self._size, page.bytes, most=PAGE)

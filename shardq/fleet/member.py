@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from shardq.calls import fleet as calls
+from shardq.calls import control as calls
 from shardq.fleet.lateness import Lateness
 from shardq.fleet.report import RunningTask, UnknownCall, decode, dense, shards_of
 from shardq.fleet.sinks import SinkStats

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from shardq.calls import control, fleet
+from shardq.calls import control
 from shardq.drivers.sync import Driver
 from shardq.errors import Unanswered, Unavailable
 from shardq.fleet.report import Report, Reports
@@ -90,7 +90,7 @@ class Reporter:
         now = time.monotonic()
         try:
             text = b"" if leave else self._reports.next(now, ALIVE_S)
-            call = fleet.report(self._keys, self._name, alive_ms=int(ALIVE_S * 1000), report=text, leave=leave)
+            call = control.report(self._keys, self._name, alive_ms=int(ALIVE_S * 1000), report=text, leave=leave)
             joined = self._driver.call(call, LEAVE_TIMEOUT_S if leave else CALL_TIMEOUT_S)
         except (Unavailable, Unanswered) as exc:  # whoever works with the server logs that
             log.debug("no report for the moment: %s", exc)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import msgspec
 
-from shardq.calls import control, history
+from shardq.calls import control
 from shardq.history.stored import (
     HOUR_MS,
     HOURS,
@@ -126,7 +126,7 @@ def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:
     step, count = STEPS[horizon]
     by_hours = horizon == "month"
     offset, length = (hour_at(0), HOURS) if by_hours else (minute_at(0), MINUTES)
-    rows = rows_of((yield history.read(keys, offset, length * ROW_BYTES).briefly()))
+    rows = rows_of((yield control.read_history(keys, offset, length * ROW_BYTES).briefly()))
     row_ms = HOUR_MS if by_hours else MINUTE_MS
     step_ms = int(step.total_seconds() * 1000)
     first = now_ms // step_ms - count + 1

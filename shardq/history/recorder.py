@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from shardq.calls import history, observe
+from shardq.calls import control, observe
 from shardq.calls.request import Command
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError, Unanswered, Unavailable
@@ -104,7 +104,7 @@ class Recorder:
         """Writes the row of the last whole minute, if nobody has. Returns True if it was written."""
         keys = self._cache.control
         minute = int(self._clock_ms() // MINUTE_MS) - 1
-        stored = self._driver.call(history.read(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
+        stored = self._driver.call(control.read_history(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
         before = State.of(stored)
         # A state ahead of the clock by more is of a clock that was set back since.
         if before is not None and minute <= before.minute <= minute + 1:
@@ -114,10 +114,10 @@ class Recorder:
         parts = [(0, state.packed())]
         if row.minutes:
             hour = minute // 60
-            kept = self._driver.call(history.read(keys, hour_at(hour), ROW_BYTES), CALL_TIMEOUT_S)
+            kept = self._driver.call(control.read_history(keys, hour_at(hour), ROW_BYTES), CALL_TIMEOUT_S)
             hourly = merged(rows_of(kept).get(hour, Row(hour)), row)
             parts += (minute_at(minute), row.packed()), (hour_at(hour), hourly.packed())
-        return self._driver.call(history.write(keys, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
+        return self._driver.call(control.write_history(keys, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
 
 
 def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:

@@ -6,8 +6,8 @@ import contextlib
 from functools import partial
 
 from shardq.calls import by_id
-from shardq.calls.answers import Moving
 from shardq.calls.by_id import Found
+from shardq.calls.request import Moving
 from shardq.errors import AccessDenied, PayloadNotDecodable
 from shardq.layout.keys import ShardKeys
 from shardq.listing import pages

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from shardq.calls import by_id
-from shardq.calls.answers import Moving
-from shardq.calls.request import Call
+from shardq.calls.request import Call, Moving
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys
 from shardq.model.ids import topic_of

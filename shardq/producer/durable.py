@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
-from shardq.calls import replicas
-from shardq.calls.answers import Stale
-from shardq.calls.request import Call, Command
+from shardq.calls import node_info
+from shardq.calls.request import Call, Command, Stale
 from shardq.drivers.pipelines import Deadline, Spare
 from shardq.drivers.sync import BorrowedConnections, Driver
 from shardq.errors import (
@@ -86,13 +85,13 @@ class Confirming:
     def check(self, slot: int) -> None:
         """Asks the slot's master if it has a way to confirm a push. Raises DurabilityUnavailable if it has none."""
         if self._durability == "replicated":
-            count = self._loan.call(replicas.replicas(slot))
+            count = self._loan.call(node_info.replicas(slot))
             if not count:
                 raise self._unavailable("has no replica", "add one, or push without durability=")
             self._wanted[self._loan.address] = count
             return
         try:
-            self._loan.call(replicas.wait_aof(slot, timeout_ms=1))
+            self._loan.call(node_info.wait_aof(slot, timeout_ms=1))
         except ServerFault as exc:
             if "appendonly" in str(exc):
                 raise self._unavailable(
@@ -160,14 +159,14 @@ class Confirming:
         slot, epoch = push.slot, int(push.words[0])
         while True:
             try:
-                self._loan.call(replicas.seal(push.keys[0], slot, epoch))
+                self._loan.call(node_info.seal(push.keys[0], slot, epoch))
                 break
             except Stale as exc:
                 # Only what this server wrote matters, not where the tasks are now.
                 epoch = exc.epoch
         if self._durability == "replicated":
-            return self._loan.call(replicas.wait(slot, wanted, timeout_ms=self._wait_ms))
-        return self._loan.call(replicas.wait_aof(slot, timeout_ms=self._wait_ms))
+            return self._loan.call(node_info.wait(slot, wanted, timeout_ms=self._wait_ms))
+        return self._loan.call(node_info.wait_aof(slot, timeout_ms=self._wait_ms))
 
     @property
     def _wait_ms(self) -> int:

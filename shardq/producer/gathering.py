@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardq.calls import produce
+from shardq.calls import by_id
 from shardq.calls.request import Call, Word
 from shardq.drivers.routing import CLOSED
 from shardq.errors import EngineClosed, ReadOnly, ShardqError, Unanswered, Unavailable
@@ -240,7 +240,7 @@ class SharedCall:
         return len(kept)
 
     def call(self) -> Call[list[str]]:
-        make = produce.push if self.width == FRESH else produce.push_unique
+        make = by_id.push if self.width == FRESH else by_id.push_unique
         return make(self._keys, self._topology.epoch, self._words)
 
     def answered(self, answer: list[str], told: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardq.calls import produce
+from shardq.calls import by_id
 from shardq.calls.request import Word
 from shardq.errors import BadInput
 from shardq.model.checks import (
@@ -226,7 +226,7 @@ def batches(
     """Groups the tasks of windows of these ``sizes`` by shard under the present topology; a call has at most ``most``
     tasks and 256 KiB. ``epoch`` was read before: a shard then refuses what a newer topology has routed meanwhile.
     """
-    make = produce.push if width == FRESH else produce.push_unique
+    make = by_id.push if width == FRESH else by_id.push_unique
     if len(words) == width:
         keys = cache.home(words[0])  # type: ignore[arg-type]  # the id
         yield Batch(keys, make(keys, epoch, words), words, width)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TypeVar
 
-from shardq.calls import produce
-from shardq.calls.produce import unique
+from shardq.calls import by_id
+from shardq.calls.by_id import unique
 from shardq.calls.request import Call, Word
 from shardq.errors import Conflict, PushError, ShardqError, Unanswered
 from shardq.model.task import Receipt
@@ -232,14 +232,14 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
             topology = cache.topology
             *former, home = map(cache.keys, topology.homes(id))
             for keys in former:
-                (answer,) = yield chain.next(keys, produce.push_unique(keys, topology.epoch, words, earlier="1"))
+                (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="1"))
                 if answer == "moving":
                     # Asked again: what has arrived may be done before we look there, and its window is still here.
                     yield from bring_in(cache, keys, id)
-                    (answer,) = yield chain.next(keys, produce.push_unique(keys, topology.epoch, words, earlier="2"))
+                    (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="2"))
                 if answer != "elsewhere":
                     return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
-            (answer,) = yield chain.next(home, produce.push_unique(home, topology.epoch, words))
+            (answer,) = yield chain.next(home, by_id.push_unique(home, topology.epoch, words))
             if answer != "moving":
                 return answer  # type: ignore[no-any-return]  # as above
             yield from bring_in_and_clear(cache, home, id)
@@ -259,7 +259,7 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
         return receipt
     # The epoch first, as above.
     epoch = cache.topology.epoch
-    call = produce.push(cache.home(id), epoch, words)
+    call = by_id.push(cache.home(id), epoch, words)
     try:
         if not in_doubt and not (yield call):
             packer.pushed += 1

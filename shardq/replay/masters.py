@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shardq.calls.replicas import Lineage
+from shardq.calls.node_info import Lineage
 
 NOTHING_KNOWN = -math.inf
 

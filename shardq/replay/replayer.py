@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from shardq.calls import by_id, replicas
-from shardq.calls.replicas import Lineage
+from shardq.calls import by_id, node_info
+from shardq.calls.node_info import Lineage
 from shardq.calls.request import Command, Word
 from shardq.drivers.faults import Fault
 from shardq.drivers.sync import Driver
@@ -177,7 +177,7 @@ class Replayer:
             del self._masters[node]
 
     def _asked(self, node: str) -> Lineage | None:
-        answer = self._driver.ask(node, replicas.lineage(), ASK_TIMEOUT_S)
+        answer = self._driver.ask(node, node_info.lineage(), ASK_TIMEOUT_S)
         if not isinstance(answer, Fault):
             return answer
         if answer.error is not AccessDenied:

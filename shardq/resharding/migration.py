@@ -14,8 +14,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from shardq.calls import resharding
-from shardq.calls.answers import FIRST_PAGE, next_page
-from shardq.calls.request import Command
+from shardq.calls.request import FIRST_PAGE, Command, next_page
 from shardq.calls.resharding import MovingTask
 from shardq.errors import ShardqError
 from shardq.layout.keys import ShardKeys

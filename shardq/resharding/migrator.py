@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from shardq.calls.answers import Stale
+from shardq.calls.request import Stale
 from shardq.drivers.sync import Driver
 from shardq.errors import ServerFault, ShardqError
 from shardq.layout.topology import Topology

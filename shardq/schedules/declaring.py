@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.calls import schedules
-from shardq.calls.schedules import Change
+from shardq.calls import control
+from shardq.calls.control import Change
 from shardq.errors import BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
 from shardq.model.ids import full_id
 from shardq.model.record import Codec, decode_record, with_expiry
@@ -43,7 +43,7 @@ def _change(cache: TopologyCache, name: str, decide: Decide, *, takes_back: bool
     for _ in range(_TRIES):
         found = yield from read(cache, [name])
         change = decide(found.get(name), found.now_ms)
-        if change is not None and not (yield schedules.set_schedule(cache.control, [change], tell=True))[0]:
+        if change is not None and not (yield control.set_schedule(cache.control, [change], tell=True))[0]:
             continue
         if not takes_back or (yield from _take_back(cache, name)):
             return

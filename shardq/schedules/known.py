@@ -19,8 +19,8 @@ from functools import partial
 import mmh3
 
 from shardq.calls import by_id as calls
-from shardq.calls import schedules
-from shardq.calls.schedules import Change
+from shardq.calls import control
+from shardq.calls.control import Change
 from shardq.errors import BadInput, ShardqError
 from shardq.model.record import RAW
 from shardq.model.task import Outcome
@@ -148,8 +148,8 @@ class KnownSchedules:
         """
         if message is None:
             self._news.append(None)
-        elif message.startswith(schedules.CHANGED):
-            self._news.append(message.removeprefix(schedules.CHANGED))
+        elif message.startswith(control.CHANGED):
+            self._news.append(message.removeprefix(control.CHANGED))
         else:
             return False
         return True
@@ -159,7 +159,7 @@ class KnownSchedules:
         result = Step()
         heard = {self._news.popleft() for _ in range(len(self._news))}
         if None in heard:
-            names = yield schedules.schedule_names(self._cache.control)
+            names = yield control.schedule_names(self._cache.control)
             for gone in [*self._known.keys() - set(names), *self.unreadable.keys() - set(names)]:
                 self._forget(gone)
             heard |= set(names)
@@ -287,7 +287,7 @@ class KnownSchedules:
         for entry in removed:
             del present[entry.name]
             change = Change(entry.name, entry.stored, b"")
-            if (yield schedules.set_schedule(self._cache.control, [change], tell=False))[0]:
+            if (yield control.set_schedule(self._cache.control, [change], tell=False))[0]:
                 self._forget(entry.name)
             else:
                 self._look_again(entry.name, {}, now_ms, result)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardq.calls import schedules as calls
+from shardq.calls import control as calls
+from shardq.calls.control import BATCH, Change
 from shardq.calls.request import Call
-from shardq.calls.schedules import BATCH, Change
 from shardq.errors import ShardqError
 from shardq.operation import Many, Operation, values
 from shardq.schedules.entry import Entry, State, Unreadable, decode_entry

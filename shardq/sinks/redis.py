@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from shardq.calls.append import Entry, Way, append
+from shardq.calls.dispatch import Entry, Way, append
 from shardq.errors import InvalidUrl
 from shardq.layout import destinations
 from shardq.sinks.base import SENT, Message, Result

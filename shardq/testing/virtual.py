@@ -16,7 +16,7 @@ import re
 import secrets
 from typing import Any
 
-from shardq.calls import clean, dispatch
+from shardq.calls import dispatch, listing
 from shardq.calls.request import Call, Command
 from shardq.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
 from shardq.dispatcher.relay import is_relayed
@@ -236,7 +236,7 @@ class VirtualPollers:
         topology = self.cache.topology
         age_ms, keep = topology.dead_age_ms, topology.dead_in_a_shard
         for keys in self.cache.span():
-            while (yield clean.trim(keys, topology.epoch, age_ms=age_ms, keep=keep)) == clean.CHUNK:
+            while (yield listing.trim(keys, topology.epoch, age_ms=age_ms, keep=keep)) == listing.CHUNK:
                 pass
 
 

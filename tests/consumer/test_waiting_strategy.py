@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from shardq.calls.limits import Permit
+from shardq.calls.consume import Permit
 from shardq.consumer.claim_notes import ClaimNotes
 from shardq.consumer.claim_planner import ReadyCounts
 from shardq.consumer.claims import Claims

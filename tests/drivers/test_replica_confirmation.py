@@ -6,7 +6,7 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq.calls import control, replicas
+from shardq.calls import control, node_info
 from shardq.errors import AccessDenied
 from shardq.layout.keys import ShardKeys, shard_keys
 from tests.drivers.carriers import Carrier, Carriers
@@ -23,8 +23,8 @@ def opened(carrier: Carrier, name: str, shard: int) -> ShardKeys:
 def test_without_a_replica_nothing_is_written(carriers: Carriers, single: Server, name: str) -> None:
     carrier = carriers.opened(single.url)
     keys = opened(carrier, name, 0)
-    (first,) = carrier.confirm([replicas.seal(keys.meta, keys.slot, 1)]).values()
-    (second,) = carrier.confirm([replicas.seal(keys.meta, keys.slot, 1)]).values()
+    (first,) = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)]).values()
+    (second,) = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)]).values()
     assert first
     assert first == second
     assert single.ask("HGET", keys.meta, "sealed") is None
@@ -36,7 +36,7 @@ def test_a_replica_that_is_lost(carriers: Carriers, own_cluster: Cluster, name: 
     lost, other = (opened(carrier, name, shard) for shard in (0, 1))
     master = own_cluster.node_of_slot(lost.slot)
     (replica,) = own_cluster.replicas_of(master)
-    seals = [replicas.seal(lost.meta, lost.slot, 1), replicas.seal(other.meta, other.slot, 1)]
+    seals = [node_info.seal(lost.meta, lost.slot, 1), node_info.seal(other.meta, other.slot, 1)]
     before = carrier.confirm(seals)
     assert len(set(before.values()) - {None}) == 2
     assert carrier.confirm(seals) == before
@@ -53,12 +53,12 @@ def test_a_replica_that_is_lost(carriers: Carriers, own_cluster: Cluster, name: 
 def test_after_a_failover_the_history_is_another(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
     carrier = carriers.opened(own_cluster.url, timeout=90.0)
     keys = opened(carrier, name, 0)
-    before = carrier.confirm([replicas.seal(keys.meta, keys.slot, 1)])
+    before = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
     master = own_cluster.node_of_slot(keys.slot)
     master.kill()
     own_cluster.wait_promoted(master)
     carrier.call(control.open_shard(keys, 1, "{}"))
-    after = carrier.confirm([replicas.seal(keys.meta, keys.slot, 1)])
+    after = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
     # the new master has no replica, and nothing to wait for
     assert after[keys.slot]
     assert after != before
@@ -71,5 +71,5 @@ def test_a_user_who_may_not_ask(carriers: Carriers, own_cluster: Cluster, name: 
         node.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-wait")
     carrier = carriers.opened(own_cluster.url.replace("://", "://me:secret9@"))
     with pytest.raises(AccessDenied, match="WAIT") as caught:
-        carrier.confirm([replicas.seal(keys.meta, keys.slot, 1)])
+        carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
     assert "secret9" not in str(caught.value)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardq import Consumer, Engine, InvalidOption, InvalidTopic, Task
-from shardq.calls import clean
+from shardq.calls import listing
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.listing import bulk
@@ -139,7 +139,7 @@ def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, ke
     driver = Driver(Settings.from_url(url))
     driver.open()
     try:
-        call = clean.trim(keys_of(name, 1)[0], engine.topology.epoch, age_ms=age_ms, keep=keep)
+        call = listing.trim(keys_of(name, 1)[0], engine.topology.epoch, age_ms=age_ms, keep=keep)
         assert driver.call(call).removed == 10 - left
     finally:
         driver.close()

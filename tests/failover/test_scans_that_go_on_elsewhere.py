@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.server import Server
-from shardq.calls import clean, resharding
-from shardq.calls.clean import START, Purged
+from shardq.calls import listing, resharding
+from shardq.calls.listing import START, Purged
 from shardq.drivers.settings import Settings
 from shardq.drivers.sync import Driver
 from shardq.layout.keys import ShardKeys, shard_keys
@@ -86,7 +86,7 @@ def test_stock(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
 
 def test_cancel_tag(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
     def page(shard: Shard, place: str) -> tuple[str, set[str]]:
-        found = shard.run(clean.cancel_tag(keys, EPOCH, "red", place, count=FEW, now_us=NOW))
+        found = shard.run(listing.cancel_tag(keys, EPOCH, "red", place, count=FEW, now_us=NOW))
         return found.cursor, set(found.cancelled)
 
     assert IDS - gone_through(shards, page, replica) == set()
@@ -98,9 +98,9 @@ def test_purge(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
     master, other = shards
     step: Purged = START
     for _ in range(2):
-        step = master.run(clean.purge(keys, EPOCH, "", scope="all", go_on=step, now_us=NOW))
+        step = master.run(listing.purge(keys, EPOCH, "", scope="all", go_on=step, now_us=NOW))
         assert not step.done
     replica.ask("REPLICAOF", "NO", "ONE")
     while not step.done:
-        step = other.run(clean.purge(keys, EPOCH, "", scope="all", go_on=step, now_us=NOW))
+        step = other.run(listing.purge(keys, EPOCH, "", scope="all", go_on=step, now_us=NOW))
     assert other.state() == {"meta": meta()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from shardq import Engine
-from shardq.calls import history
+from shardq.calls import control
 from shardq.engine.parts import cache_of, driver_of
 from shardq.history.stored import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
 
@@ -45,5 +45,5 @@ def seed_a_day(engine: Engine) -> None:
     parts += [(hour_at(row.number), row.packed()) for row in hours.values()]
     keys, driver, seen = cache_of(engine).control, driver_of(engine), b""
     for start in range(0, len(parts), 400):
-        assert driver.call(history.write(keys, seen, parts[start : start + 400], length=LENGTH))
-        seen = driver.call(history.read(keys, 0, 4))
+        assert driver.call(control.write_history(keys, seen, parts[start : start + 400], length=LENGTH))
+        seen = driver.call(control.read_history(keys, 0, 4))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from shardq import Engine, Task
-from shardq.calls import history as calls
+from shardq.calls import control as calls
 from shardq.calls.request import Command
 from shardq.engine.parts import cache_of, driver_of
 from shardq.history import recorder
@@ -59,7 +59,7 @@ def dispatch(engine: Engine, count: int) -> None:
 
 
 def stored(engine: Engine) -> bytes:
-    return driver_of(engine).call(calls.read(cache_of(engine).control, 0, LENGTH + 1))
+    return driver_of(engine).call(calls.read_history(cache_of(engine).control, 0, LENGTH + 1))
 
 
 def recorded(engine: Engine, horizon: Horizon) -> list[int]:
@@ -131,7 +131,7 @@ def test_a_state_of_another_version_begins_anew(threads: Engine, clock: Clock) -
     clock.past(1)
     body = b"\x93a state of tomorrow"
     minute = struct.pack(">I", int(clock() // 60_000) - 2)
-    call = calls.write(
+    call = calls.write_history(
         cache_of(threads).control,
         stored(threads)[:4],
         [(0, minute + struct.pack(">I", len(body)) + body)],

@@ -6,25 +6,18 @@ from typing import Any
 
 from shardq.calls import (
     by_id,
-    clean,
     consume,
     control,
     dispatch,
-    fleet,
-    history,
-    limits,
     listing,
+    node_info,
     observe,
-    places,
-    produce,
-    replicas,
     resharding,
-    schedules,
 )
 from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.calls.control import Change
 from shardq.calls.listing import Span
 from shardq.calls.request import Call
-from shardq.calls.schedules import Change
 from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.layout.topology import Limit
 from tests.lua.shard import EPOCH, NOW, State, T, meta, record
@@ -63,14 +56,14 @@ TOPICS = ("", "mail")
 def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
     """Calls of every script behind the guard, one for each way in which it writes."""
     return [
-        produce.push(keys, epoch, ["n", 0, A], now_us=NOW),
-        produce.push_unique(keys, epoch, ["n", 0, A, "keep", 50], now_us=NOW),
+        by_id.push(keys, epoch, ["n", 0, A], now_us=NOW),
+        by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50], now_us=NOW),
         *(
-            produce.push_unique(keys, epoch, [id, -5, A, "replace", 50], now_us=NOW)
+            by_id.push_unique(keys, epoch, [id, -5, A, "replace", 50], now_us=NOW)
             for id in ("later", "ready", "leased", "dead")
         ),
-        produce.push_unique(keys, epoch, ["n", 0, A, "keep", 50, "ready", -5, A, "replace", 50], now_us=NOW),
-        produce.push(keys, epoch, ["n", 0, A], now_us=NOW).after_loss(),
+        by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50, "ready", -5, A, "replace", 50], now_us=NOW),
+        by_id.push(keys, epoch, ["n", 0, A], now_us=NOW).after_loss(),
         *(
             dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=attempts, paused=paused, now_us=NOW)
             for attempts, paused in ((1, ()), (9, ("mail",)))
@@ -108,7 +101,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         *(by_id.cancel(keys, epoch, id, now_us=NOW) for id in ("later", "ready", "dead")),
         *(by_id.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
         by_id.requeue(keys, epoch, "dead", -50, now_us=NOW),
-        places.restore(keys, epoch, "ready", now_us=NOW),
+        observe.restore(keys, epoch, "ready", now_us=NOW),
         by_id.get_many(keys, epoch, ["leased", "gone", "away"], now_us=NOW),
         observe.peek(keys, epoch, TOPICS, draw=10, now_us=NOW),
         listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10, now_us=NOW),
@@ -116,10 +109,10 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         listing.page(keys, epoch, "dead", Span("-inf", end_ms=f"{T}"), count=10, now_us=NOW),
         listing.page_ready(keys, epoch, "", None, count=10, now_us=NOW),
         listing.forecast(keys, epoch, step_ms=60_000, steps=60, now_us=NOW),
-        clean.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
-        clean.purge(keys, epoch, "", scope="topic", go_on=clean.START, now_us=NOW),
-        clean.purge(keys, epoch, "mail", scope="all", go_on=clean.START, now_us=NOW),
-        *(clean.cancel_tag(keys, epoch, tag, "0", count=100, now_us=NOW) for tag in ("tag", "none")),
+        listing.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
+        listing.purge(keys, epoch, "", scope="topic", go_on=listing.START, now_us=NOW),
+        listing.purge(keys, epoch, "mail", scope="all", go_on=listing.START, now_us=NOW),
+        *(listing.cancel_tag(keys, epoch, tag, "0", count=100, now_us=NOW) for tag in ("tag", "none")),
         resharding.reserve(keys, epoch, "n3", ["a", "b"], now_us=NOW),
         resharding.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"], now_us=NOW),
         resharding.put(keys, epoch, PARCELS, now_us=NOW),
@@ -129,7 +122,7 @@ def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
         resharding.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
         resharding.unmark(keys, epoch, now_us=NOW),
         resharding.swept(keys, epoch, 2, now_us=NOW),
-        replicas.seal(keys.meta, keys.slot, epoch, now_us=NOW),
+        node_info.seal(keys.meta, keys.slot, epoch, now_us=NOW),
     ]
 
 
@@ -144,16 +137,16 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
             for leave in (False, True)
         ),
         *(
-            fleet.report(control_keys, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
+            control.report(control_keys, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
             for leave in (False, True)
         ),
-        fleet.fleet(control_keys, now_us=NOW),
+        control.fleet(control_keys, now_us=NOW),
         *(
-            limits.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, token="me:1", now_us=NOW)
+            consume.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, token="me:1", now_us=NOW)
             for limit in (Limit(rate=100), Limit(concurrency=3), Limit(rate=100, concurrency=3))
         ),
         *(
-            limits.permit(
+            consume.permit(
                 *(control_keys, EPOCH, "mail", Limit(concurrency=most), 1),
                 lease_ms=100,
                 token="me:1",
@@ -163,15 +156,15 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
             )
             for most, others in ((1, False), (2, True), (5, True))
         ),
-        limits.release(control_keys, "mail", ["p1"], unused=0),
-        limits.release(control_keys, "mail", [], unused=2, wakes=1),
-        *(limits.renew(control_keys, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW) for most in (None, 1, 2)),
-        *(schedules.schedules(control_keys, names, now_us=NOW) for names in (("weekly",), ("weekly", "nightly"))),
+        consume.release(control_keys, "mail", ["p1"], unused=0),
+        consume.release(control_keys, "mail", [], unused=2, wakes=1),
+        *(consume.renew(control_keys, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW) for most in (None, 1, 2)),
+        *(control.schedules(control_keys, names, now_us=NOW) for names in (("weekly",), ("weekly", "nightly"))),
         *(
-            schedules.set_schedule(control_keys, [Change("nightly", b"{}", state, declared)], tell=True)
+            control.set_schedule(control_keys, [Change("nightly", b"{}", state, declared)], tell=True)
             for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))
         ),
-        history.write(control_keys, b"", [(0, b"head"), (8, b"row")], length=20),
+        control.write_history(control_keys, b"", [(0, b"head"), (8, b"row")], length=20),
     ]
 
 

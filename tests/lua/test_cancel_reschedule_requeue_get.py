@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, places
-from shardq.calls.answers import Moving
-from shardq.calls.request import Call
+from shardq.calls import by_id, observe
+from shardq.calls.request import Call, Moving
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Outcome
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
@@ -49,7 +48,7 @@ def requeue(keys: ShardKeys) -> Call[Outcome]:
 
 
 def restore(keys: ShardKeys) -> Call[bool]:
-    return places.restore(keys, EPOCH, "a", now_us=NOW)
+    return observe.restore(keys, EPOCH, "a", now_us=NOW)
 
 
 def get(keys: ShardKeys) -> Call[by_id.Found | None]:

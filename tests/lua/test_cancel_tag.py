@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import by_id, clean
-from shardq.calls.clean import TagPage
+from shardq.calls import by_id, listing
+from shardq.calls.listing import TagPage
 from shardq.layout.keys import ShardKeys
 from shardq.model.task import Outcome
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
@@ -25,7 +25,7 @@ OTHERS = {
 
 
 def page(shard: Shard, keys: ShardKeys, cursor: str = "0", *, tag: str = "red", count: int = 1000) -> TagPage:
-    return shard.run(clean.cancel_tag(keys, EPOCH, tag, cursor, count=count, now_us=NOW))
+    return shard.run(listing.cancel_tag(keys, EPOCH, tag, cursor, count=count, now_us=NOW))
 
 
 FULL: State = {

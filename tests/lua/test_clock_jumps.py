@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import by_id, consume, limits, produce, resharding
-from shardq.calls.consume import SettleAck
-from shardq.calls.limits import Permit
+from shardq.calls import by_id, consume, resharding
+from shardq.calls.consume import Permit, SettleAck
 from shardq.layout.keys import ControlKeys, ShardKeys
 from shardq.layout.topology import Limit
 from tests.lua.shard import EPOCH, Shard, State, T, at, meta, record
@@ -101,7 +100,7 @@ def test_what_is_told_of_a_lease_is_by_the_servers_clock(shard: Shard, keys: Sha
 
 def pushed(shard: Shard, keys: ShardKeys, ms: int, *, dedup_ms: int = 10_000) -> list[str]:
     """What becomes of an id that is not there; ``ms`` after T."""
-    call = produce.push_unique(keys, EPOCH, ["a", 0, A, "keep", dedup_ms], now_us=at(ms))
+    call = by_id.push_unique(keys, EPOCH, ["a", 0, A, "keep", dedup_ms], now_us=at(ms))
     answer: list[str] = shard.ask(call)[1:]
     shard.do("DEL", keys.task, keys.due)
     return answer
@@ -145,15 +144,15 @@ def test_who_waits_keeps_its_place(shard: Shard, keys: ShardKeys) -> None:
 def test_a_permit_of_the_dead_holds_no_longer(centre: Shard, control: ControlKeys) -> None:
     def ask(ms: int, prefix: str) -> Permit:
         limit = Limit(None, 1)
-        call = limits.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
+        call = consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
         return centre.run(call)
 
     centre.seed({"topology": {"epoch": f"{EPOCH}"}})
     assert ask(0, "a") == Permit(1, 0)
     assert ask(-HOUR, "b") == Permit(0, 50)
-    length = LEASE + limits.MARGIN_MS
+    length = LEASE + consume.MARGIN_MS
     assert ask(length - 10 - HOUR, "b") == Permit(0, 10)
-    centre.run(limits.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(length - 5 - HOUR)))
+    centre.run(consume.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(length - 5 - HOUR)))
     assert ask(length - HOUR, "b") == Permit(0, 50)
     assert ask(2 * length - 5 - HOUR, "b") == Permit(1, 0)
 
@@ -163,19 +162,19 @@ def test_a_permit_that_is_renewed_before_anybody_asks(centre: Shard, control: Co
     limit = Limit(None, 1)
 
     def ask(ms: int, prefix: str) -> Permit:
-        call = limits.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
+        call = consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
         return centre.run(call)
 
     ask(0, "a")
-    centre.run(limits.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(20_000)))
-    centre.run(limits.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
-    assert ask(30_000 + LEASE + limits.MARGIN_MS - 1 - HOUR, "b").granted == 0
-    assert ask(30_000 + LEASE + limits.MARGIN_MS - HOUR, "b").granted == 1
+    centre.run(consume.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(20_000)))
+    centre.run(consume.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
+    assert ask(30_000 + LEASE + consume.MARGIN_MS - 1 - HOUR, "b").granted == 0
+    assert ask(30_000 + LEASE + consume.MARGIN_MS - HOUR, "b").granted == 1
 
 
 def test_a_rate_goes_on_from_where_the_clock_is(centre: Shard, control: ControlKeys) -> None:
     def ask(ms: int) -> int:
-        call = limits.permit(control, EPOCH, "mail", Limit(100, None), 5, lease_ms=1, token="a", now_us=at(ms))
+        call = consume.permit(control, EPOCH, "mail", Limit(100, None), 5, lease_ms=1, token="a", now_us=at(ms))
         return centre.run(call).granted
 
     centre.seed({"topology": {"epoch": f"{EPOCH}"}, "limits/rate/mail": {"tokens": "0", "at_us": at(0)}})
@@ -188,7 +187,7 @@ def test_a_rate_goes_on_from_where_the_clock_is(centre: Shard, control: ControlK
 def test_a_due_time_is_an_instant(shard: Shard, keys: ShardKeys) -> None:
     """Never early by the server's clock, however far that goes back; and a step ahead makes it due."""
     shard.seed({"meta": meta()})
-    shard.run(produce.push(keys, EPOCH, ["a", -50, A], now_us=at(0)))
+    shard.run(by_id.push(keys, EPOCH, ["a", -50, A], now_us=at(0)))
     shard.run(dispatch(keys, now_us=at(-HOUR)))
     assert shard.run(dispatch(keys, now_us=at(49))).moved == 0
     assert shard.run(dispatch(keys, now_us=at(HOUR))).moved == 1

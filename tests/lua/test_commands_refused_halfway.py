@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq.calls import consume, dispatch, produce
+from shardq.calls import by_id, consume, dispatch
 from shardq.calls.consume import SettleAck
 from shardq.calls.request import Call, Word
 from shardq.drivers.settings import Settings
@@ -333,11 +333,11 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     shard.seed({"meta": meta()})
     ids = [f"{topic}i{n}" for n in range(500) for topic in ("", "mail/")]
     tasks: list[Word] = [word for id in ids for word in (id, -5, record(id))]
-    shard.run(produce.push(keys, EPOCH, tasks, now_us=at(0)))
+    shard.run(by_id.push(keys, EPOCH, tasks, now_us=at(0)))
     memory.end()
     later = at(100)
     with pytest.raises(OutOfMemory):
-        shard.run(produce.push(keys, EPOCH, ["n", 0, record()], now_us=later))
+        shard.run(by_id.push(keys, EPOCH, ["n", 0, record()], now_us=later))
     moved = shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=3, now_us=later)).moved
     assert moved == 1000
     claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok", now_us=later)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls.answers import Missing, Stale
+from shardq.calls.request import Missing, Stale
 from shardq.layout.keys import ShardKeys
 from tests.lua.samples import FULL, NUMBERS, on_a_shard
 from tests.lua.shard import EPOCH, Shard

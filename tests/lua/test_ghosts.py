@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, produce
+from shardq.calls import by_id
 from shardq.calls.consume import SettleAck
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
@@ -33,15 +33,15 @@ def reschedule(keys: ShardKeys, now: str) -> Call[Any]:
 
 
 def replace(keys: ShardKeys, now: str) -> Call[Any]:
-    return produce.push_unique(keys, EPOCH, ["a", -100, NEW, "replace", 0], now_us=now)
+    return by_id.push_unique(keys, EPOCH, ["a", -100, NEW, "replace", 0], now_us=now)
 
 
 def push(keys: ShardKeys, now: str) -> Call[Any]:
-    return produce.push(keys, EPOCH, ["a", -100, NEW], now_us=now)
+    return by_id.push(keys, EPOCH, ["a", -100, NEW], now_us=now)
 
 
 def push_unique(keys: ShardKeys, now: str) -> Call[Any]:
-    return produce.push_unique(keys, EPOCH, ["a", -100, NEW, "reject", 0], now_us=now)
+    return by_id.push_unique(keys, EPOCH, ["a", -100, NEW, "reject", 0], now_us=now)
 
 
 WAYS: dict[str, tuple[Verb, ...]] = {

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from shardq.calls import control as calls
-from shardq.calls import fleet
-from shardq.calls.control import HeartbeatAnswer
-from shardq.calls.fleet import Processes
+from shardq.calls.control import HeartbeatAnswer, Processes
 from shardq.calls.request import Call
 from shardq.layout.keys import ControlKeys
 from tests.lua.shard import NOW, Shard, State, T
@@ -171,7 +169,7 @@ def test_report(
     centre: Shard, control: ControlKeys, before: State, leave: bool, report: bytes, joined: bool, after: State
 ) -> None:
     centre.seed(before)
-    call = fleet.report(control, "w", alive_ms=ALIVE_MS, report=report, leave=leave, now_us=NOW)
+    call = calls.report(control, "w", alive_ms=ALIVE_MS, report=report, leave=leave, now_us=NOW)
     assert centre.run(call) == joined
     assert centre.state() == after
     # twice is harmless
@@ -182,7 +180,7 @@ def test_report(
 def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
     dead = [f"w{n:03}" for n in range(101)]
     centre.seed({"workers": {name: T - 200 + n for n, name in enumerate(dead)}, "reports": dict.fromkeys(dead, "r")})
-    call = fleet.report(control, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    call = calls.report(control, "w", alive_ms=ALIVE_MS, now_us=NOW)
     centre.run(call)
     assert centre.state() == {"workers": {"w100": T - 100, "w": ME}, "reports": {"w100": "r"}}
     centre.run(call)
@@ -190,9 +188,9 @@ def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control:
 
 
 def test_fleet(centre: Shard, control: ControlKeys) -> None:
-    assert centre.run(fleet.fleet(control, now_us=NOW)) == Processes(T * 1000, {}, {}, {})
+    assert centre.run(calls.fleet(control, now_us=NOW)) == Processes(T * 1000, {}, {}, {})
     stored: State = {"members": {"d": T + 5, "late": T - 5}, "workers": {"w": T + 9}, "reports": {"d": "1", "w": "2"}}
     centre.seed(stored)
-    seen = centre.run(fleet.fleet(control, now_us=NOW))
+    seen = centre.run(calls.fleet(control, now_us=NOW))
     assert seen == Processes(T * 1000, {"d": T + 5, "late": T - 5}, {"w": T + 9}, {"d": b"1", "w": b"2"})
     assert centre.state() == stored

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import places, produce, resharding
+from shardq.calls import by_id, observe, resharding
 from shardq.calls.request import Call, Word
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, Shard, State, at, meta, raw, record
@@ -23,33 +23,33 @@ def listed(shard: Shard, call: Call[Any], before: State | None = None) -> set[st
 
 def test_push(shard: Shard, keys: ShardKeys) -> None:
     tasks: list[Word] = [word for id in ("a", "mail/a", "mail/b", "sms/a") for word in (id, -5, A)]
-    assert listed(shard, produce.push(keys, EPOCH, tasks, now_us=NOW)) == {"", "mail", "sms"}
+    assert listed(shard, by_id.push(keys, EPOCH, tasks, now_us=NOW)) == {"", "mail", "sms"}
 
 
 def test_push_keeps_the_count_of_what_was_dispatched(shard: Shard, keys: ShardKeys) -> None:
-    push = produce.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
+    push = by_id.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
     assert listed(shard, push, {"topics": {"mail": "7"}}) == {"mail"}
     assert shard.state()["topics"] == {"mail": "7"}
 
 
 def test_push_of_ids_that_are_taken(shard: Shard, keys: ShardKeys) -> None:
-    push = produce.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
+    push = by_id.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
     assert listed(shard, push, {"task": {"mail/a": A}, "due": {"mail/a": 1}}) == set()
 
 
 @pytest.mark.parametrize(("id", "topic"), [("a", ""), ("mail/a", "mail")])
 def test_push_unique(shard: Shard, keys: ShardKeys, id: str, topic: str) -> None:
-    call = produce.push_unique(keys, EPOCH, [id, -5, A, "keep", 0], now_us=NOW)
+    call = by_id.push_unique(keys, EPOCH, [id, -5, A, "keep", 0], now_us=NOW)
     assert listed(shard, call) == {topic}
 
 
 def test_push_unique_of_an_id_that_belongs_elsewhere(shard: Shard, keys: ShardKeys) -> None:
-    call = produce.push_unique(keys, EPOCH, ["mail/a", -5, A, "keep", 0], earlier="1", now_us=NOW)
+    call = by_id.push_unique(keys, EPOCH, ["mail/a", -5, A, "keep", 0], earlier="1", now_us=NOW)
     assert listed(shard, call) == set()
 
 
 def test_a_push_whose_answer_was_lost(shard: Shard, keys: ShardKeys) -> None:
-    call = produce.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW).after_loss()
+    call = by_id.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW).after_loss()
     assert listed(shard, call) == {"mail"}
 
 
@@ -62,5 +62,5 @@ def test_put(shard: Shard, keys: ShardKeys) -> None:
 
 
 def test_restore(shard: Shard, keys: ShardKeys) -> None:
-    call = places.restore(keys, EPOCH, "mail/a", now_us=NOW)
+    call = observe.restore(keys, EPOCH, "mail/a", now_us=NOW)
     assert listed(shard, call, {"task": {"mail/a": A}}) == {"mail"}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import limits as calls
-from shardq.calls.answers import Missing, Stale
-from shardq.calls.limits import Permit
-from shardq.calls.request import Call
+from shardq.calls import consume as calls
+from shardq.calls.consume import Permit
+from shardq.calls.request import Call, Missing, Stale
 from shardq.layout.keys import ControlKeys
 from shardq.layout.topology import Limit
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, consume, produce
+from shardq.calls import by_id, consume
 from shardq.calls.consume import SettleAck, SettleGiveBack, SettleRetry
 from shardq.calls.request import Call
 from shardq.layout.keys import ShardKeys
@@ -25,15 +25,15 @@ HELD: State = {"task": {"a": A}, "leased": {"a": T + 5000}, "lease": {"a": "0:0:
 
 # what makes something fall due `ms` after T
 RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
-    "push": ({}, lambda keys, ms: produce.push(keys, EPOCH, ["n", T + ms, A], now_us=NOW)),
+    "push": ({}, lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + ms, A], now_us=NOW)),
     "push of many": (
         {},
-        lambda keys, ms: produce.push(keys, EPOCH, ["n", T + 5000, A, "o", T + ms, A, "p", T + 6000, A], now_us=NOW),
+        lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + 5000, A, "o", T + ms, A, "p", T + 6000, A], now_us=NOW),
     ),
-    "push_unique": ({}, lambda keys, ms: produce.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0], now_us=NOW)),
+    "push_unique": ({}, lambda keys, ms: by_id.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0], now_us=NOW)),
     "push_unique replacing": (
         {"task": {"a": A}, "ready/": ["a"]},
-        lambda keys, ms: produce.push_unique(keys, EPOCH, ["a", T + ms, A, "replace", 0], now_us=NOW),
+        lambda keys, ms: by_id.push_unique(keys, EPOCH, ["a", T + ms, A, "replace", 0], now_us=NOW),
     ),
     "reschedule": (
         {"task": {"a": A}, "due": {"a": T + 5000}},
@@ -70,7 +70,7 @@ def test_before_the_poller_wakes(shard: Shard, keys: ShardKeys, ringer: str, ms:
 def test_a_poller_that_sleeps_until_it_is_woken(shard: Shard, keys: ShardKeys, wake_at: str | None) -> None:
     shard.seed({"meta": meta() if wake_at is None else meta(wake_at=wake_at)})
     with shard.listener(keys.bell) as bell:
-        shard.run(produce.push(keys, EPOCH, ["n", T + 9_000_000, A], now_us=NOW))
+        shard.run(by_id.push(keys, EPOCH, ["n", T + 9_000_000, A], now_us=NOW))
         assert bell.heard() == [(keys.bell, "")]
 
 
@@ -82,7 +82,7 @@ def test_given_back_rings(shard: Shard, keys: ShardKeys) -> None:
 
 
 def pushed(shard: Shard, keys: ShardKeys, id: str, due: int, ms: int = 0) -> None:
-    shard.run(produce.push(keys, EPOCH, [id, due, A], now_us=at(ms)))
+    shard.run(by_id.push(keys, EPOCH, [id, due, A], now_us=at(ms)))
 
 
 def test_one_ring_a_sleep(shard: Shard, keys: ShardKeys) -> None:
@@ -129,9 +129,9 @@ def test_what_changes_nothing_rings_nobody(shard: Shard, keys: ShardKeys, wake_a
     before = {"meta": meta(wake_at=wake_at), "task": {"a": A}, "ready/": ["a"]}
     shard.seed(before)
     calls: list[Call[Any]] = [
-        produce.push(keys, EPOCH, [], now_us=NOW),
-        produce.push(keys, EPOCH, ["a", 1, A], now_us=NOW),
-        produce.push_unique(keys, EPOCH, ["a", 1, A, "keep", 0], now_us=NOW),
+        by_id.push(keys, EPOCH, [], now_us=NOW),
+        by_id.push(keys, EPOCH, ["a", 1, A], now_us=NOW),
+        by_id.push_unique(keys, EPOCH, ["a", 1, A, "keep", 0], now_us=NOW),
         by_id.reschedule(keys, EPOCH, "none", 1, now_us=NOW),
         by_id.requeue(keys, EPOCH, "a", 1, now_us=NOW),
         consume.settle(keys, EPOCH, [SettleAck("a", "x")], [SettleRetry("a", "x", 0, "", 9)], now_us=NOW),

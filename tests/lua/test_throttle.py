@@ -7,7 +7,7 @@ import random
 import pytest
 
 from shardq import Outcome
-from shardq.calls import by_id, consume, dispatch, produce
+from shardq.calls import by_id, consume, dispatch
 from shardq.calls.consume import SettleAck
 from shardq.calls.request import Word
 from shardq.layout.keys import ShardKeys
@@ -29,7 +29,7 @@ def test_accepted_pushes_are_so_far_apart(shard: Shard, keys: ShardKeys, seed: i
             case 0 | 1:
                 delay_ms = dice.choice([0, 5, 3 * THROTTLE_MS])
                 words: list[Word] = ["a", -delay_ms, raw(record("x", nonce=step)), "keep", THROTTLE_MS]
-                [answer] = shard.run(produce.push_unique(keys, EPOCH, words, now_us=at(now)))
+                [answer] = shard.run(by_id.push_unique(keys, EPOCH, words, now_us=at(now)))
                 answers.add(answer)
                 if answer == "pushed":
                     assert not stored

@@ -6,8 +6,8 @@ import pytest
 
 from shardq.calls import control as calls
 from shardq.calls import observe
-from shardq.calls.answers import Stale
 from shardq.calls.control import Declared
+from shardq.calls.request import Stale
 from shardq.layout.keys import ControlKeys, ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
 

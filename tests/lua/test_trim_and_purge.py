@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import clean
-from shardq.calls.clean import START, Purged, Trimmed
+from shardq.calls import listing
+from shardq.calls.listing import START, Purged, Trimmed
 from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
@@ -29,19 +29,19 @@ def died(n: int, *, first: int = 0) -> State:
 )
 def test_trim(shard: Shard, keys: ShardKeys, age_ms: int, keep: int, going: int, early: int) -> None:
     shard.seed({"meta": meta()} | died(5))
-    assert shard.ask(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == ["ok", going, early]
+    assert shard.ask(listing.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == ["ok", going, early]
     left = {name: value for name, value in died(5, first=going).items() if value}
     counted = ({"trimmed": str(going)} if going else {}) | ({"trimmed_at": str(T)} if early else {})
     assert shard.state() == {"meta": meta() | counted} | left
     # twice is harmless
-    assert shard.run(clean.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == Trimmed(0, 0)
+    assert shard.run(listing.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == Trimmed(0, 0)
 
 
 def test_trim_a_chunk_and_one_more(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(), "dead": {f"i{n}": T for n in range(clean.CHUNK + 1)}})
-    removed = [shard.run(clean.trim(keys, EPOCH, age_ms=0, keep=0, now_us=NOW)).removed for _ in range(3)]
-    assert removed == [clean.CHUNK, 1, 0]
-    assert shard.state()["meta"]["trimmed"] == str(clean.CHUNK + 1)
+    shard.seed({"meta": meta(), "dead": {f"i{n}": T for n in range(listing.CHUNK + 1)}})
+    removed = [shard.run(listing.trim(keys, EPOCH, age_ms=0, keep=0, now_us=NOW)).removed for _ in range(3)]
+    assert removed == [listing.CHUNK, 1, 0]
+    assert shard.state()["meta"]["trimmed"] == str(listing.CHUNK + 1)
 
 
 FULL: State = {
@@ -59,7 +59,7 @@ FULL: State = {
 
 def test_purge_a_topic_leaves_what_is_held(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
-    call = clean.purge(keys, EPOCH, "mail", scope="topic", go_on=START, now_us=NOW)
+    call = listing.purge(keys, EPOCH, "mail", scope="topic", go_on=START, now_us=NOW)
     assert shard.ask(call) == ["ok", 3, 0, "end", "end"]
     after = shard.state()
     assert after == {
@@ -80,14 +80,14 @@ def test_purge_a_topic_leaves_what_is_held(shard: Shard, keys: ShardKeys) -> Non
 
 def test_purge_the_default_topic(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
-    assert shard.run(clean.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 3
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 3
     assert shard.state()["task"].keys() == {"l", "mail/s", "mail/r", "mail/l", "mail/d"}
 
 
 def test_purge_everything_goes_through_each_ready_list(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
-    assert shard.run(clean.purge(keys, EPOCH, "", scope="all", go_on=START, now_us=NOW)) == Purged(5, 0, "end", "end")
-    assert shard.run(clean.purge(keys, EPOCH, "mail", scope="all", go_on=START, now_us=NOW)).removed == 1
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="all", go_on=START, now_us=NOW)) == Purged(5, 0, "end", "end")
+    assert shard.run(listing.purge(keys, EPOCH, "mail", scope="all", go_on=START, now_us=NOW)).removed == 1
     assert shard.state() == {
         "meta": meta(),
         "task": dict.fromkeys(["l", "mail/l"], A),
@@ -109,13 +109,13 @@ def test_purge_and_stale_entries(shard: Shard, keys: ShardKeys) -> None:
             "ghost": {"l": "1", "r": "1"},
         }
     )
-    assert shard.run(clean.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 1
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 1
     assert shard.state() == {"meta": meta(), "task": {"l": A}, "leased": {"l": T + 5}, "lease": {"l": "0:0::x"}}
 
 
 def test_purge_piece_by_piece(shard: Shard, keys: ShardKeys) -> None:
-    ids = [f"i{n}" for n in range(3 * clean.CHUNK + 1)]
-    ready, due, dead = ids[: clean.CHUNK + 1], ids[clean.CHUNK + 1 : -600], ids[-600:]
+    ids = [f"i{n}" for n in range(3 * listing.CHUNK + 1)]
+    ready, due, dead = ids[: listing.CHUNK + 1], ids[listing.CHUNK + 1 : -600], ids[-600:]
     shard.seed(
         {
             "meta": meta(),
@@ -127,8 +127,8 @@ def test_purge_piece_by_piece(shard: Shard, keys: ShardKeys) -> None:
     )
     step, removed, calls = START, 0, 0
     while not calls or not step.done:
-        step = shard.run(clean.purge(keys, EPOCH, "", scope="topic", go_on=step, now_us=NOW))
-        assert step.removed < 4 * clean.CHUNK
+        step = shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=step, now_us=NOW))
+        assert step.removed < 4 * listing.CHUNK
         removed, calls = removed + step.removed, calls + 1
     assert removed == len(ids)
     assert calls > 1

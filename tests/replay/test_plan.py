@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, produce
+from shardq.calls import by_id
 from shardq.calls.request import Call, Word
 from shardq.layout.keys import shard_keys
 from shardq.model.record import JSON, encode_head, encode_record
@@ -33,10 +33,10 @@ class Notes:
 
     def push(self, *tasks: tuple[str, int], node: str = NODE, record: bytes = RECORD) -> None:
         words: list[Word] = [word for id, due in tasks for word in (id, due, record)]
-        self.add(produce.push(KEYS, 1, words), [], node=node)
+        self.add(by_id.push(KEYS, 1, words), [], node=node)
 
     def unique(self, id: str, answer: str, *, mode: str = "keep", dedup: int = 0, node: str = NODE) -> None:
-        self.add(produce.push_unique(KEYS, 1, (id, -5000, RECORD, mode, dedup)), [answer], node=node)
+        self.add(by_id.push_unique(KEYS, 1, (id, -5000, RECORD, mode, dedup)), [answer], node=node)
 
     def cancel(self, id: str, outcome: Outcome = Outcome.CANCELLED, *, node: str = NODE) -> None:
         self.add(by_id.cancel(KEYS, 1, id), outcome, node=node)
@@ -133,7 +133,7 @@ def test_ids_of_the_caller(notes: Notes) -> None:
 
 
 def test_what_is_not_noted(notes: Notes) -> None:
-    notes.add(produce.push(KEYS, 1, ["a", 0, RECORD]), ["a"])
+    notes.add(by_id.push(KEYS, 1, ["a", 0, RECORD]), ["a"])
     notes.add(by_id.cancel(KEYS, 1, "a"), Outcome.RUNNING)
     notes.add(by_id.reschedule(KEYS, 1, "a", 0), Outcome.GONE)
     notes.add(by_id.get(KEYS, 1, "a"), None)

@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from shardq.calls import consume, dispatch
-from shardq.calls.answers import Missing, Stale
 from shardq.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
-from shardq.calls.request import Call, Command, Word
+from shardq.calls.request import Call, Command, Missing, Stale, Word
 from shardq.drivers.sync import Driver
 from shardq.errors import ChangeUnderWay, Conflict, PushError, ShardqError
 from shardq.layout.keys import ShardKeys, control_keys, shard_keys

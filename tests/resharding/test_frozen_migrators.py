@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Task
-from shardq.calls.answers import Stale
-from shardq.calls.request import Call, Command
+from shardq.calls.request import Call, Command, Stale
 from shardq.layout.keys import ShardKeys, shard_keys
 from shardq.layout.topology import Topology
 from shardq.resharding.migration import MoveRate, MoveTokens, sweep

@@ -11,9 +11,8 @@ import pytest
 from shardq import Delivery, Engine, Outcome, Task
 from shardq.calls import by_id as calls
 from shardq.calls import consume
-from shardq.calls.answers import Stale
 from shardq.calls.consume import SettleAck
-from shardq.calls.request import Call
+from shardq.calls.request import Call, Stale
 from shardq.consumer.settling import SettleStatuses
 from shardq.layout.keys import ShardKeys
 from shardq.model.record import codec_named

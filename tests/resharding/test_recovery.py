@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shardq.calls import consume
-from shardq.calls.answers import Stale
 from shardq.calls.consume import SettleAck
-from shardq.calls.request import Call, Command
+from shardq.calls.request import Call, Command, Stale
 from shardq.consumer.settling import SettleStatuses
 from shardq.errors import Unanswered, Unavailable
 from shardq.layout.keys import ShardKeys

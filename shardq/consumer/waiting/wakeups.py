@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from shardq.calls import consume, limits
-from shardq.calls.control import opened_by
-from shardq.calls.schedules import CHANGED
+from shardq.calls import consume
+from shardq.calls.control import CHANGED, opened_by
 from shardq.consumer.waiting.registry import PERMITS, ReadyList, Waiter, WaiterRegistry
 from shardq.drivers.sync import Driver
 from shardq.errors import ShardqError
@@ -181,7 +180,7 @@ class Wakeups:
     def _wake_another(self, entry: ReadyList) -> Operation[None]:
         shard, topic = entry
         if shard == PERMITS:
-            yield limits.release(self._cache.control, topic, (), unused=0, wakes=1)
+            yield consume.release(self._cache.control, topic, (), unused=0, wakes=1)
             return
         keys = self._cache.keys(shard)
         yield from call_shard(self._cache, keys, lambda keys, epoch: consume.wake(keys, epoch, topic))
