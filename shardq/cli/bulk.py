@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import click
 
 from shardq.cli.filters import Filter
-from shardq.cli.live import live
 from shardq.cli.options import Given, joined
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
+from shardq.cli.table import progress
 from shardq.engine import Engine
 from shardq.errors import ShardqError
 from shardq.listing.bulk import DONE, BulkResult, Verb
@@ -116,7 +116,7 @@ class BulkCommand:
         self._so_far = BulkResult(matched=0, done=0)
         command: Callable[..., BulkResult] = getattr(engine, f"{self.verb}_all")
 
-        with live("looking") as show:
+        with progress("looking") as show:
 
             def note(so_far: BulkResult) -> None:
                 self._so_far = so_far

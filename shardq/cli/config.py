@@ -12,11 +12,12 @@ import msgspec
 from shardq.cli.durations import read_by, seconds
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import age, counted, say, tell
+from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.cli.settings import Known, Value
-from shardq.cli.table import Column, Table
+from shardq.cli.table import Table
 from shardq.engine import Engine
+from shardq.engine.tables import Column, age, counted
 from shardq.layout.topology import EngineSettings
 from shardq.model.checks import MAX_ATTEMPTS
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from shardq.calls.request import Command
 from shardq.calls.resharding import meta_fields
-from shardq.cli.shard_view import ShardColumn, of_shard
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.tables import ShardColumn, of_shard
 from shardq.errors import ShardqError
 from shardq.fleet.serving import dispatchers
 from shardq.layout.keys import ShardKeys, shard_keys

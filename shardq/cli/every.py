@@ -14,10 +14,9 @@ from shardq.cli.output import complain, payload_shown, say, tell
 from shardq.cli.push.command import headers_of
 from shardq.cli.push.lines import raw_json
 from shardq.cli.session import opened
-from shardq.cli.table import Column, Table
-from shardq.engine import Engine
+from shardq.cli.table import print_view
+from shardq.engine import Engine, tables
 from shardq.model.checks import MAX_ATTEMPTS
-from shardq.model.ids import shown_topic
 from shardq.schedules import Every, Schedule
 from shardq.schedules.every import CatchUp, check_schedule_name
 
@@ -137,7 +136,7 @@ def every(
     if given.json:
         tell(_shown(declared))
     else:
-        say(f"schedule {schedule!r}: {_recurrence(declared)}, next {_instant(declared.next)} UTC")
+        say(f"schedule {schedule!r}: {tables.recurrence(declared)}, next {tables.instant(declared.next)} UTC")
     return 0
 
 
@@ -180,33 +179,12 @@ def _list(given: Given) -> int:
     if given.json:
         for schedule in schedules:
             tell(_shown(schedule))
-    elif schedules:
-        Table(
-            Column[Schedule]("name", lambda each: each.name, text=True),
-            Column("recurs", _recurrence, text=True),
-            Column("topic", lambda each: shown_topic(each.topic), rank=1, text=True),
-            Column("last (UTC)", lambda each: _instant(each.last), rank=3, text=True),
-            Column("next (UTC)", lambda each: "paused" if each.paused else _instant(each.next), text=True),
-            Column("missed", lambda each: each.catch_up, rank=2, text=True),
-            red=lambda each: each.problem is not None,
-        ).print(schedules)
     else:
-        say("none")
+        print_view(tables.schedules(schedules))
     for schedule in schedules:
         if schedule.problem is not None and not given.json:
             complain(f"schedule {schedule.name!r} can't be served here: {schedule.problem}")
     return 0
-
-
-def _recurrence(schedule: Schedule) -> str:
-    if schedule.cron is None and schedule.interval is None:
-        return "can't be read"
-    often = f"every {schedule.interval:g} s" if schedule.cron is None else f"{schedule.cron} ({schedule.tz})"
-    return f"{often}, up to {schedule.jitter:g} s later" if schedule.jitter else often
-
-
-def _instant(instant: Any) -> str:
-    return f"{instant:%Y-%m-%d %H:%M:%S}" if instant else "-"
 
 
 def _shown(schedule: Schedule) -> dict[str, object]:

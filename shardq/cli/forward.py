@@ -10,7 +10,7 @@ from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
-from shardq.cli.topics import by
+from shardq.engine import tables
 from shardq.engine.arguments import MAX_LENGTH, route_of
 from shardq.model.ids import quoted_topic
 
@@ -82,6 +82,6 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
     if given.json:
         tell({"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen})
     elif route is not None:
-        say(f"topic {quoted_topic(topic)} now goes to {by(route)}")
+        say(f"topic {quoted_topic(topic)} now goes to {tables.route(route)}")
     else:
         say(f"topic {quoted_topic(topic)} is no longer forwarded")

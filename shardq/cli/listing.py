@@ -16,8 +16,9 @@ from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
 from shardq.cli.session import looking
-from shardq.cli.table import Column, Table
+from shardq.cli.table import Table
 from shardq.engine import Engine
+from shardq.engine.tables import Column
 from shardq.listing.query import MAX_LIMIT, STATES
 from shardq.model.printable import printable
 from shardq.model.task import TaskInfo

@@ -14,10 +14,11 @@ from shardq.cli.http import http_of_group, served
 from shardq.cli.logs import set_up_logging
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
-from shardq.cli.output import complain, counted, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.engine import Engine
+from shardq.engine.tables import counted
 from shardq.errors import ShardqError
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, NAME
 

@@ -11,7 +11,8 @@ import msgspec
 from shardq.cli.durations import read_by, seconds
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
-from shardq.cli.output import counted, say, tell
+from shardq.cli.output import say, tell
+from shardq.engine.tables import counted
 from shardq.model.quantities import rate as read_rate
 from shardq.model.quantities import size as read_size
 from shardq.planning import Load, NotPossible, Plan, measured

@@ -16,11 +16,12 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.resize_preview import ResizePreview
 from shardq.cli.session import opened
-from shardq.cli.shard_view import COUNTS, ShardView
+from shardq.cli.table import ShardView
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
 from shardq.engine.arguments import ResizeVerb, check_resize
 from shardq.engine.connections import connected
+from shardq.engine.tables import COUNTS
 from shardq.layout.slots import MAX_SHARDS
 from shardq.resharding import Growth
 

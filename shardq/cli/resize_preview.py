@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 
 from shardq.cli.options import Given
 from shardq.cli.output import say, tell
-from shardq.cli.table import Column, Table
+from shardq.cli.table import Table
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine
+from shardq.engine.tables import Column
 from shardq.layout.keys import shard_keys
 from shardq.resharding import Preview
 

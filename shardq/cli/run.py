@@ -15,14 +15,15 @@ from shardq.cli.logs import log_option
 from shardq.cli.looking import Looker, Told
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, counted, going_on, lateness_shown, say, tell
+from shardq.cli.output import complain, going_on, lateness_shown, say, tell
 from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.session import opened
 from shardq.cli.settings import Setting
-from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, POLLER, ShardView
 from shardq.cli.signals import Ending, Shutdown
+from shardq.cli.table import ShardView
 from shardq.drivers import descriptors
 from shardq.engine import Engine, Health
+from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, POLLER, counted
 from shardq.layout.slots import MAX_SHARDS
 from shardq.worker.supervisor import ProcessSupervisor
 

@@ -10,13 +10,13 @@ import click
 
 from shardq.cli.engine_view import EngineView, resharding_column
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, counted, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
-from shardq.cli.shard_view import COUNTS, DEAD, NODE, ShardColumn, has_counts, of_shard, print_shards
-from shardq.cli.table import Column, Table
-from shardq.dispatcher.shares import shares
+from shardq.cli.table import Table, print_shards
 from shardq.engine import ShardStats, Stats
 from shardq.engine.connections import connected
+from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
+from shardq.fleet.serving import servers
 from shardq.layout.keys import shard_keys
 
 
@@ -58,10 +58,8 @@ class Spread:
         self._seen = seen
         self._stats = seen.stats
         self._keys = [shard_keys(seen.stats.name, shard.shard) for shard in seen.stats.shards]
-        self._dispatchers = {
-            shard: process for process, owned in shares(seen.dispatchers, len(self._keys)).items() for shard in owned
-        }
-        """Shard → the process that serves it, as all dispatchers work it out for themselves."""
+        self._dispatchers = {shard: member.name for shard, member in servers(seen.health.fleet).items()}
+        """Shard → the process that says it serves it."""
         counts, tasks = Counter[str](), Counter[str]()
         for shard in self._stats.shards:
             counts[shard.node] += 1
@@ -131,16 +129,20 @@ class Spread:
             ShardColumn("slot", of_shard(lambda shard: str(self._keys[shard.shard].slot)), rank=12),
             *COUNTS,
             DEAD,
-            ShardColumn("share", lambda row: _percent(self._share(held(row))) if has_counts(row) else "–", rank=10),
+            ShardColumn(
+                "share",
+                lambda row: "–" if isinstance(row, ShardStats) and row.error else _percent(self._share(held(row))),
+                rank=10,
+            ),
             *([resharding_column(lambda: self._seen)] if change else []),
             NODE,
-            ShardColumn("dispatcher", of_shard(lambda shard: self._dispatchers.get(shard.shard, "nobody")), rank=8),
+            dispatcher_column(self._seen.health.fleet, self._stats.shards),
         )
         say("")
         Table(
             Column[NodeRow]("node", lambda node: node.node, text=True),
             Column("shards", lambda node: str(node.shards), rank=1),
-            Column("tasks", lambda node: "–" if node.tasks is None else f"{node.tasks:,}", rank=2),
+            Column("tasks", lambda node: number(node.tasks), rank=2),
             Column("share", lambda node: _percent(node.share), rank=3),
         ).print(self._nodes, totals=("fullest / mean", *map(_ratio, self._fullest.values()), ""))
         dispatchers = counted(len(self._seen.dispatchers), "dispatcher") if self._seen.dispatchers else "no dispatchers"

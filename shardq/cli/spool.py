@@ -14,9 +14,10 @@ import msgspec
 
 from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given, pass_given, sharing
-from shardq.cli.output import complain, counted, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.signals import Ending
 from shardq.embedded import locks
+from shardq.engine.tables import counted
 from shardq.errors import ShardqError, SpoolFault
 
 if TYPE_CHECKING:

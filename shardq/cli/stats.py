@@ -16,17 +16,18 @@ from shardq.cli.config import settings_shown
 from shardq.cli.durations import read_by, seconds
 from shardq.cli.health import exit_code, say_verdict, verdict_shown
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, counted, per_second, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
-from shardq.cli.shard_view import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardView, print_shards
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
+from shardq.cli.table import ShardView, print_shards, print_view
 from shardq.cli.timeline import print_timeline
-from shardq.cli.topics import print_topics, shown_topics
+from shardq.cli.topics import shown_topics
 from shardq.cli.words import in_options
-from shardq.engine import Engine, Health, Stats
+from shardq.engine import Engine, Health, Stats, tables
 from shardq.engine.advice import unsaid
 from shardq.engine.health import of_spool, with_reasons
+from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, counted, per_second
 from shardq.fleet.serving import NO_DISPATCHER
 from shardq.fleet.sinks import SinkStats, together
 from shardq.layout.destinations import named
@@ -129,7 +130,8 @@ def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals
         say_verdict(health)
         say("")
         print_shards(msgspec.structs.replace(seen, shards=[]) if totals else seen, *columns)
-        print_topics(seen)
+        if seen.topics:
+            print_view(tables.topics(health))
         for sink in seen.sinks:
             say(_sink(sink))
         say(_where(seen) + _unconfirmed(seen) + _rates(seen))

@@ -6,11 +6,12 @@ import signal
 
 import click
 
-from shardq.cli.live import live
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, counted, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
+from shardq.cli.table import progress
+from shardq.engine.tables import counted
 from shardq.errors import ShardqError
 from shardq.model.task import CancelledTag
 
@@ -49,7 +50,7 @@ def cancel_tag(given: Given, tag: str) -> int:
     """
     done = CancelledTag(cancelled=0, running=(), looked_at=0)
     whole = False
-    with Ending() as ending, opened(given) as engine, live("cancelling") as show:
+    with Ending() as ending, opened(given) as engine, progress("cancelling") as show:
 
         def note(so_far: CancelledTag) -> None:
             nonlocal done

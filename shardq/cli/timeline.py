@@ -8,8 +8,9 @@ import msgspec
 
 from shardq.cli.forecast import LEAST_BAR, bar, block, width
 from shardq.cli.options import Given
-from shardq.cli.output import complain, milliseconds, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.engine.advice import named
+from shardq.engine.tables import milliseconds
 from shardq.history.history import History, HistoryPoint, first_known, incidents, resizes
 from shardq.listing import Forecast
 from shardq.listing.capacity import LABELS

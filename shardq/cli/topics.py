@@ -8,17 +8,15 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.calls.observe import Drawn
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import age, complain, per_second, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking, opened
-from shardq.cli.table import Column, Table
+from shardq.cli.table import print_view
 from shardq.cli.words import in_options
-from shardq.engine import Engine, Stats, TopicStats
+from shardq.engine import Engine, Stats, tables
 from shardq.engine.arguments import check_purge
-from shardq.layout.topology import Route
-from shardq.model.ids import quoted_topic, shown_topic
+from shardq.model.ids import quoted_topic
 
 
 @click.command(
@@ -43,33 +41,10 @@ def topics(given: Given) -> None:
     if given.json:
         for topic, fields in shown_topics(seen).items():
             tell({"topic": topic} | fields)
-    elif seen.topics:
-        print_topics(seen)
     else:
-        say("none")
+        print_view(tables.topics(health))
     for reason in health.reasons:
         complain(in_options(reason))
-
-
-def print_topics(seen: Stats) -> None:
-    """The table of topics, if there are any."""
-    if not seen.topics:
-        return
-    rates = seen.rates is not None
-    Table(
-        Column[TopicRow]("topic", lambda row: shown_topic(row[0]), text=True),
-        Column("scheduled", lambda row: _count(seen, row[1], "scheduled"), rank=1),
-        Column("ready", lambda row: seen.shown(row[1].ready)),
-        Column("oldest", lambda row: age(row[1].oldest_ready), rank=2),
-        Column("leased", lambda row: _count(seen, row[1], "leased"), rank=5),
-        Column("dead", lambda row: _count(seen, row[1], "dead"), rank=3),
-        Column("dispatched", lambda row: seen.shown(row[1].dispatched), rank=6),
-        *([Column[TopicRow]("taken per s", lambda row: per_second(row[1].taken_per_s), rank=4)] if rates else []),
-        Column("set", lambda row: _settings(row[1]), text=True),
-    ).print(list(seen.topics.items()))
-
-
-TopicRow = tuple[str, TopicStats]
 
 
 def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
@@ -79,35 +54,6 @@ def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
         for fields in topics.values():
             fields |= dict.fromkeys(("scheduled", "ready", "leased", "dead", "dispatched", "died"))
     return topics
-
-
-def _count(seen: Stats, row: TopicStats, state: Drawn) -> str:
-    """A count, with ~ and its error if it is an estimate."""
-    error = row.estimated.get(state)
-    count = seen.shown(getattr(row, state), mark="" if error is None else "~")
-    return count if error is None else f"{count} ±{error:,}"
-
-
-def _settings(row: TopicStats) -> str:
-    parts = ["paused"] if row.paused else []
-    if row.limit is not None:
-        parts.append(f"at most {_limits(row.limit.rate, row.limit.concurrency)}")
-    if row.route is not None:
-        parts.append(f"to {by(row.route)}")
-    return "; ".join(parts) or "-"
-
-
-def by(route: Route) -> str:
-    """Where a topic goes, and how."""
-    if not route.is_here or route.way == "stream":
-        kept = f", about {route.maxlen:,} entries" if route.maxlen is not None else ""
-        return route.named + (" by LPUSH" if route.side == "left" else "") + kept
-    return f"{route.named} by {'LPUSH' if route.side == 'left' else 'RPUSH'}"
-
-
-def _limits(rate: float | None, concurrency: int | None) -> str:
-    parts = [] if rate is None else [f"{rate:,g} a second"]
-    return ", ".join(parts if concurrency is None else [*parts, f"{concurrency:,} at once"])
 
 
 @click.command(

@@ -27,7 +27,7 @@ def test_a_dispatcher(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("fleet")
     assert (done.code, done.err) == (0, "")
     head, _, row = [line for line in done.lines if line.strip()]
-    assert head.split()[:3] == ["process", "is", "serves"]
+    assert head.split()[:3] == ["process", "kind", "serves"]
     assert row.split()[:3] == [f"{socket.gethostname()}:{os.getpid()}", "dispatcher", f"0-{SHARDS - 1}"]
     told = shardq.run("fleet", "--json").object
     assert (told["kind"], told["pid"], told["shards"]) == ("dispatcher", os.getpid(), list(range(SHARDS)))

@@ -12,8 +12,7 @@ from cluster.server import Server
 from shardq import BadInput, Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
-from shardq.cli.top.views import view
-from shardq.engine.snapshot import SnapshotReader
+from shardq.engine import tables
 from tests.support.waiting import wait_until
 
 
@@ -50,9 +49,9 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
     wait_until(lambda: problem in run("health"), "so does health")
     wait_until(lambda: re.search(r"mail 1 \((open|half-open)\)", run("fleet")), "and the list of processes")
     with Engine(engine.options.url, name=engine.name) as other:
-        topics = view("topics", SnapshotReader(other).read())
+        topics = tables.topics(other.health())
     ((cell, red),) = [(topics.columns[-1].cell(row), topics.red(row)) for row in topics.rows if row[0] == "mail"]
-    assert re.fullmatch(rf"to {re.escape(shown)}, circuit (open|half-open)", cell)
+    assert re.fullmatch(rf"to {re.escape(shown)} by LPUSH, circuit (open|half-open)", cell)
     assert red
     assert run("forward", "mail", "--off") == "topic 'mail' is no longer forwarded\n"
     try:

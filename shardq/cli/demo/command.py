@@ -17,14 +17,15 @@ from shardq.cli.demo.trial import Clock, Trial, TrialResult
 from shardq.cli.logs import set_up_logging
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
-from shardq.cli.output import complain, lateness_shown, milliseconds, say, tell
-from shardq.cli.shard_view import COUNTS, DISPATCHED, LATENESS, ShardView
+from shardq.cli.output import complain, lateness_shown, say, tell
 from shardq.cli.signals import Ending
+from shardq.cli.table import ShardView
 from shardq.drivers import descriptors
 from shardq.drivers.sync import Driver
 from shardq.engine import Engine, Stats
 from shardq.engine.connections import connected
 from shardq.engine.options import DEFAULT_SHARDS
+from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, milliseconds
 from shardq.layout.keys import control_keys, shard_keys
 from shardq.layout.slots import MAX_SHARDS
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardq.cli.output import age, milliseconds
 from shardq.cli.table import Table
 from shardq.cli.top.state import KEYS, VIEWS, State
-from shardq.cli.top.views import View, view
+from shardq.cli.top.views import VIEWS as TABLES
 from shardq.engine.snapshot import Snapshot, Snapshots
+from shardq.engine.tables import View, age, milliseconds
 from shardq.fleet import Lateness
 from shardq.model.printable import printable
 
@@ -66,7 +66,7 @@ class Screen:
         body: list[RenderableType] = []
         self._left_out = []
         if snapshots.newest is not None and room > TABLE_AROUND:
-            body = [self._tabs(state, width), *self._table(view(state.view, snapshots.newest), state, width, room)]
+            body = [self._tabs(state, width), *self._table(TABLES[state.view](snapshots.newest), state, width, room)]
         return Group(*head, *body, self._foot(state, width))
 
     def _head(self, snapshots: Snapshots, state: State, width: int, height: int) -> list[Text]:

@@ -13,13 +13,14 @@ from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option, set_up_logging, set_up_root
 from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, reporting
-from shardq.cli.output import complain, counted, going_on, say, tell
+from shardq.cli.output import complain, going_on, say, tell
 from shardq.cli.processes import MAX_PROCESSES, child
 from shardq.cli.settings import Setting
 from shardq.cli.signals import Shutdown
 from shardq.cli.work.reloading import CHANGED, serve_until_changed
 from shardq.cli.work.serving import serve
 from shardq.cli.work.target import Target, engine_behind
+from shardq.engine.tables import counted
 from shardq.errors import BadInput
 from shardq.model.ids import shown_topic
 from shardq.worker import Worker
