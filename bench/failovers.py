@@ -28,7 +28,7 @@ from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
 from shardq import Engine, Outcome, PushError, ShardqError, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 
 NAME = "bench-failovers"
 SHARDS = 12

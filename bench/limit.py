@@ -24,11 +24,11 @@ from bench.loads import PAYLOAD, fill_ready
 from bench.stand import Stand
 from cluster.ports import HOST
 from shardq import Task
-from shardq.calls import by_id, consume, dispatch
-from shardq.calls.dispatch import MAX_BATCH
-from shardq.calls.request import Call, Command, Word
-from shardq.layout.keys import shard_keys
-from shardq.model.record import JSON, encode_record
+from shardq.core.calls import by_id, consume, dispatch
+from shardq.core.calls.dispatch import MAX_BATCH
+from shardq.core.calls.request import Call, Command, Word
+from shardq.core.layout.keys import shard_keys
+from shardq.core.model.record import JSON, encode_record
 
 PROGRAMS = ("redis-benchmark", "valkey-benchmark")
 MISSING = f"no limit to compare with: neither {' nor '.join(PROGRAMS)} is on the PATH"

@@ -19,9 +19,9 @@ from typing import Any
 
 from bench.children import taking_part
 from shardq import Engine
-from shardq.calls.request import Command
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 
 PUSHES, CLAIMS = "pushes", "claims"
 

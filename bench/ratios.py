@@ -24,9 +24,9 @@ from bench.stand import SHARDS, Stand
 from bench.suites import flow
 from bench.suites.fleet import drained
 from shardq import AsyncEngine, Engine, Task, metrics
-from shardq.calls.request import Command
-from shardq.layout.slots import slot_of
-from shardq.model.record import JSON
+from shardq.core.calls.request import Command
+from shardq.core.layout.slots import slot_of
+from shardq.core.model.record import JSON
 
 ROUNDS = 3
 COUNT = 200_000

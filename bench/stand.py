@@ -22,10 +22,10 @@ from cluster.cluster import Cluster
 from cluster.ports import HOST
 from cluster.server import Server
 from shardq import Engine
-from shardq.calls.request import Command
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import ShardKeys, shard_keys
+from shardq.core.calls.request import Command
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys, shard_keys
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from bench.loads import PAYLOAD, spread_tasks
-from shardq.consumer.claim_planner import ClaimPlanner, ReadyCounts, ShardClaim
-from shardq.layout.topology import Topology
-from shardq.model.ids import UNIQUE_LENGTH, Ids
-from shardq.model.record import JSON, decode_record, encode_record, record_encoder
-from shardq.producer.packing import FRESH, MAX_BATCH, Entries, Packer, batches
-from shardq.topology_cache import TopologyCache
+from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, ShardClaim
+from shardq.core.layout.topology import Topology
+from shardq.core.model.ids import UNIQUE_LENGTH, Ids
+from shardq.core.model.record import JSON, decode_record, encode_record, record_encoder
+from shardq.core.producer.packing import FRESH, MAX_BATCH, Entries, Packer, batches
+from shardq.core.topology_cache import TopologyCache
 
 T = TypeVar("T")
 

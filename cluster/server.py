@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from cluster import servers, warden
 from cluster.ports import HOST, free_port
-from shardq.embedded.program import environment
+from shardq.features.embedded.program import environment
 
 START_TIMEOUT_S = 60.0  # a slow machine under load, with an append-only file to read
 ANSWER_TIMEOUT_S = 20.0  # likewise, where the disk is slow, too

@@ -7,7 +7,7 @@
 ``Engine`` is the way in for threads, ``AsyncEngine`` for asyncio. The tree of errors is in ``shardq.errors``.
 """
 
-from shardq.lazy import TYPE_CHECKING, lazily
+from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq import dashboard as dashboard
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from shardq import otel as otel
     from shardq import outbox as outbox
     from shardq import testing as testing
-    from shardq.consumer import AsyncConsumer, Consumer
+    from shardq.core.consumer import AsyncConsumer, Consumer
+    from shardq.core.fleet import Member
+    from shardq.core.layout.topology import EngineSettings
+    from shardq.core.model.record import Codec
+    from shardq.core.model.task import CancelledTag, Delivery, Outcome, Receipt, Task, TaskInfo
+    from shardq.core.producer.buffer import Buffer, Pending
+    from shardq.core.resharding import AsyncGrowth, Growth, Preview, Progress
     from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats
     from shardq.engine.changes import Change
     from shardq.errors import (
@@ -56,24 +62,18 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownSchedule,
     )
-    from shardq.fleet import Member
-    from shardq.history import History, HistoryPoint
-    from shardq.layout.topology import EngineSettings
-    from shardq.listing import BulkResult, Forecast, TaskPage
-    from shardq.model.record import Codec
-    from shardq.model.task import CancelledTag, Delivery, Outcome, Receipt, Task, TaskInfo
-    from shardq.producer.buffer import Buffer, Pending
-    from shardq.replay.stats import ReplayStats
-    from shardq.resharding import AsyncGrowth, Growth, Preview, Progress
-    from shardq.schedules import Every, Schedule
-    from shardq.spool.stats import SpoolStats
+    from shardq.features.history import History, HistoryPoint
+    from shardq.features.listing import BulkResult, Forecast, TaskPage
+    from shardq.features.replay.stats import ReplayStats
+    from shardq.features.schedules import Every, Schedule
+    from shardq.features.spool.stats import SpoolStats
     from shardq.version import __version__
     from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Snooze, Worker
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
-        "shardq.consumer": "Consumer",
-        "shardq.consumer.aio": "AsyncConsumer",
+        "shardq.core.consumer": "Consumer",
+        "shardq.core.consumer.aio": "AsyncConsumer",
         "shardq.engine": "Engine Health Rates ShardStats Stats TopicStats",
         "shardq.engine.aio": "AsyncEngine",
         "shardq.engine.changes": "Change",
@@ -84,17 +84,17 @@ else:
             "PayloadNotDecodable PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld "
             "SettleError ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
         ),
-        "shardq.fleet.member": "Member",
-        "shardq.layout.topology": "EngineSettings",
-        "shardq.history": "History HistoryPoint",
-        "shardq.listing": "BulkResult Forecast TaskPage",
-        "shardq.replay.stats": "ReplayStats",
-        "shardq.resharding": "AsyncGrowth Growth Preview Progress",
-        "shardq.model.record": "Codec",
-        "shardq.model.task": "CancelledTag Delivery Outcome Receipt Task TaskInfo",
-        "shardq.producer.buffer": "Buffer Pending",
-        "shardq.schedules": "Every Schedule",
-        "shardq.spool.stats": "SpoolStats",
+        "shardq.core.fleet.member": "Member",
+        "shardq.core.layout.topology": "EngineSettings",
+        "shardq.features.history": "History HistoryPoint",
+        "shardq.features.listing": "BulkResult Forecast TaskPage",
+        "shardq.features.replay.stats": "ReplayStats",
+        "shardq.core.resharding": "AsyncGrowth Growth Preview Progress",
+        "shardq.core.model.record": "Codec",
+        "shardq.core.model.task": "CancelledTag Delivery Outcome Receipt Task TaskInfo",
+        "shardq.core.producer.buffer": "Buffer Pending",
+        "shardq.features.schedules": "Every Schedule",
+        "shardq.features.spool.stats": "SpoolStats",
         "shardq.version": "__version__",
         "shardq.worker": "Backoff Bury NamedTask Pusher Retry Snooze Worker",
         "shardq.worker.aio": "AsyncWorker",

@@ -48,14 +48,14 @@ EXTRAS = [
     Extra(
         "amqp",
         "amqp",
-        ("shardq.sinks.amqp",),
+        ("shardq.features.sinks.amqp",),
         ENGINE + "engine.forward('a', to='amqp://h/v#/queue')",
         "forward a --to amqp://h/v#/queue",
     ),
     Extra(
         "celery",
         "celery kombu",
-        ("shardq.integrations.celery", "shardq.sinks.kombu"),
+        ("shardq.integrations.celery", "shardq.features.sinks.kombu"),
         INTEGRATION.format("celery", "delay_through"),
     ),
     Extra("cli", "click rich", ("shardq.cli",), "from shardq.cli import main; main()"),
@@ -91,7 +91,7 @@ EXTRAS = [
     Extra(
         "nats",
         "nats",
-        ("shardq.sinks.nats",),
+        ("shardq.features.sinks.nats",),
         ENGINE + "engine.forward('a', to='nats://h#subject')",
         "forward a --to nats://h#subject",
     ),

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import shardq
-from shardq import consumer, engine, worker
+from shardq import engine, worker
+from shardq.core import consumer
 
 
 def printed(program: str) -> str:

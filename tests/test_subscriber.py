@@ -10,10 +10,10 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.node import Node
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.slots import slot_of
-from shardq.subscriber import Subscriber
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.slots import slot_of
+from shardq.core.subscriber import Subscriber
 from tests.support.waiting import wait_until
 
 DROP_ALL = -2

@@ -20,7 +20,7 @@ from bench.loads import READY_S, fill_ready, push_for_one_instant, spread_tasks
 from bench.stand import Scale, Stand, clustered
 from cluster.server import Server
 from shardq import Engine
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 
 SHARDS = 48
 """Six masters have eight each, three have sixteen each."""

@@ -19,7 +19,7 @@ from bench.stand import Scale, clustered
 from cluster.cluster import NODE_TIMEOUT_MS, PROMOTION_TIMEOUT_S, Cluster
 from cluster.node import Node
 from shardq import Engine
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 
 MASTERS = 3
 NAME = "bench-failover"

@@ -22,7 +22,7 @@ from bench.monitor import Monitor
 from bench.nodes.timeline import Arrival
 from cluster.server import Server
 from shardq import DurabilityUnavailable, Engine, LeaseLost, NotReplicated, Task
-from shardq.producer.durable import Durability
+from shardq.core.producer.durable import Durability
 
 LEAD_S = 2.0
 """The time from the push of these tasks until the first is due."""

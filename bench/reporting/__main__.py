@@ -13,8 +13,8 @@ from bench.reporting import inputs, tables
 from bench.reporting.costs import costs_of
 from bench.reporting.drawing import standalone
 from bench.reporting.page import page, sections
-from shardq import planning
-from shardq.planning.costs import FILE
+from shardq.features import planning
+from shardq.features.planning.costs import FILE
 
 FOLDER = Path(__file__).parent.parent / "report"
 PAGE, TABLE = "index.html", "table.md"

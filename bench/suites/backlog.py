@@ -16,8 +16,8 @@ from bench.loads import PAYLOAD, SPREAD_S
 from bench.stand import Stand
 from bench.suite import Suite
 from shardq import Engine, Task
-from shardq.calls import dispatch
-from shardq.layout.keys import shard_keys
+from shardq.core.calls import dispatch
+from shardq.core.layout.keys import shard_keys
 
 SHARD_COUNTS = (16, 64, 256)
 BATCH = 20_000

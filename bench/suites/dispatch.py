@@ -12,9 +12,9 @@ from bench.figures import Figure, Spent, client_cost, server_cost
 from bench.loads import burst
 from bench.stand import SHARDS, Stand
 from bench.suite import Suite
-from shardq.calls.dispatch import MAX_BATCH
-from shardq.calls.request import Command
-from shardq.layout.slots import slot_of
+from shardq.core.calls.dispatch import MAX_BATCH
+from shardq.core.calls.request import Command
+from shardq.core.layout.slots import slot_of
 
 PUSHED_PER_S = 100_000
 """The rate of pushing before the instant."""

@@ -17,7 +17,7 @@ from bench.probing import CLAIMS, PUSHES
 from bench.stand import Stand
 from bench.suite import Suite
 from shardq import Engine
-from shardq.layout.topology import Topology
+from shardq.core.layout.topology import Topology
 
 CHANGES = ((4, 16), (16, 48))
 TOPIC = "probe"

@@ -22,7 +22,7 @@ from bench.probing import CLAIMS
 from bench.stand import Stand
 from bench.suite import Suite
 from shardq import Engine, Task
-from shardq.fleet.lateness import Lateness
+from shardq.core.fleet.lateness import Lateness
 
 TOPIC = "probe"
 PER_S = 50_000

@@ -11,7 +11,7 @@ from bench.loads import FAR_S, PAYLOAD, PAYLOAD_BYTES, payload_of, spread_tasks
 from bench.stand import SHARDS, Stand
 from bench.suite import Suite
 from shardq import Engine, Task
-from shardq.model.ids import UNIQUE_LENGTH
+from shardq.core.model.ids import UNIQUE_LENGTH
 
 PER_SHARD = 12_500
 

@@ -18,7 +18,7 @@ from bench.loads import PAYLOAD, SPREAD_S, spread_tasks
 from bench.stand import SHARDS, Stand
 from bench.suite import Suite
 from shardq import AsyncEngine, Buffer, Task
-from shardq.model.record import JSON
+from shardq.core.model.record import JSON
 
 TURN = 500
 """The number of single pushes, then of SETs, in a turn."""

@@ -15,10 +15,10 @@ import click
 
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
-from shardq.layout.destinations import key_of
-from shardq.layout.keys import patterns
-from shardq.model.checks import check_name
-from shardq.scripts import script
+from shardq.core.layout.destinations import key_of
+from shardq.core.layout.keys import patterns
+from shardq.core.model.checks import check_name
+from shardq.core.scripts import script
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from shardq.cli.signals import Ending
 from shardq.cli.table import progress
 from shardq.engine import Engine
 from shardq.errors import ShardqError
-from shardq.listing.bulk import DONE, BulkResult, Verb
+from shardq.features.listing.bulk import DONE, BulkResult, Verb
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,8 +14,8 @@ from shardq.cli.filters import Filter, Range, filter_options, topic_option
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import payload_shown, say, tell
 from shardq.cli.session import opened
-from shardq.listing.bulk import STATES
-from shardq.model.task import Outcome, TaskInfo
+from shardq.core.model.task import Outcome, TaskInfo
+from shardq.features.listing.bulk import STATES
 
 
 @click.command(

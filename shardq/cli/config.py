@@ -16,10 +16,10 @@ from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.cli.settings import Known, Value
 from shardq.cli.table import Table
+from shardq.core.layout.topology import EngineSettings
+from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.engine import Engine
 from shardq.engine.tables import Column, age, counted
-from shardq.layout.topology import EngineSettings
-from shardq.model.checks import MAX_ATTEMPTS
 
 HIDDEN = "(hidden)"
 

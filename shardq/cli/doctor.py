@@ -11,7 +11,8 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import looking, opened
 from shardq.cli.words import in_options
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.sync import Driver
+from shardq.core.operation import Operation, run
 from shardq.engine import Engine, control, parts
 from shardq.engine import doctor as checks
 from shardq.engine.advice import named
@@ -19,7 +20,6 @@ from shardq.engine.connections import connected
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.errors import AccessDenied, ShardqError
-from shardq.operation import Operation, run
 
 TIMEOUT_S = 60.0
 

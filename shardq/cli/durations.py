@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shardq.model.durations import Bound, due_range, expiry, instant, seconds
+from shardq.core.model.durations import Bound, due_range, expiry, instant, seconds
 
 __all__ = ["Bound", "due_options", "due_range", "expiry", "instant", "read_by", "seconds"]
 

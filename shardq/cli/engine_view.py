@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.calls.request import Command
-from shardq.calls.resharding import meta_fields
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.calls.resharding import meta_fields
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.serving import dispatchers
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.topology import Topology
 from shardq.engine import Engine, Health, Stats
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.tables import ShardColumn, of_shard
 from shardq.errors import ShardqError
-from shardq.fleet.serving import dispatchers
-from shardq.layout.keys import ShardKeys, shard_keys
-from shardq.layout.topology import Topology
 
 NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
 

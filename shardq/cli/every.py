@@ -15,10 +15,10 @@ from shardq.cli.push.command import headers_of
 from shardq.cli.push.lines import raw_json
 from shardq.cli.session import opened
 from shardq.cli.table import print_view
+from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.engine import Engine, tables
-from shardq.model.checks import MAX_ATTEMPTS
-from shardq.schedules import Every, Schedule
-from shardq.schedules.every import CatchUp, check_schedule_name
+from shardq.features.schedules import Every, Schedule
+from shardq.features.schedules.every import CatchUp, check_schedule_name
 
 
 @click.command(

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from shardq.cli.durations import Bound, due_range, read_by
+from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine
-from shardq.listing.query import Due
-from shardq.model.ids import quoted_topic
+from shardq.features.listing.query import Due
 
 F = TypeVar("F", bound=Callable[..., Any])
 

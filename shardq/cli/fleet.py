@@ -11,8 +11,8 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, lateness_shown, tell
 from shardq.cli.session import looking
 from shardq.cli.table import print_view
+from shardq.core.fleet import Member
 from shardq.engine import tables
-from shardq.fleet import Member
 
 NONE = "none: no dispatcher runs (`shardq run` starts one), and no worker"
 

@@ -11,11 +11,11 @@ from shardq.cli.durations import read_by
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
+from shardq.core.model.quantities import rate
 from shardq.engine.advice import named
-from shardq.listing import Forecast
-from shardq.listing.capacity import LABELS, exceeded, judged
-from shardq.listing.forecast import STEPS, Horizon
-from shardq.model.quantities import rate
+from shardq.features.listing import Forecast
+from shardq.features.listing.capacity import LABELS, exceeded, judged
+from shardq.features.listing.forecast import STEPS, Horizon
 
 WIDTH = 80
 """Columns where there is no terminal."""

@@ -10,9 +10,9 @@ from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
+from shardq.core.model.ids import quoted_topic
 from shardq.engine import tables
 from shardq.engine.arguments import MAX_LENGTH, route_of
-from shardq.model.ids import quoted_topic
 
 
 @click.command(

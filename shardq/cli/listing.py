@@ -17,11 +17,11 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Table
+from shardq.core.model.printable import printable
+from shardq.core.model.task import TaskInfo
 from shardq.engine import Engine
 from shardq.engine.tables import Column
-from shardq.listing.query import MAX_LIMIT, STATES
-from shardq.model.printable import printable
-from shardq.model.task import TaskInfo
+from shardq.features.listing.query import MAX_LIMIT, STATES
 
 TABLE = 100
 """Tasks shown without --limit and --all."""

@@ -11,7 +11,7 @@ import msgspec
 
 from shardq.cli.output import complain
 from shardq.cli.settings import Setting
-from shardq.model.printable import printable_json
+from shardq.core.model.printable import printable_json
 
 TEXT, JSON = "text", "json"
 

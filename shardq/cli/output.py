@@ -17,8 +17,8 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.dispatcher import Lateness
-from shardq.model.printable import printable, printable_json
+from shardq.core.dispatcher import Lateness
+from shardq.core.model.printable import printable, printable_json
 
 STDOUT, STDERR = 1, 2
 

@@ -12,11 +12,11 @@ from shardq.cli.durations import read_by, seconds
 from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import say, tell
+from shardq.core.model.quantities import rate as read_rate
+from shardq.core.model.quantities import size as read_size
 from shardq.engine.tables import counted
-from shardq.model.quantities import rate as read_rate
-from shardq.model.quantities import size as read_size
-from shardq.planning import Load, NotPossible, Plan, measured
-from shardq.planning import plan as planned
+from shardq.features.planning import Load, NotPossible, Plan, measured
+from shardq.features.planning import plan as planned
 
 
 @click.command(

@@ -17,13 +17,13 @@ from shardq.cli.output import complain, say, tell
 from shardq.cli.resize_preview import ResizePreview
 from shardq.cli.session import opened
 from shardq.cli.table import ShardView
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.resharding import Growth
 from shardq.engine import Engine
 from shardq.engine.arguments import ResizeVerb, check_resize
 from shardq.engine.connections import connected
 from shardq.engine.tables import COUNTS
-from shardq.layout.slots import MAX_SHARDS
-from shardq.resharding import Growth
 
 LOOK_S = 0.5
 """Between two looks of --wait; each asks every shard for a few counts."""

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from shardq.cli.options import Given
 from shardq.cli.output import say, tell
 from shardq.cli.table import Table
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import shard_keys
+from shardq.core.resharding import Preview
 from shardq.engine import Engine
 from shardq.engine.tables import Column
-from shardq.layout.keys import shard_keys
-from shardq.resharding import Preview
 
 
 @dataclass(frozen=True, slots=True)

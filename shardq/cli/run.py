@@ -21,10 +21,10 @@ from shardq.cli.session import opened
 from shardq.cli.settings import Setting
 from shardq.cli.signals import Ending, Shutdown
 from shardq.cli.table import ShardView
-from shardq.drivers import descriptors
+from shardq.core.drivers import descriptors
+from shardq.core.layout.slots import MAX_SHARDS
 from shardq.engine import Engine, Health
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, POLLER, counted
-from shardq.layout.slots import MAX_SHARDS
 from shardq.worker.supervisor import ProcessSupervisor
 
 LIVE_S = 1.0

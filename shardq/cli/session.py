@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shardq import operation
-from shardq.calls.control import read_topology
 from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given
-from shardq.drivers.discover import ASK_TIMEOUT_S
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core import operation
+from shardq.core.calls.control import read_topology
+from shardq.core.drivers.discover import ASK_TIMEOUT_S
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import control_keys
 from shardq.engine import Engine, parts
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.engine.servers import find_failed, lost
 from shardq.errors import ServerFault, ShardqError, Unavailable
-from shardq.layout.keys import control_keys
 
 
 @contextmanager

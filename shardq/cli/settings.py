@@ -16,13 +16,13 @@ from typing import Any
 
 import click
 
-from shardq import embedded
 from shardq.cli.numbers import Whole
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.checks import check_name
 from shardq.engine import Engine
 from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
 from shardq.errors import BadInput
-from shardq.layout.slots import MAX_SHARDS
-from shardq.model.checks import check_name
+from shardq.features import embedded
 
 FILE = "pyproject.toml"
 TABLE = "tool.shardq"

@@ -13,11 +13,11 @@ from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Table, print_shards
+from shardq.core.fleet.serving import servers
+from shardq.core.layout.keys import shard_keys
 from shardq.engine import ShardStats, Stats
 from shardq.engine.connections import connected
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
-from shardq.fleet.serving import servers
-from shardq.layout.keys import shard_keys
 
 
 @click.command(

@@ -16,13 +16,13 @@ from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, say, tell
 from shardq.cli.signals import Ending
-from shardq.embedded import locks
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError, SpoolFault
+from shardq.features.embedded import locks
 
 if TYPE_CHECKING:
-    from shardq.spool.file import SpoolFile
-    from shardq.spool.stats import SpoolStats
+    from shardq.features.spool.file import SpoolFile
+    from shardq.features.spool.stats import SpoolStats
 
 LOCK_S = 30.0
 """The wait for another process that replays the file: each holds it for one pass."""
@@ -105,8 +105,8 @@ def replay(given: Given, path: Path) -> int:
     meanwhile: one process replays at a time.
     """
     from shardq.engine import Engine
-    from shardq.spool.replayer import Replayer, lock_of
-    from shardq.spool.spool import TRIP_S
+    from shardq.features.spool.replayer import Replayer, lock_of
+    from shardq.features.spool.spool import TRIP_S
 
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
@@ -183,7 +183,7 @@ def _refused(file: SpoolFile) -> Iterator[dict[str, Any]]:
 def opened_spool(path: Path) -> Iterator[SpoolFile]:
     """The file of a spool that exists; also for ``stats``."""
     try:
-        from shardq.spool.file import SpoolFile
+        from shardq.features.spool.file import SpoolFile
     except ImportError as exc:
         raise ShardqError(f"this Python was built without SQLite: {exc}") from exc
     with closing(SpoolFile(path.absolute())) as file:

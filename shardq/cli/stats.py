@@ -24,15 +24,15 @@ from shardq.cli.table import ShardView, print_shards, print_view
 from shardq.cli.timeline import print_timeline
 from shardq.cli.topics import shown_topics
 from shardq.cli.words import in_options
+from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.fleet.sinks import SinkStats, together
+from shardq.core.layout.destinations import named
+from shardq.core.model.ids import shown_topic
 from shardq.engine import Engine, Health, Stats, tables
 from shardq.engine.advice import unsaid
 from shardq.engine.health import of_spool, with_reasons
 from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, counted, per_second
-from shardq.fleet.serving import NO_DISPATCHER
-from shardq.fleet.sinks import SinkStats, together
-from shardq.layout.destinations import named
-from shardq.listing.forecast import STEPS, Horizon
-from shardq.model.ids import shown_topic
+from shardq.features.listing.forecast import STEPS, Horizon
 
 
 @click.command(

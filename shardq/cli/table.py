@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from shardq.cli.output import complain, say, shown
+from shardq.core.model.printable import printable
 from shardq.engine.stats import Stats
 from shardq.engine.tables import DISPATCHED, PER_SECOND, SHARD, Column, ShardColumn, ShardRow, View, is_failing
-from shardq.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,9 +11,9 @@ from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.cli.table import progress
+from shardq.core.model.task import CancelledTag
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
-from shardq.model.task import CancelledTag
 
 SHOWN = 20
 """Ids of running tasks that are shown; of more only the number is."""

@@ -11,10 +11,10 @@ from shardq.cli.options import Given
 from shardq.cli.output import complain, say, tell
 from shardq.engine.advice import named
 from shardq.engine.tables import milliseconds
-from shardq.history.history import History, HistoryPoint, first_known, incidents, resizes
-from shardq.listing import Forecast
-from shardq.listing.capacity import LABELS
-from shardq.listing.forecast import Horizon
+from shardq.features.history.history import History, HistoryPoint, first_known, incidents, resizes
+from shardq.features.listing import Forecast
+from shardq.features.listing.capacity import LABELS
+from shardq.features.listing.forecast import Horizon
 
 
 def print_timeline(given: Given, past: History, future: Forecast, horizon: Horizon) -> None:

@@ -14,9 +14,9 @@ from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking, opened
 from shardq.cli.table import print_view
 from shardq.cli.words import in_options
+from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
 from shardq.engine.arguments import check_purge
-from shardq.model.ids import quoted_topic
 
 
 @click.command(

@@ -7,7 +7,7 @@
 this file says what the pages show, how they are protected, and how to add one.
 """
 
-from shardq.lazy import TYPE_CHECKING, lazily
+from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.dashboard.application import app

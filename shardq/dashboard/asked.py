@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shardq.core.model.durations import Bound, due_range
+from shardq.core.model.ids import DEFAULT_TOPIC
+from shardq.core.model.printable import printable
 from shardq.dashboard.asking import Asker
 from shardq.errors import InvalidOption
-from shardq.model.durations import Bound, due_range
-from shardq.model.ids import DEFAULT_TOPIC
-from shardq.model.printable import printable
 
 _LONGEST = 200
 """Characters of a field: no filter that is possible has more."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardq.dashboard.sampler import Column
-from shardq.history.history import History, first_known, incidents, most_handled, resizes
-from shardq.listing.forecast import Forecast
+from shardq.features.history.history import History, first_known, incidents, most_handled, resizes
+from shardq.features.listing.forecast import Forecast
 
 WIDTH, HEIGHT = 960, 240
 """The size of the chart of what falls due, with its axes."""

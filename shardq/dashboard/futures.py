@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from shardq.dashboard.asking import Asker
 from shardq.engine.sync import Engine
-from shardq.history import History
-from shardq.listing.forecast import Forecast, Horizon
+from shardq.features.history import History
+from shardq.features.listing.forecast import Forecast, Horizon
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from shardq.dashboard.asking import Asker
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, ShardqError
-from shardq.listing.bulk import BulkResult, Verb
+from shardq.features.listing.bulk import BulkResult, Verb
 
 Phase = Literal["counting", "counted", "working", "done", "stopped", "failed"]
 

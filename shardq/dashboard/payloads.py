@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, NamedTuple
 
-from shardq.model.printable import printable
+from shardq.core.model.printable import printable
 
 MOST = 14_000
 """Bytes of a payload, as a page has them, that a task's page shows: with the longest headers, tags and reason it stays

@@ -9,9 +9,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from shardq.core.resharding.progress import Progress
 from shardq.dashboard.asking import Asker
 from shardq.errors import ChangeUnderWay, InvalidOption, ShardqError
-from shardq.resharding.progress import Progress
 
 FRESH_S = 0.8
 """An answer on the progress serves all pages that are open for so long."""

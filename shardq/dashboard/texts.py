@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.printable import printable
 from shardq.dashboard.payloads import preview
-from shardq.model.ids import shown_topic
-from shardq.model.printable import printable
 
 
 def line(text: str | None, most: int = 120) -> str:

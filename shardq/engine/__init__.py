@@ -10,12 +10,12 @@ holds the operations on all shards; ``thread_work`` is what an asyncio engine do
 
 from typing import TYPE_CHECKING
 
+from shardq.core.lazy import lazily
 from shardq.engine.health import Health
 from shardq.engine.rates import Rates
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.sync import Engine
 from shardq.engine.topic_stats import TopicStats
-from shardq.lazy import lazily
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from shardq.calls import node_info, observe
-from shardq.calls.request import Command
-from shardq.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
-from shardq.drivers import descriptors
+from shardq.core.calls import node_info, observe
+from shardq.core.calls.request import Command
+from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
+from shardq.core.drivers import descriptors
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.operation import Many, Operation
 from shardq.errors import AccessDenied, ServerFault, ShardqError, Unanswered, Unavailable
-from shardq.layout.keys import ShardKeys
-from shardq.operation import Many, Operation
 
 T = TypeVar("T")
 

@@ -13,18 +13,23 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
-from shardq import operation
-from shardq.consumer import AsyncConsumer, Consumer
-from shardq.consumer.ahead import Ahead
-from shardq.consumer.aio import Trip
-from shardq.consumer.background import BackgroundTasks
-from shardq.consumer.claims import Claims
-from shardq.consumer.waiting.wakeups import Wakeups
-from shardq.dispatcher import Dispatcher
-from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.aiorouter import OTHER_LOOP
-from shardq.drivers.settings import Settings
-from shardq.embedded import Embedded
+from shardq.core import operation
+from shardq.core.consumer import AsyncConsumer, Consumer
+from shardq.core.consumer.ahead import Ahead
+from shardq.core.consumer.aio import Trip
+from shardq.core.consumer.background import BackgroundTasks
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.dispatcher import Dispatcher
+from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.drivers.aiorouter import OTHER_LOOP
+from shardq.core.drivers.settings import Settings
+from shardq.core.model.task import Delivery, Receipt
+from shardq.core.producer import pushing
+from shardq.core.producer.durable import Durability, check_durability, push_durably
+from shardq.core.producer.gathering import Gatherer
+from shardq.core.producer.packing import BATCH, Entries
+from shardq.core.subscriber import Subscriber
 from shardq.engine import advice, thread_work
 from shardq.engine.listing_commands_aio import AsyncListingCommands
 from shardq.engine.operator_commands_aio import AsyncOperatorCommands
@@ -33,13 +38,8 @@ from shardq.engine.schedule_commands_aio import AsyncScheduleCommands
 from shardq.engine.task_commands_aio import AsyncTaskCommands
 from shardq.engine.thread_work import Threads
 from shardq.errors import EngineClosed, ServerFault, Unavailable
-from shardq.model.task import Delivery, Receipt
-from shardq.producer import pushing
-from shardq.producer.durable import Durability, check_durability, push_durably
-from shardq.producer.gathering import Gatherer
-from shardq.producer.packing import BATCH, Entries
-from shardq.sinks.function import BatchFunction
-from shardq.subscriber import Subscriber
+from shardq.features.embedded import Embedded
+from shardq.features.sinks.function import BatchFunction
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 from shardq.worker.processor import Processor

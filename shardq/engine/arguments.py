@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from typing import Literal
 
+from shardq.core.layout import destinations
+from shardq.core.layout.topology import Limit, Route, Topology
+from shardq.core.model.checks import check_id, check_shards, check_topic, due_spec
+from shardq.core.producer.packing import MAX_BATCH
 from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount
-from shardq.layout import destinations
-from shardq.layout.topology import Limit, Route, Topology
-from shardq.model.checks import check_id, check_shards, check_topic, due_spec
-from shardq.producer.packing import MAX_BATCH
-from shardq.sinks import registry
-from shardq.sinks.base import NO_MAXLEN
-from shardq.sinks.function import BatchFunction
+from shardq.features.sinks import registry
+from shardq.features.sinks.base import NO_MAXLEN
+from shardq.features.sinks.function import BatchFunction
 
 
 def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:

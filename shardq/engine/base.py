@@ -14,14 +14,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from shardq import embedded, forks
-from shardq.calls.node_info import Replication
-from shardq.consumer.claim_planner import ReadyCounts
-from shardq.consumer.claims import Claims
-from shardq.dispatcher import Dispatcher
-from shardq.drivers.router import ConnectionCounts
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core import forks
+from shardq.core.calls.node_info import Replication
+from shardq.core.consumer.claim_planner import ReadyCounts
+from shardq.core.consumer.claims import Claims
+from shardq.core.dispatcher import Dispatcher
+from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Route, Topology
+from shardq.core.model.checks import MAX_PAYLOAD, check_name, check_topic
+from shardq.core.model.record import Codec
+from shardq.core.model.task import Task
+from shardq.core.operation import Operation
+from shardq.core.producer.packing import Entries, Packer
+from shardq.core.subscriber import Subscriber
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
@@ -39,26 +47,19 @@ from shardq.engine.parts import Parts
 from shardq.engine.rates import RateMeter
 from shardq.engine.stats import Relay, Stats, stats_of
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
-from shardq.layout.topology import Route, Topology
-from shardq.model.checks import MAX_PAYLOAD, check_name, check_topic
-from shardq.model.record import Codec
-from shardq.model.task import Task
-from shardq.operation import Operation
-from shardq.producer.packing import Entries, Packer
-from shardq.replay.journal import DEFAULT_BYTES, Journal
-from shardq.schedules.declaring import Summary
-from shardq.sinks.function import BatchFunction
-from shardq.sinks.relays import SinkRelays
-from shardq.subscriber import Subscriber
-from shardq.topology_cache import TopologyCache
+from shardq.features import embedded
+from shardq.features.replay.journal import DEFAULT_BYTES, Journal
+from shardq.features.schedules.declaring import Summary
+from shardq.features.sinks.function import BatchFunction
+from shardq.features.sinks.relays import SinkRelays
 from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
-    from shardq.drivers.aio import AsyncDriver
+    from shardq.core.drivers.aio import AsyncDriver
     from shardq.engine.tracing import Tracing
-    from shardq.replay.replayer import Replayer
-    from shardq.spool.spool import Spool
-    from shardq.spool.stats import SpoolStats
+    from shardq.features.replay.replayer import Replayer
+    from shardq.features.spool.spool import Spool
+    from shardq.features.spool.stats import SpoolStats
     from shardq.worker.base import Plan
     from shardq.worker.outcomes import Outcomes
     from shardq.worker.processor import Processor
@@ -171,7 +172,7 @@ class EngineBase(forks.OfOneProcess):
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
             return None
-        from shardq.spool.spool import Spool  # here: it brings sqlite3
+        from shardq.features.spool.spool import Spool  # here: it brings sqlite3
 
         return Spool(path, self.options, limit=limit)
 
@@ -281,7 +282,7 @@ class EngineBase(forks.OfOneProcess):
     def _watch_masters(self, driver: Driver) -> None:
         """Starts the replay after failovers, if it is wanted."""
         if self._journal is not None and self._replayer is None:
-            from shardq.replay.replayer import Replayer  # here: most engines have none
+            from shardq.features.replay.replayer import Replayer  # here: most engines have none
 
             driver.note_in(self._journal)  # what it sends again can be lost, too
             self._replayer = Replayer(driver, self._map(), self._journal, self._packer)

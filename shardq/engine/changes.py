@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import msgspec
 
-from shardq.calls import control
+from shardq.core.calls import control
+from shardq.core.operation import Operation
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
-from shardq.operation import Operation
-from shardq.topology_cache import TopologyCache
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from shardq.engine.options import Options
 
 

@@ -8,17 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from shardq.calls import listing, node_info, observe
-from shardq.calls.node_info import Replication
-from shardq.calls.observe import ShardCounts
+from shardq.core.calls import listing, node_info, observe
+from shardq.core.calls.node_info import Replication
+from shardq.core.calls.observe import ShardCounts
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Limit, Route, Topology
+from shardq.core.model.ids import quoted_topic
+from shardq.core.operation import Many, Operation
+from shardq.core.recovery import call_every_shard, call_shard, declare, open_shards, refresh, topology_in_force
+from shardq.core.resharding.migration import bring_in_all
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import Limit, Route, Topology
-from shardq.model.ids import quoted_topic
-from shardq.operation import Many, Operation
-from shardq.recovery import call_every_shard, call_shard, declare, open_shards, refresh, topology_in_force
-from shardq.resharding.migration import bring_in_all
-from shardq.topology_cache import TopologyCache
 
 MOST_WALKS = 10
 """The most times that a walk begins anew, each under another number of shards."""

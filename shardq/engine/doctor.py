@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from shardq.calls import observe, resharding
-from shardq.calls.node_info import Replication
+from shardq.core.calls import observe, resharding
+from shardq.core.calls.node_info import Replication
+from shardq.core.fleet.member import fleet
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import topic_of
+from shardq.core.operation import Many, Operation, Pause, values
+from shardq.core.recovery import call_shard, open_shards
+from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import Advice, named
 from shardq.engine.health import Examined, Health, Kind
 from shardq.engine.servers import replicas_behind
 from shardq.errors import ShardqError
-from shardq.fleet.member import fleet
-from shardq.layout.keys import ShardKeys
-from shardq.model.ids import topic_of
-from shardq.operation import Many, Operation, Pause, values
-from shardq.recovery import call_shard, open_shards
-from shardq.resharding.migration import MigrationPipeline, MoveTokens
-from shardq.topology_cache import TopologyCache
 from shardq.version import __version__
 
 LOOKED_AT = 100

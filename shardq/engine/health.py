@@ -11,25 +11,25 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from shardq.calls import observe
-from shardq.dispatcher.poller import STUCK_S
+from shardq.core.calls import observe
+from shardq.core.dispatcher.poller import STUCK_S
+from shardq.core.fleet.member import Member, fleet
+from shardq.core.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, serves, unforwarded, unserved, workers
+from shardq.core.fleet.sinks import together
+from shardq.core.layout.destinations import named as to_named
+from shardq.core.layout.topology import Route
+from shardq.core.model.ids import quoted_topic, topic_of
+from shardq.core.operation import Many, Operation, Pause
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import NAMED, Advice, Check, named
 from shardq.engine.control import CountsByShard
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
 from shardq.errors import InvalidOption, ShardqError
-from shardq.fleet.member import Member, fleet
-from shardq.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, serves, unforwarded, unserved, workers
-from shardq.fleet.sinks import together
-from shardq.layout.destinations import named as to_named
-from shardq.layout.topology import Route
-from shardq.listing.reasons import cause_of
-from shardq.model.ids import quoted_topic, topic_of
-from shardq.operation import Many, Operation, Pause
-from shardq.spool.stats import SpoolStats
-from shardq.spool.stats import problems as problems_of_spool
-from shardq.topology_cache import TopologyCache
+from shardq.features.listing.reasons import cause_of
+from shardq.features.spool.stats import SpoolStats
+from shardq.features.spool.stats import problems as problems_of_spool
 
 MAX_LATE_S = 5.0
 """A task that is due for longer than this is a reason. Other dispatchers take over from a killed one within four

@@ -8,20 +8,20 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from shardq.core.model.task import State, TaskInfo
+from shardq.core.operation import Operation, arun
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.arguments import check_reason, moved_due
 from shardq.engine.base import EngineBase
 from shardq.engine.changes import note
-from shardq.history.history import History, read_history
-from shardq.listing import forecast, reading
-from shardq.listing.bulk import Bulk, BulkResult, bulk_query
-from shardq.listing.forecast import Forecast, Horizon, check_horizon
-from shardq.listing.query import Due, Query, TaskPage, check_limit
-from shardq.model.task import State, TaskInfo
-from shardq.operation import Operation, arun
-from shardq.topology_cache import TopologyCache
+from shardq.features.history.history import History, read_history
+from shardq.features.listing import forecast, reading
+from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
+from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
+from shardq.features.listing.query import Due, Query, TaskPage, check_limit
 
 if TYPE_CHECKING:
-    from shardq.drivers.aio import AsyncDriver
+    from shardq.core.drivers.aio import AsyncDriver
 
 Progress = Callable[[BulkResult], object]
 T = TypeVar("T")

@@ -13,9 +13,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shardq import recovery
-from shardq.calls.control import living
-from shardq.dispatcher.membership import dispatchers
+from shardq.core import recovery
+from shardq.core.calls.control import living
+from shardq.core.dispatcher.membership import dispatchers
+from shardq.core.fleet.member import Member, fleet
+from shardq.core.model.checks import check_shards, check_topic
+from shardq.core.model.ids import shown_topic
+from shardq.core.operation import Operation, run
+from shardq.core.resharding.handle_sync import Growth
+from shardq.core.resharding.preview import Preview
+from shardq.core.resharding.resizing import preview_resize, progress, resize
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
 from shardq.engine.base import EngineBase
@@ -24,21 +32,13 @@ from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, 
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
 from shardq.errors import InvalidOption
-from shardq.fleet.member import Member, fleet
-from shardq.model.checks import check_shards, check_topic
-from shardq.model.ids import shown_topic
-from shardq.operation import Operation, run
-from shardq.resharding.handle_sync import Growth
-from shardq.resharding.preview import Preview
-from shardq.resharding.resizing import preview_resize, progress, resize
-from shardq.schedules import declaring
-from shardq.sinks.function import BatchFunction
-from shardq.spool import sync as spool
-from shardq.topology_cache import TopologyCache
+from shardq.features.schedules import declaring
+from shardq.features.sinks.function import BatchFunction
+from shardq.features.spool import sync as spool
 
 if TYPE_CHECKING:
-    from shardq.drivers.sync import Driver
-    from shardq.subscriber import Subscriber
+    from shardq.core.drivers.sync import Driver
+    from shardq.core.subscriber import Subscriber
 
 T = TypeVar("T")
 

@@ -13,14 +13,15 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
-from shardq import embedded, recovery
-from shardq.drivers.settings import Settings
+from shardq.core import recovery
+from shardq.core.drivers.settings import Settings
+from shardq.core.layout.topology import EngineSettings, Topology
+from shardq.core.model.checks import check_max_attempts, check_name, check_shards, duration_ms
+from shardq.core.model.record import Codec, codec_named
+from shardq.core.operation import Operation
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.layout.topology import EngineSettings, Topology
-from shardq.model.checks import check_max_attempts, check_name, check_shards, duration_ms
-from shardq.model.record import Codec, codec_named
-from shardq.operation import Operation
-from shardq.replay.journal import check_replay
+from shardq.features import embedded
+from shardq.features.replay.journal import check_replay
 
 log = logging.getLogger("shardq")
 

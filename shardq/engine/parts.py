@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from shardq.dispatcher import Dispatcher, Sinks
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.subscriber import Subscriber
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import InvalidOption
-from shardq.subscriber import Subscriber
-from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardq.consumer.claims import Claims
-    from shardq.drivers.aio import AsyncDriver
+    from shardq.core.consumer.claims import Claims
+    from shardq.core.drivers.aio import AsyncDriver
+    from shardq.core.operation import Operation
     from shardq.engine.aio import AsyncEngine
     from shardq.engine.base import EngineBase
     from shardq.engine.control import CountsByShard
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
     from shardq.engine.tracing import Tracing
-    from shardq.operation import Operation
     from shardq.worker.base import Plan
     from shardq.worker.handlers import Registered
     from shardq.worker.outcomes import Outcomes
@@ -46,7 +46,7 @@ class Parts:
         return Driver(settings)
 
     def async_driver(self, settings: Settings) -> AsyncDriver:
-        from shardq.drivers.aio import AsyncDriver  # here: programs of threads load no asyncio
+        from shardq.core.drivers.aio import AsyncDriver  # here: programs of threads load no asyncio
 
         return AsyncDriver(settings)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from shardq.calls.observe import ShardCounts
+from shardq.core.calls.observe import ShardCounts
 from shardq.engine.control import CountsByShard
 from shardq.errors import ShardqError
 

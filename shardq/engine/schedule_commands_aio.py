@@ -8,17 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from shardq.core.model.checks import check_max_attempts, check_name, check_topic, checked_tags
+from shardq.core.model.record import encode_head, record_encoder
+from shardq.core.model.task import Receipt
+from shardq.core.operation import Operation
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.changes import noted
 from shardq.errors import InvalidOption
-from shardq.model.checks import check_max_attempts, check_name, check_topic, checked_tags
-from shardq.model.record import encode_head, record_encoder
-from shardq.model.task import Receipt
-from shardq.operation import Operation
-from shardq.schedules import declaring
-from shardq.schedules.entry import Declaration
-from shardq.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
-from shardq.topology_cache import TopologyCache
+from shardq.features.schedules import declaring
+from shardq.features.schedules.entry import Declaration
+from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from shardq.calls import node_info
-from shardq.calls.node_info import FailedNode, Replication
+from shardq.core.calls import node_info
+from shardq.core.calls.node_info import FailedNode, Replication
+from shardq.core.operation import Many, Operation
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import Advice, Check, named
 from shardq.errors import ShardqError
-from shardq.operation import Many, Operation
-from shardq.topology_cache import TopologyCache
 
 SKEW_S = 1.0
 """Clocks that are further apart are told: tasks are due by their master's, ``at=`` goes by the caller's, and after a

@@ -9,19 +9,19 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardq.core.fleet.lateness import Lateness
+from shardq.core.fleet.member import Member
+from shardq.core.fleet.serving import unserved
+from shardq.core.fleet.sinks import SinkStats, together
+from shardq.core.layout.buckets import leaving
+from shardq.core.layout.topology import Topology
+from shardq.core.model.task import TaskInfo
+from shardq.core.resharding.progress import Progress
 from shardq.engine.health import Health
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.sync import Engine
-from shardq.fleet.lateness import Lateness
-from shardq.fleet.member import Member
-from shardq.fleet.serving import unserved
-from shardq.fleet.sinks import SinkStats, together
-from shardq.history import History
-from shardq.layout.buckets import leaving
-from shardq.layout.topology import Topology
-from shardq.listing.forecast import Forecast
-from shardq.model.task import TaskInfo
-from shardq.resharding.progress import Progress
+from shardq.features.history import History
+from shardq.features.listing.forecast import Forecast
 
 POINTS = 120
 """Figures that are remembered, for the sparklines."""

@@ -7,22 +7,22 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from shardq.calls.node_info import Replication
-from shardq.calls.observe import ShardCounts
-from shardq.dispatcher import Lateness, PollerReport, RouteFault
-from shardq.drivers.router import ConnectionCounts
+from shardq.core.calls.node_info import Replication
+from shardq.core.calls.observe import ShardCounts
+from shardq.core.dispatcher import Lateness, PollerReport, RouteFault
+from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.fleet.sinks import SinkStats
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import EngineSettings
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard
 from shardq.engine.rates import Interval, Rates
 from shardq.engine.topic_stats import TopicStats, topics_of
 from shardq.errors import ShardqError
-from shardq.fleet.sinks import SinkStats
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import EngineSettings
-from shardq.replay.stats import ReplayStats
-from shardq.schedules.declaring import Summary
-from shardq.schedules.scheduler import SchedulerReport
-from shardq.spool.stats import SpoolStats
-from shardq.topology_cache import TopologyCache
+from shardq.features.replay.stats import ReplayStats
+from shardq.features.schedules.declaring import Summary
+from shardq.features.schedules.scheduler import SchedulerReport
+from shardq.features.spool.stats import SpoolStats
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from shardq import operation
-from shardq.consumer import Consumer
-from shardq.consumer.ahead_watch import AheadWatch
-from shardq.consumer.waiting.wakeups import Wakeups
-from shardq.drivers.sync import Driver
+from shardq.core import operation
+from shardq.core.consumer import Consumer
+from shardq.core.consumer.ahead_watch import AheadWatch
+from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.drivers.sync import Driver
+from shardq.core.model.checks import check_seconds
+from shardq.core.model.task import Receipt
+from shardq.core.producer import buffer, pushing
+from shardq.core.producer.buffer import Buffer
+from shardq.core.producer.durable import Durability, check_durability, push_durably
+from shardq.core.producer.packing import BATCH, Entries
+from shardq.core.subscriber import Subscriber
 from shardq.engine import advice
 from shardq.engine.listing_commands_sync import ListingCommands
 from shardq.engine.operator_commands_sync import OperatorCommands
@@ -20,13 +27,6 @@ from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.engine.schedule_commands_sync import ScheduleCommands
 from shardq.engine.task_commands_sync import TaskCommands
 from shardq.errors import ServerFault, Unavailable
-from shardq.model.checks import check_seconds
-from shardq.model.task import Receipt
-from shardq.producer import buffer, pushing
-from shardq.producer.buffer import Buffer
-from shardq.producer.durable import Durability, check_durability, push_durably
-from shardq.producer.packing import BATCH, Entries
-from shardq.subscriber import Subscriber
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 

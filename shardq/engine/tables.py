@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardq.calls.observe import Drawn
+from shardq.core.calls.observe import Drawn
+from shardq.core.fleet.lateness import Lateness
+from shardq.core.fleet.member import Member
+from shardq.core.fleet.serving import servers, unserved
+from shardq.core.fleet.sinks import together
+from shardq.core.layout.topology import Route
+from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
-from shardq.fleet.lateness import Lateness
-from shardq.fleet.member import Member
-from shardq.fleet.serving import servers, unserved
-from shardq.fleet.sinks import together
-from shardq.layout.topology import Route
-from shardq.listing.reasons import Group, grouped
-from shardq.model.ids import shown_topic
-from shardq.schedules import Schedule
+from shardq.features.listing.reasons import Group, grouped
+from shardq.features.schedules import Schedule
 
 Row = TypeVar("Row")
 

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardq.calls import listing
-from shardq.calls.request import FIRST_PAGE, next_page
+from shardq.core.calls import listing
+from shardq.core.calls.request import FIRST_PAGE, next_page
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.task import CancelledTag
+from shardq.core.operation import Operation
+from shardq.core.recovery import call_shard
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import Walk
 from shardq.errors import ShardqError
-from shardq.layout.keys import ShardKeys
-from shardq.model.task import CancelledTag
-from shardq.operation import Operation
-from shardq.recovery import call_shard
-from shardq.topology_cache import TopologyCache
 
 PAGE = 1000
 """Records looked at by one call, in about a millisecond of the server; 3 or 4 ms if all of them go."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import Operation, run
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
-from shardq.layout.topology import Topology
-from shardq.operation import Operation, run
-from shardq.topology_cache import TopologyCache
 
 T = TypeVar("T")
 

@@ -10,22 +10,22 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shardq.core.model.checks import check_tag, due_spec
+from shardq.core.model.task import AsyncReceipt, CancelledTag, OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.core.operation import Operation, arun
+from shardq.core.producer import by_id, pushing
+from shardq.core.producer.durable import Durability
+from shardq.core.producer.packing import BATCH, Entries, each_task
+from shardq.core.producer.stream import Stream
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.arguments import check_batch, checked_id, moved_due
 from shardq.engine.base import EngineBase
 from shardq.engine.tags import TagPages
-from shardq.model.checks import check_tag, due_spec
-from shardq.model.task import AsyncReceipt, CancelledTag, OnConflict, Outcome, Receipt, Task, TaskInfo
-from shardq.operation import Operation, arun
-from shardq.producer import by_id, pushing
-from shardq.producer.durable import Durability
-from shardq.producer.packing import BATCH, Entries, each_task
-from shardq.producer.stream import Stream
-from shardq.topology_cache import TopologyCache
 from shardq.worker.decorator import TaskDecorator
 
 if TYPE_CHECKING:
-    from shardq.drivers.aio import AsyncDriver
-    from shardq.spool.spooling_aio import AsyncSpooler
+    from shardq.core.drivers.aio import AsyncDriver
+    from shardq.features.spool.spooling_aio import AsyncSpooler
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """Carries out commands if the engine has a spool."""
         if self._spool is None:
             return None
-        from shardq.spool.spooling_aio import AsyncSpooler  # here: it brings sqlite3
+        from shardq.features.spool.spooling_aio import AsyncSpooler  # here: it brings sqlite3
 
         timeout = self.options.timeout
         return AsyncSpooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)

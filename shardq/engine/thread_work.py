@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from shardq.drivers.sync import Driver
-from shardq.subscriber import Subscriber
-from shardq.threads import begun
+from shardq.core.drivers.sync import Driver
+from shardq.core.subscriber import Subscriber
+from shardq.core.threads import begun
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from shardq.calls.observe import DRAWN, ShardCounts
+from shardq.core.calls.observe import DRAWN, ShardCounts
+from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.engine.rates import Interval
-from shardq.layout.topology import Limit, Route, Topology
 
 NINETEEN_OF_TWENTY = 1.96
 """The error of an estimate is within so many standard deviations, nineteen times of twenty."""

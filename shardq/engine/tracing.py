@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from shardq.model.task import Receipt, Task
+from shardq.core.model.task import Receipt, Task
 from shardq.worker.handlers import Handler
 
 

@@ -11,14 +11,14 @@ from typing import Self
 
 import msgspec
 
+from shardq.core.layout.destinations import masked
+from shardq.core.layout.topology import Topology
+from shardq.core.model.checks import check_id, check_seconds, check_topic
+from shardq.core.model.record import JSON, RAW
+from shardq.core.model.task import TaskInfo
 from shardq.engine.options import Options
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption
-from shardq.layout.destinations import masked
-from shardq.layout.topology import Topology
-from shardq.model.checks import check_id, check_seconds, check_topic
-from shardq.model.record import JSON, RAW
-from shardq.model.task import TaskInfo
 
 MAX_JOB_ID = 150
 """Bytes of another queue's id that stand in a task's id as they are; longer ones are hashed."""

@@ -24,13 +24,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from shardq.calls.request import Command
+from shardq.core.calls.request import Command
+from shardq.core.layout.slots import slot_of
 from shardq.engine import Engine
 from shardq.engine.connections import connected
 from shardq.errors import ShardqError
+from shardq.features.sinks.circuit import Circuit
 from shardq.integrations.delaying import as_payload
-from shardq.layout.slots import slot_of
-from shardq.sinks.circuit import Circuit
 
 log = logging.getLogger("shardq.integrations")
 

@@ -7,7 +7,7 @@ program of yours does it with ``serve``. It needs prometheus-client: ``pip insta
 beside this file says what each metric tells.
 """
 
-from shardq.lazy import TYPE_CHECKING, lazily
+from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.metrics.exposition import Collector, collector

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
+from shardq.core.fleet.lateness import OTHERS, Lateness
 from shardq.engine.base import EngineBase
 from shardq.engine.health import KINDS, with_reasons
 from shardq.engine.parts import counted_outcomes, dispatcher_of, own_reasons, pushed_by
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.fleet.lateness import OTHERS, Lateness
 from shardq.worker.outcomes import DOUBLINGS, Durations
 
 if TYPE_CHECKING:

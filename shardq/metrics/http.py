@@ -20,7 +20,7 @@ from socketserver import TCPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from shardq.dispatcher.poller import STUCK_S
+from shardq.core.dispatcher.poller import STUCK_S
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import dispatcher_of, is_open, processors_of
 from shardq.engine.sync import Engine

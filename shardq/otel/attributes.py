@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from opentelemetry.util.types import AttributeValue
 
-from shardq.model.ids import shown_topic
-from shardq.model.task import Delivery, Receipt, Task
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.task import Delivery, Receipt, Task
 
 Attributes = Mapping[str, AttributeValue]
 

@@ -12,14 +12,14 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from shardq import forks
-from shardq.consumer.policy import Bury, Retry, Snooze, alone
+from shardq.core import forks
+from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
+from shardq.core.model.checks import check_headers
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.task import Delivery, Receipt, Task
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import trace_by
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.checks import check_headers
-from shardq.model.ids import shown_topic
-from shardq.model.task import Delivery, Receipt, Task
 from shardq.otel import attributes
 from shardq.version import __version__
 from shardq.worker.handlers import Handler

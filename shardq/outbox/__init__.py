@@ -9,7 +9,7 @@
 ``pip install 'shardq[sql]'``. ``README.md`` beside this file says how it works and what it costs.
 """
 
-from shardq.lazy import TYPE_CHECKING, lazily
+from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.engine.stats import RelayStats

@@ -26,17 +26,17 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from shardq.embedded import locks
+from shardq.core.layout.topology import Topology
+from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import parts_of
 from shardq.engine.target import Target
 from shardq.errors import Conflict, ShardqError
-from shardq.layout.topology import Topology
+from shardq.features.embedded import locks
+from shardq.features.spool.commands import Command, Spooled, layers
+from shardq.features.spool.replaying import Failing, Replayed, replay
 from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
-from shardq.producer.packing import BATCH, Packer
-from shardq.spool.commands import Command, Spooled, layers
-from shardq.spool.replaying import Failing, Replayed, replay
 
 log = logging.getLogger("shardq.outbox")
 

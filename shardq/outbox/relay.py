@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
+from shardq.core.model.checks import check_seconds, duration_ms
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import parts_of
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
-from shardq.model.checks import check_seconds, duration_ms
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.default import default_outbox
 from shardq.outbox.mover import FIRST_PAUSE_S, LONGEST_PAUSE_S, Mover

@@ -12,13 +12,13 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from shardq.calls.request import Word
+from shardq.core.calls.request import Word
+from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
+from shardq.core.model.record import Codec, codec_named
+from shardq.core.model.task import PushOptions, Task
+from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
-from shardq.model.record import Codec, codec_named
-from shardq.model.task import PushOptions, Task
-from shardq.producer.packing import FRESH, Packer
-from shardq.spool.commands import Kind
+from shardq.features.spool.commands import Kind
 
 NAME = "shardq_outbox"
 """The table, unless another is named."""

@@ -13,15 +13,15 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from shardq.drivers.generators import adrive, drive
+from shardq.core.drivers.generators import adrive, drive
+from shardq.core.model.checks import MAX_PAYLOAD, check_name
+from shardq.core.model.record import Codec
+from shardq.core.model.task import PushOptions, Task
+from shardq.core.producer.packing import each_task
 from shardq.engine.arguments import checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
-from shardq.model.checks import MAX_PAYLOAD, check_name
-from shardq.model.record import Codec
-from shardq.model.task import PushOptions, Task
 from shardq.outbox.rows import NAME, Row, RowPacker
 from shardq.outbox.triggers import LONGEST_NAME, derived_name, has_trigger, make_trigger
-from shardq.producer.packing import each_task
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session

@@ -8,7 +8,7 @@
 ``plugin`` has the fixtures, which pytest finds by itself; ``README.md`` beside this file says what they do.
 """
 
-from shardq.lazy import TYPE_CHECKING, lazily
+from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.testing.aio import AsyncClock

@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from shardq.calls.request import Command
+from shardq.core.calls.request import Command
+from shardq.core.operation import Many, Operation, values
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.options import Options
 from shardq.engine.parts import Parts, has_opened, refit
 from shardq.errors import InvalidOption
-from shardq.operation import Many, Operation, values
 from shardq.testing.virtual import VirtualPollers, VirtualTime
-from shardq.topology_cache import TopologyCache
 
 if TYPE_CHECKING:
     from shardq.testing.clock_aio import AsyncClockCommands

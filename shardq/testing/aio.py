@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from shardq import forks
-from shardq.consumer.policy import Retry
-from shardq.drivers.aio import AsyncDriver
+from shardq.core import forks
+from shardq.core.consumer.policy import Retry
+from shardq.core.drivers.aio import AsyncDriver
 from shardq.engine.parts import Parts, async_driver_of
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_aio import AsyncClockCommands

@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from shardq.calls.request import Command
-from shardq.consumer.claim_notes import ClaimNotes
-from shardq.consumer.claiming import claim
-from shardq.consumer.settling import acks_of, settle
+from shardq.core.calls.request import Command
+from shardq.core.consumer.claim_notes import ClaimNotes
+from shardq.core.consumer.claiming import claim
+from shardq.core.consumer.settling import acks_of, settle
+from shardq.core.model.checks import duration_ms
+from shardq.core.model.ids import quoted_topic
+from shardq.core.model.task import Delivery, State
+from shardq.core.operation import Many, Operation, Pause, arun, run, values
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import async_driver_of, cache_of, claims_of, driver_of
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.model.checks import duration_ms
-from shardq.model.ids import quoted_topic
-from shardq.model.task import Delivery, State
-from shardq.operation import Many, Operation, Pause, arun, run, values
 from shardq.outbox.rows import clocks
 from shardq.testing.adoption import adopted_of
 from shardq.testing.arguments import instant_us

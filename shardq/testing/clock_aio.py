@@ -10,25 +10,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shardq.calls import observe
-from shardq.calls.consume import SettleSnooze
+from shardq.core.calls import observe
+from shardq.core.calls.consume import SettleSnooze
+from shardq.core.model.task import Delivery
+from shardq.core.operation import Many, Operation, arun, values
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.parts import Parts, cache_of, declare_recurring
 from shardq.errors import InvalidOption
-from shardq.model.task import Delivery
-from shardq.operation import Many, Operation, arun, values
 from shardq.outbox.rows import clocks
 from shardq.testing import adoption
 from shardq.testing.adoption import Adopted, check_kind
 from shardq.testing.arguments import instant_us, moved, step_of
 from shardq.testing.bound import BoundWorker
 from shardq.testing.virtual import EPOCH, US, VirtualTime
-from shardq.topology_cache import TopologyCache
 from shardq.worker.base import WorkerBase, engine_of
 from shardq.worker.job import Job, Settlement
 
 if TYPE_CHECKING:
-    from shardq.drivers.aio import AsyncDriver
+    from shardq.core.drivers.aio import AsyncDriver
     from shardq.worker.aio import AsyncWorker
 
 LOOK_S = 0.01

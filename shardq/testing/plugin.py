@@ -62,8 +62,8 @@ def shardq_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.getbasetemp()
     if hasattr(config, "workerinput"):
         folder = folder.parent  # that of all processes of a run with pytest-xdist
-    from shardq import embedded
     from shardq.errors import EmbeddedFault
+    from shardq.features import embedded
 
     try:
         server = embedded.enter(folder / "shardq-server")

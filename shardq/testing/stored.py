@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardq.calls.request import Command
+from shardq.core.calls.request import Command
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import topic_of
+from shardq.core.model.record import Codec, decode_record
+from shardq.core.model.task import State
+from shardq.core.operation import Many, Operation, values
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PayloadNotDecodable
-from shardq.layout.keys import ShardKeys
-from shardq.model.ids import topic_of
-from shardq.model.record import Codec, decode_record
-from shardq.model.task import State
-from shardq.operation import Many, Operation, values
 from shardq.testing.virtual import EPOCH
-from shardq.topology_cache import TopologyCache
 
 MOST_SHOWN = 30
 MOST_PAYLOAD = 60

@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from shardq import forks
-from shardq.consumer.policy import Retry
-from shardq.drivers.sync import Driver
+from shardq.core import forks
+from shardq.core.consumer.policy import Retry
+from shardq.core.drivers.sync import Driver
 from shardq.engine.parts import Parts, driver_of
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted

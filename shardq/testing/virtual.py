@@ -16,21 +16,21 @@ import re
 import secrets
 from typing import Any
 
-from shardq.calls import dispatch, listing
-from shardq.calls.request import Call, Command
-from shardq.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
-from shardq.dispatcher.relay import is_relayed
-from shardq.drivers.base import DriverBase
+from shardq.core.calls import dispatch, listing
+from shardq.core.calls.request import Call, Command
+from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
+from shardq.core.dispatcher.relay import is_relayed
+from shardq.core.drivers.base import DriverBase
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import Many, Operation, values
+from shardq.core.recovery import REFUSALS, Recovery
+from shardq.core.scripts import script
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import cache_of
 from shardq.errors import InvalidOption
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import Topology
-from shardq.operation import Many, Operation, values
-from shardq.recovery import REFUSALS, Recovery
-from shardq.schedules.known import KnownSchedules
-from shardq.scripts import script
-from shardq.topology_cache import TopologyCache
+from shardq.features.schedules.known import KnownSchedules
 
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 US = dt.timedelta(microseconds=1)

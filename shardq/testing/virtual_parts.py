@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from shardq.calls.request import Call, Command
-from shardq.dispatcher import Dispatcher, Sinks
-from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.aiorouter import AsyncNodeRouter
-from shardq.drivers.begun import AsyncBegunCall, BegunCall
-from shardq.drivers.pipelines import Deadline, Spare
-from shardq.drivers.retry import RetryingCall
-from shardq.drivers.router import NodeRouter
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import BorrowedConnections, Driver
+from shardq.core.calls.request import Call, Command
+from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.drivers.aiorouter import AsyncNodeRouter
+from shardq.core.drivers.begun import AsyncBegunCall, BegunCall
+from shardq.core.drivers.pipelines import Deadline, Spare
+from shardq.core.drivers.retry import RetryingCall
+from shardq.core.drivers.router import NodeRouter
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import BorrowedConnections, Driver
+from shardq.core.operation import arun, run
+from shardq.core.subscriber import Subscriber
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.parts import Parts
 from shardq.errors import ShardqError
-from shardq.operation import arun, run
-from shardq.subscriber import Subscriber
 from shardq.testing.virtual import VirtualPollers
-from shardq.topology_cache import TopologyCache
 
 K = TypeVar("K")
 T = TypeVar("T")

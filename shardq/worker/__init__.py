@@ -10,8 +10,8 @@ workers that engines return.
 
 from typing import TYPE_CHECKING
 
-from shardq.consumer.policy import Backoff, Bury, Retry, Snooze
-from shardq.lazy import lazily
+from shardq.core.consumer.policy import Backoff, Bury, Retry, Snooze
+from shardq.core.lazy import lazily
 from shardq.worker.named import NamedTask, Pusher
 from shardq.worker.sync import Worker
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shardq.consumer.policy import Backoff
-from shardq.model.task import AsyncReceipt
+from shardq.core.consumer.policy import Backoff
+from shardq.core.model.task import AsyncReceipt
 from shardq.worker.base import Plan, WorkerBase
 from shardq.worker.handlers import Registry
 from shardq.worker.processor import Processor

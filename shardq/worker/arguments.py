@@ -13,9 +13,9 @@ from typing import Any, ParamSpecArgs, ParamSpecKwargs, get_type_hints
 
 import msgspec
 
+from shardq.core.model.task import Delivery
+from shardq.core.model.typed import Fields
 from shardq.errors import InvalidOption, PayloadNotDecodable
-from shardq.model.task import Delivery
-from shardq.model.typed import Fields
 from shardq.worker.kinds import called, name_of
 
 POSSIBLE = (

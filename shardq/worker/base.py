@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardq.consumer.policy import Backoff
+from shardq.core.consumer.policy import Backoff
+from shardq.core.fleet.lateness import OTHERS
+from shardq.core.forks import OfOneProcess
+from shardq.core.model.checks import check_name, check_seconds, check_topic, duration_ms
+from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption, ShardqError
-from shardq.fleet.lateness import OTHERS
-from shardq.forks import OfOneProcess
-from shardq.model.checks import check_name, check_seconds, check_topic, duration_ms
-from shardq.model.task import Delivery
 from shardq.worker.decorator import TaskDecorator
 from shardq.worker.handlers import Attempts, Handler, Registered, Registry, TaskFunction, TopicFunction, check_on
 from shardq.worker.hooks import Hooks

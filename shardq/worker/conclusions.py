@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from shardq.calls.consume import SettleSnooze
-from shardq.consumer.policy import Bury, Retry, Snooze, alone, reason_of
+from shardq.core.calls.consume import SettleSnooze
+from shardq.core.consumer.policy import Bury, Retry, Snooze, alone, reason_of
 from shardq.worker.hooks import Hooks
 from shardq.worker.in_flight import InFlight
 from shardq.worker.job import Job, Settlement

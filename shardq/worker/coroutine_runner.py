@@ -19,8 +19,8 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
-from shardq import forks
-from shardq.threads import ended
+from shardq.core import forks
+from shardq.core.threads import ended
 from shardq.worker.conclusions import conclude
 from shardq.worker.hooks import Hooks
 from shardq.worker.in_flight import InFlight

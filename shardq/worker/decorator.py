@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from shardq.consumer.policy import Backoff
-from shardq.model.checks import check_topic
-from shardq.schedules.every import Every
+from shardq.core.consumer.policy import Backoff
+from shardq.core.model.checks import check_topic
+from shardq.features.schedules.every import Every
 from shardq.worker.arguments import Arguments
 from shardq.worker.handlers import Attempts, TaskFunction
 from shardq.worker.kinds import check_function

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardq.consumer import policy
-from shardq.consumer.policy import Backoff
+from shardq.core.consumer import policy
+from shardq.core.consumer.policy import Backoff
+from shardq.core.model.checks import check_max_attempts, check_topic, is_seconds
+from shardq.core.model.ids import quoted_topic
+from shardq.core.model.task import Delivery
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.checks import check_max_attempts, check_topic, is_seconds
-from shardq.model.ids import quoted_topic
-from shardq.model.task import Delivery
-from shardq.schedules.every import Every
+from shardq.features.schedules.every import Every
 from shardq.worker.arguments import Arguments, calling, payload_of, typed
 from shardq.worker.kinds import ChoosingHandler, is_coroutine_function, name_of
 from shardq.worker.logs import Once, tell

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from shardq import forks
+from shardq.core import forks
+from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption
-from shardq.model.task import Delivery
 from shardq.worker.kinds import check_function, check_result, is_coroutine_function, name_of
 from shardq.worker.logs import tell
 

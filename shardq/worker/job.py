@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from shardq.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
-from shardq.consumer import policy
-from shardq.consumer.settling import SettlementsByShard
-from shardq.model.checks import due_spec, reason_text
-from shardq.model.task import Delivery
+from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.core.consumer import policy
+from shardq.core.consumer.settling import SettlementsByShard
+from shardq.core.model.checks import due_spec, reason_text
+from shardq.core.model.task import Delivery
 from shardq.worker.handlers import Handler
 
 Stage = Literal["held", "running", "done"]

@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from typing import Any, Literal
 
+from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption
-from shardq.model.task import Delivery
 
 What = Literal["handler", "hook"]
 

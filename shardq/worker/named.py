@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from shardq.consumer.policy import Snooze
+from shardq.core.consumer.policy import Snooze
+from shardq.core.model.task import Delivery, OnConflict, Task
+from shardq.core.producer.durable import Durability
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.task import Delivery, OnConflict, Task
-from shardq.producer.durable import Durability
 
 P = ParamSpec("P")
 R = TypeVar("R")

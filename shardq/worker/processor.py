@@ -14,15 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from shardq.consumer.claims import Claims
-from shardq.consumer.settling import extend, per_shard, settle
-from shardq.consumer.sync import Consumer
-from shardq.drivers.sync import Driver
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.settling import extend, per_shard, settle
+from shardq.core.consumer.sync import Consumer
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.reporter import Reporter
+from shardq.core.model.ids import quoted_topic
+from shardq.core.operation import run
+from shardq.core.threads import ended
 from shardq.errors import ShardqError
-from shardq.fleet.reporter import Reporter
-from shardq.model.ids import quoted_topic
-from shardq.operation import run
-from shardq.threads import ended
 from shardq.worker.base import Plan
 from shardq.worker.coroutine_runner import CoroutineRunner
 from shardq.worker.in_flight import InFlight

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Collection
 from types import FrameType
 
-from shardq import forks
+from shardq.core import forks
 from shardq.errors import InvalidOption
 from shardq.worker.logs import tell
 from shardq.worker.signal_event import SignalSafeEvent

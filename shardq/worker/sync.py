@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from shardq.consumer.policy import Backoff
-from shardq.model.task import Receipt
+from shardq.core.consumer.policy import Backoff
+from shardq.core.model.task import Receipt
 from shardq.worker.base import Plan, WorkerBase
 from shardq.worker.handlers import Registry
 from shardq.worker.signal_event import ending_signals

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from shardq.calls.consume import SettleBury, SettleRetry
-from shardq.fleet.lateness import TopicLateness
-from shardq.fleet.report import LONG_S, Report, RunningTask, UnknownCall, by_topic, named
+from shardq.core.calls.consume import SettleBury, SettleRetry
+from shardq.core.fleet.lateness import TopicLateness
+from shardq.core.fleet.report import LONG_S, Report, RunningTask, UnknownCall, by_topic, named
 from shardq.worker.job import Job, Settlement, outcome_of
 from shardq.worker.logs import MOST_REMEMBERED
 from shardq.worker.named import UNKNOWN_S

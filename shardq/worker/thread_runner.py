@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 import threading
 
-from shardq import forks
-from shardq.threads import ended
+from shardq.core import forks
+from shardq.core.threads import ended
 from shardq.worker.conclusions import conclude
 from shardq.worker.hooks import Hooks
 from shardq.worker.in_flight import InFlight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.reporting import inputs
 from bench.reporting.__main__ import FOLDER
 from bench.reporting.costs import costs_of
-from shardq.planning import measured
+from shardq.features.planning import measured
 
 
 def test_plans_go_by_the_figures_of_the_report() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from shardq import Engine
-from shardq.layout.keys import shard_keys
-from shardq.model.record import codec_named, decode_record
+from shardq.core.layout.keys import shard_keys
+from shardq.core.model.record import codec_named, decode_record
 from tests.support.servers import Servers
 
 

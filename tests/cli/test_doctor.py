@@ -13,9 +13,9 @@ import pytest
 from cluster.ports import HOST, free_port
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.dispatcher.pacing import LONGEST_SLEEP_S
+from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S
+from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.engine.doctor import OK
-from shardq.layout.keys import ShardKeys, shard_keys
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import ON_BOTH, Shell
 from tests.support.servers import Servers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine
-from shardq.layout.keys import control_keys
+from shardq.core.layout.keys import control_keys
 from tests.cli.shell import Shell
 from tests.support.servers import Servers
 from tests.support.states import claim

@@ -11,9 +11,9 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
+from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.layout.keys import shard_keys
 from shardq.engine.health import MAX_LATE_S
-from shardq.fleet.serving import NO_DISPATCHER
-from shardq.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell
 from tests.support.servers import Servers

@@ -9,8 +9,8 @@ import pytest
 from cluster.ports import HOST, free_port
 from cluster.server import Server
 from shardq import Engine
+from shardq.core.fleet.serving import NO_DISPATCHER
 from shardq.engine.health import MAX_LATE_S
-from shardq.fleet.serving import NO_DISPATCHER
 from tests.cli.shell import ON_BOTH, Shell
 from tests.support.waiting import wait_until
 

@@ -15,8 +15,8 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.cli.logs import JsonFormatter
-from shardq.fleet import report
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.fleet import report
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.cli.shell import Shell
 from tests.cli.test_top import Top
 from tests.support.pages import PACKAGE

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from shardq import Engine, Task
-from shardq.layout.topology import Limit
+from shardq.core.layout.topology import Limit
 from tests.cli.shell import Shell
 from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shardq.cli.app import app
-from shardq.model.quantities import rate, size
-from shardq.planning import Load, measured, plan
+from shardq.core.model.quantities import rate, size
+from shardq.features.planning import Load, measured, plan
 
 
 def planned(*words: str) -> Result:

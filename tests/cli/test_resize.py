@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Done, Shell
 from tests.support.waiting import wait_until

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardq import Consumer, Delivery, Engine, Task
-from shardq.layout.keys import control_keys
-from shardq.layout.slots import slot_of
+from shardq.core.layout.keys import control_keys
+from shardq.core.layout.slots import slot_of
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.states import claim, make_ready, ready_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.consumer.claim_planner import FEW, FRESH_S, ClaimPlanner, ReadyCounts, ShardClaim
+from shardq.core.consumer.claim_planner import FEW, FRESH_S, ClaimPlanner, ReadyCounts, ShardClaim
 
 TOPICS = ("high", "middle", "low")
 AskLengths = Mapping[int, Mapping[str, int]]

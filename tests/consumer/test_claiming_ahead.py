@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardq import AsyncEngine, Delivery, Engine, Task
-from shardq.consumer.ahead import MOST_HELD
+from shardq.core.consumer.ahead import MOST_HELD
 from tests.consumer.streams import AT_ONCE, TASKS, drained, filled, hold_ahead
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import counted

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from shardq import Consumer, Engine, Task
-from shardq.layout.slots import slot_of
+from shardq.core.layout.slots import slot_of
 from tests.support.servers import Servers
 from tests.support.states import FAR_S
 from tests.support.traffic import script_calls

@@ -14,7 +14,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncConsumer, AsyncEngine, Delivery, Engine, ServerFault, Task
-from shardq.layout.keys import control_keys
+from shardq.core.layout.keys import control_keys
 from tests.support.servers import Servers, keys_of
 from tests.support.states import counted
 from tests.support.waiting import wait_until

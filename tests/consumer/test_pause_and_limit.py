@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, ServerFault, Task
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, ready_of

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from shardq import Consumer, Delivery, Engine, LeaseLost, Task
-from shardq.consumer import claiming, settling
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.consumer import claiming, settling
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, make_ready, ready_of
@@ -166,7 +166,7 @@ def test_the_claiming_consumer_remembers_no_delivery(running: Engine, other: Eng
 
     def held() -> int:
         gc.collect()
-        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/shardq/consumer/*")])
+        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/shardq/core/consumer/*")])
         return sum(found.size for found in ours.statistics("filename"))
 
     tracemalloc.start()

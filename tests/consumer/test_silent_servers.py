@@ -14,7 +14,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Delivery, Engine, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.waiting import wait_until

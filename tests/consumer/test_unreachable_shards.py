@@ -16,7 +16,7 @@ from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, ServerFault, SettleError, Task, Unanswered, Unavailable
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.servers import Servers

@@ -12,7 +12,7 @@ import redis
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.consumer.waiting import registry, wakeups
+from shardq.core.consumer.waiting import registry, wakeups
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim, idle, leave_name, others, prompt
 from tests.support.engines import Engines
 from tests.support.servers import Servers

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from shardq.consumer.waiting.registry import LONGEST_RECHECK_S, RECHECK_S, STAGGER, ReadyList, Waiter, WaiterRegistry
+from shardq.core.consumer.waiting.registry import (
+    LONGEST_RECHECK_S,
+    RECHECK_S,
+    STAGGER,
+    ReadyList,
+    Waiter,
+    WaiterRegistry,
+)
 
 
 class Sleeper:

@@ -7,17 +7,24 @@ from typing import cast
 
 import pytest
 
-from shardq.calls.consume import Permit
-from shardq.consumer.claim_notes import ClaimNotes
-from shardq.consumer.claim_planner import ReadyCounts
-from shardq.consumer.claims import Claims
-from shardq.consumer.waiting.registry import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
-from shardq.consumer.waiting.strategy import CONTENDED_S, UNSUBSCRIBED_S, AskLengths, ClaimFrom, Sleep, WaitStrategy
-from shardq.consumer.waiting.wakeups import Wakeups
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import Limit, Topology
-from shardq.model.record import JSON
-from shardq.topology_cache import TopologyCache
+from shardq.core.calls.consume import Permit
+from shardq.core.consumer.claim_notes import ClaimNotes
+from shardq.core.consumer.claim_planner import ReadyCounts
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.waiting.registry import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
+from shardq.core.consumer.waiting.strategy import (
+    CONTENDED_S,
+    UNSUBSCRIBED_S,
+    AskLengths,
+    ClaimFrom,
+    Sleep,
+    WaitStrategy,
+)
+from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Limit, Topology
+from shardq.core.model.record import JSON
+from shardq.core.topology_cache import TopologyCache
 
 SHARDS = 3
 UNTIL = 100.0

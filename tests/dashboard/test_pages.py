@@ -14,11 +14,11 @@ import pytest
 
 from cluster.ports import free_port
 from shardq import ChangeUnderWay, Delivery, Engine, Forecast, Task
+from shardq.core.layout.topology import Limit
 from shardq.dashboard import app, drawing, sampler
 from shardq.dashboard.asking import Asker
 from shardq.dashboard.resizing import Resizing
 from shardq.dashboard.sampler import Column
-from shardq.layout.topology import Limit
 from tests.dashboard.browsing import Browser, browsing
 from tests.support.waiting import wait_until
 

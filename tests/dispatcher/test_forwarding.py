@@ -9,9 +9,9 @@ import time
 import pytest
 
 from shardq import Engine, Task
-from shardq.dispatcher.forwarding import MAX_TOPICS, RETRY_S
-from shardq.layout.slots import slot_of, tag
-from shardq.layout.topology import Route
+from shardq.core.dispatcher.forwarding import MAX_TOPICS, RETRY_S
+from shardq.core.layout.slots import slot_of, tag
+from shardq.core.layout.topology import Route
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.states import claim, put, state_of

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from shardq import Engine, Task
-from shardq.layout.slots import slot_of, tag
+from shardq.core.layout.slots import slot_of, tag
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

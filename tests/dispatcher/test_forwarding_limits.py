@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardq import Delivery, Engine, InvalidOption, Task
-from shardq.layout.keys import control_keys
-from shardq.layout.slots import slot_of, tag
-from shardq.layout.topology import Limit
+from shardq.core.layout.keys import control_keys
+from shardq.core.layout.slots import slot_of, tag
+from shardq.core.layout.topology import Limit
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import claim

@@ -11,14 +11,14 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.calls import dispatch
-from shardq.dispatcher.forwarding import MAX_ROUTED
-from shardq.dispatcher.pacing import LONGEST_SLEEP_S
-from shardq.dispatcher.poller import CALL_TIMEOUT_S
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import shard_keys
-from shardq.layout.slots import slot_of, tag
+from shardq.core.calls import dispatch
+from shardq.core.dispatcher.forwarding import MAX_ROUTED
+from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S
+from shardq.core.dispatcher.poller import CALL_TIMEOUT_S
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.slots import slot_of, tag
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, ready_of

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from shardq import Engine, Task
-from shardq.dispatcher.membership import PERIOD_S
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.dispatcher.membership import PERIOD_S
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.dispatcher.relay import Relay
+from shardq.core.dispatcher.relay import Relay
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
@@ -57,7 +57,7 @@ def test_an_unexpected_error_of_the_relay(
         raise KeyError("odd")
 
     monkeypatch.setattr(Relay, "_round", broken)
-    monkeypatch.setattr("shardq.dispatcher.relay.RETRY_S", 0.01)
+    monkeypatch.setattr("shardq.core.dispatcher.relay.RETRY_S", 0.01)
     running.forward("mail", to=f"{running.name}-list")
     running.limit("mail", rate=1000)
     running.push("x", topic="mail")

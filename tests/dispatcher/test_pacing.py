@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.calls.dispatch import MAX_BATCH, Dispatched
-from shardq.dispatcher.pacing import (
+from shardq.core.calls.dispatch import MAX_BATCH, Dispatched
+from shardq.core.dispatcher.pacing import (
     AWAKE_S,
     HOT_PER_S,
     LEAST_BATCH,

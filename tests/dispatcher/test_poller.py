@@ -13,7 +13,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Stats, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.stalls import Stopwatch

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shardq import Engine
-from shardq.calls import dispatch
-from shardq.calls.dispatch import Dispatched
-from shardq.dispatcher.quiet import FRESH_S, LOOKS, NodeClock, QuietShard
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import ShardKeys, shard_keys
+from shardq.core.calls import dispatch
+from shardq.core.calls.dispatch import Dispatched
+from shardq.core.dispatcher.quiet import FRESH_S, LOOKS, NodeClock, QuietShard
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 

@@ -6,9 +6,9 @@ import itertools
 from typing import Any
 
 from cluster.server import Server
-from shardq.calls.request import Call, Command
-from shardq.layout.slots import slot_of
-from shardq.scripts import Script
+from shardq.core.calls.request import Call, Command
+from shardq.core.layout.slots import slot_of
+from shardq.core.scripts import Script
 
 STORE = "return redis.call('HINCRBY', KEYS[1], ARGV[1], 1)"
 STORE_ONCE = "redis.call('HSETNX', KEYS[1], ARGV[1], 1) return 'again'"

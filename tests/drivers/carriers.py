@@ -7,11 +7,11 @@ import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from shardq.calls.request import Call, Command
-from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.router import ConnectionCounts
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Call, Command
+from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 
 T = TypeVar("T")
 

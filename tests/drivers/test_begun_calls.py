@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.server import Server
-from shardq.calls.request import Command
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from tests.support.waiting import wait_until
 
 

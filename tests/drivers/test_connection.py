@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from shardq.drivers.connection import Connection
-from shardq.drivers.faults import Fault
+from shardq.core.drivers.connection import Connection
+from shardq.core.drivers.faults import Fault
 
 PATIENT_S = 60.0
 

@@ -10,10 +10,10 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.slots import slot_of
 from shardq.errors import AccessDenied, EngineClosed, Unavailable
-from shardq.layout.slots import slot_of
 from tests.drivers.calls import command, store
 from tests.support.waiting import wait_until
 

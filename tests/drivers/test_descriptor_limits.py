@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cluster.server import Server
-from shardq.drivers.descriptors import ENOUGH
+from shardq.core.drivers.descriptors import ENOUGH
 from tests.support.engines import Engines, Kind
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, Worker

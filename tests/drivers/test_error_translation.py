@@ -10,7 +10,7 @@ import ssl
 import pytest
 from hiredis import ProtocolError
 
-from shardq.drivers.faults import (
+from shardq.core.drivers.faults import (
     ErrorReply,
     Fault,
     Reaction,
@@ -20,8 +20,8 @@ from shardq.drivers.faults import (
     of_resolving,
     of_tls,
 )
-from shardq.drivers.handshake import handshake
-from shardq.drivers.settings import Settings
+from shardq.core.drivers.handshake import handshake
+from shardq.core.drivers.settings import Settings
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,

@@ -15,7 +15,7 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.node import Node
-from shardq.layout.slots import slot_of
+from shardq.core.layout.slots import slot_of
 from tests.drivers.calls import command, key_in, store
 from tests.drivers.carriers import Carrier, Carriers
 from tests.support.waiting import wait_until

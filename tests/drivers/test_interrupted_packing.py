@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import signal, time
-from shardq.calls.request import Command
+from shardq.core.calls.request import Command
 
 class Interrupted(Exception):
     pass

@@ -10,8 +10,8 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq.calls.request import Call
-from shardq.drivers.pipelines import DEPTH, LOOK_AHEAD
+from shardq.core.calls.request import Call
+from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD
 from shardq.errors import EngineClosed, ServerFault, Unanswered, Unavailable
 from tests.drivers.calls import command, key_in, keys_of, script_call, store
 from tests.drivers.carriers import Carrier, Carriers

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.cluster import Cluster
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.slots import slot_of
 from shardq.errors import InvalidUrl, ServerFault, ShardqError, Unavailable
-from shardq.layout.slots import slot_of
 from tests.drivers.calls import TWO_KEYS, command, key_in, keys_of, script_call, store
 from tests.drivers.carriers import Carriers
 from tests.support.waiting import wait_until

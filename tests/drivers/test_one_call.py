@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cluster.server import Server
+from shardq.core.layout.slots import slot_of
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
-from shardq.layout.slots import slot_of
 from tests.drivers.calls import STORE, command, in_blpop, keys_of, script_call, store
 from tests.drivers.carriers import Carrier, Carriers
 from tests.support.waiting import wait_until

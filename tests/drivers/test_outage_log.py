@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from shardq.drivers.outages import Outages
+from shardq.core.drivers.outages import Outages
 from shardq.errors import ServerFault, TooManyOpenFiles, Unavailable
 
 

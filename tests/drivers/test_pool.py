@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq.drivers.connection import Connection
-from shardq.drivers.pool import CONNECTING, ConnectionPool
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.connection import Connection
+from shardq.core.drivers.pool import CONNECTING, ConnectionPool
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable
 from tests.drivers.calls import command, in_blpop, store
 from tests.support.waiting import wait_until

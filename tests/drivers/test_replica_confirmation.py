@@ -6,9 +6,9 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq.calls import control, node_info
+from shardq.core.calls import control, node_info
+from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.errors import AccessDenied
-from shardq.layout.keys import ShardKeys, shard_keys
 from tests.drivers.carriers import Carrier, Carriers
 from tests.support.waiting import wait_until
 

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from shardq.drivers.faults import Fault, of_exception, of_reply, of_shortage
-from shardq.drivers.retry import (
+from shardq.core.drivers.faults import Fault, of_exception, of_reply, of_shortage
+from shardq.core.drivers.retry import (
     ASKING,
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,

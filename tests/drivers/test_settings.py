@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardq.drivers.settings import Credentials, Settings, Tls
+from shardq.core.drivers.settings import Credentials, Settings, Tls
 from shardq.errors import InvalidOption, InvalidUrl
 
 SECRET = "s3:c/r@e#t?"

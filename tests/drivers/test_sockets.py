@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq.drivers import resolving
-from shardq.drivers.settings import Settings
-from shardq.drivers.sockets import open_socket
+from shardq.core.drivers import resolving
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sockets import open_socket
 from shardq.errors import Unavailable
 from tests.drivers.calls import store
 from tests.drivers.carriers import Carriers

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server, ServerFailed
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from shardq.errors import InvalidUrl, Unavailable
 from tests.drivers.calls import command, keys_of, script_call, store
 from tests.drivers.carriers import Carriers

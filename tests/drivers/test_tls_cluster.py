@@ -11,8 +11,8 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import ServerFailed
 from shardq import Engine, Task, Unavailable
-from shardq.layout.keys import shard_keys
-from shardq.layout.slots import slot_of
+from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.slots import slot_of
 from tests.drivers.calls import command, key_in
 from tests.drivers.carriers import Carriers
 from tests.support import certificates

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from shardq.drivers.aio import AsyncDriver
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.drivers.sync import Driver
 
 THREADS_ONLY = {"dedicated", "borrow", "pubsub", "outages", "on_new_map", "ask", "begin", "finish"}
 """What is begun here has its connection for itself."""

@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardq.embedded import Embedded
+from shardq.features.embedded import Embedded
 
 
 def client(use: Embedded) -> redis.Redis:

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from shardq import ReadOnly, Unanswered
-from shardq.embedded import Embedded, enter
 from shardq.errors import EmbeddedFault
+from shardq.features.embedded import Embedded, enter
 from tests.embedded.seen import client, servers_in
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until

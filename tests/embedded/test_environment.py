@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq.embedded import enter
-from shardq.embedded.program import TCACHE_COUNT, environment
+from shardq.features.embedded import enter
+from shardq.features.embedded.program import TCACHE_COUNT, environment
 
 OURS = f"glibc.malloc.tcache_count={TCACHE_COUNT}"
 

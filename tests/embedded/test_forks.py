@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shardq.embedded import enter, locks
-from shardq.embedded.places import Place
+from shardq.features.embedded import enter, locks
+from shardq.features.embedded.places import Place
 from tests.embedded.seen import answers
 from tests.support.waiting import wait_until
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shardq import Unanswered, Unavailable
-from shardq.embedded import enter
+from shardq.features.embedded import enter
 from tests.embedded.seen import answers, client, gone, server_pid, servers_in
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import redis
 
-from shardq.embedded import enter
+from shardq.features.embedded import enter
 from tests.embedded.seen import client, gone, server_pid
 from tests.embedded.user import comer_and_goer, user
 from tests.support.waiting import wait_until

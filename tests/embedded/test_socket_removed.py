@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardq.embedded import enter
 from shardq.errors import EmbeddedFault
+from shardq.features.embedded import enter
 from tests.embedded.seen import client, gone, server_pid, servers_in
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until

@@ -13,8 +13,8 @@ import redis
 
 from cluster import servers
 from shardq import Engine
-from shardq.embedded import default_path, enter
 from shardq.errors import EmbeddedFault, InvalidOption
+from shardq.features.embedded import default_path, enter
 from tests.embedded.seen import servers_in
 from tests.support.engines import Engines
 

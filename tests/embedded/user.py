@@ -11,7 +11,7 @@ from pathlib import Path
 _PROGRAM = """
 import sys
 from pathlib import Path
-from shardq.embedded import enter
+from shardq.features.embedded import enter
 
 print("ready", flush=True)
 sys.stdin.readline()
@@ -25,7 +25,7 @@ _COMER_AND_GOER = """
 import sys
 from pathlib import Path
 import redis
-from shardq.embedded import enter
+from shardq.features.embedded import enter
 
 for _ in range(int(sys.argv[2])):
     with enter(Path(sys.argv[1])) as use, redis.Redis.from_url(use.url) as connection:

@@ -19,9 +19,9 @@ from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import AccessDenied, Conflict, DurabilityUnavailable, Engine, Outcome, Task
 from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
+from shardq.core.layout.keys import control_keys
+from shardq.core.layout.slots import slot_of
 from shardq.dashboard import app
-from shardq.layout.keys import control_keys
-from shardq.layout.slots import slot_of
 from tests.dashboard.browsing import browsing
 from tests.dashboard.test_bounds import PAGES
 from tests.lua.contract import NAMES

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardq import CancelledTag, Consumer, Engine, Outcome, Task
-from shardq.model.task import State
+from shardq.core.model.task import State
 from tests.support.listed import listed
 from tests.support.states import FAR_S, STATES, claim, put, state_of
 from tests.support.waiting import wait_until

@@ -17,7 +17,7 @@ import redis
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.servers import Servers
 from tests.support.stalls import Stopwatch
 from tests.support.traffic import script_calls

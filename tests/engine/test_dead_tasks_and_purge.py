@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardq import Consumer, Engine, InvalidOption, InvalidTopic, Task
-from shardq.calls import listing
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.listing import bulk
+from shardq.core.calls import listing
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.features.listing import bulk
 from tests.support.engines import Engines
 from tests.support.listed import listed
 from tests.support.servers import Servers, keys_of
@@ -150,7 +150,7 @@ def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, ke
 def test_pollers_forget_what_is_too_much(
     engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.05)
+    monkeypatch.setattr("shardq.core.dispatcher.poller.TRIM_S", 0.05)
     engine = engines.opened(url, name=name, shards=2, dead_count=10)
     engine.start()
     bury(engine, 100)
@@ -166,7 +166,7 @@ def test_pollers_forget_what_is_too_much(
 def test_how_many_are_kept_in_a_shard_follows_the_number_of_shards(
     engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.05)
+    monkeypatch.setattr("shardq.core.dispatcher.poller.TRIM_S", 0.05)
     engine = engines.opened(url, name=name, shards=4, dead_count=200)
     engine.start()
     bury(engine, 100)  # of 50 that each shard keeps
@@ -189,7 +189,7 @@ def test_dead_tasks_are_trimmed_to_the_end(
     engines: Engines, url: str, name: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing falls due: 500 a step, and a poller with nothing to do steps every 20 s."""
-    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.0)
+    monkeypatch.setattr("shardq.core.dispatcher.poller.TRIM_S", 0.0)
     engine = engines.opened(url, name=name, shards=1, dead_count=10)
     (keys,) = keys_of(name, 1)
     now = servers.now_ms(keys.slot)

@@ -18,7 +18,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Consumer, Delivery, Engine, Growth, PushError, ShardqError, Task
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, ServerFault, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 
 BY_PUSHES = ("due", "leased", "lease", "dead", "why", "ghost", "seen", "moved", "task", "meta")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shardq.calls.observe import ShardCounts
+from shardq.core.calls.observe import ShardCounts
+from shardq.core.layout.keys import shard_keys
 from shardq.engine.control import CountsByShard
 from shardq.engine.rates import RateMeter
 from shardq.errors import Unavailable
-from shardq.layout.keys import shard_keys
 
 EMPTY = ShardCounts(
     now_us=0,

@@ -130,7 +130,7 @@ def test_a_task_comes_before_its_handler_and_that_before_the_engine(engines: Eng
 def test_dead_tasks_are_kept_by_the_settings_of_the_engine(
     engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardq.dispatcher.poller.TRIM_S", 0.05)
+    monkeypatch.setattr("shardq.core.dispatcher.poller.TRIM_S", 0.05)
     engine = engines.opened(url, name=name, shards=2, dead_count=10**9)
     other = engines.opened(url, name=name, dead_age=0.001, dead_count=5)
     other.start()

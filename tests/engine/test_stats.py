@@ -7,11 +7,11 @@ import time
 import pytest
 
 from shardq import Engine, Stats, Task
-from shardq.calls import observe
-from shardq.drivers.sync import Driver
+from shardq.core.calls import observe
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.topology import Limit, Route
 from shardq.engine.control import drawn_of_a_shard
-from shardq.layout.keys import shard_keys
-from shardq.layout.topology import Limit, Route
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, claim, put, ready_of
 from tests.support.waiting import wait_until

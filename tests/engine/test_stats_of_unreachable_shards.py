@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.support.servers import Servers
 
 

@@ -14,8 +14,8 @@ from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
 from shardq import Conflict, Delivery, Engine, Task
-from shardq.layout.keys import shard_keys
-from shardq.model.task import OnConflict
+from shardq.core.layout.keys import shard_keys
+from shardq.core.model.task import OnConflict
 from tests.support.engines import SHARDS
 from tests.support.flow import flowing
 from tests.support.servers import Servers

@@ -23,13 +23,13 @@ from cluster.ports import free_port
 from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
 from shardq.cli.top.screen import Screen
 from shardq.cli.top.state import State
+from shardq.core.dispatcher import poller
+from shardq.core.fleet import reporter
+from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.layout.keys import shard_keys
 from shardq.dashboard import app
-from shardq.dispatcher import poller
 from shardq.engine.health import KINDS
 from shardq.engine.snapshot import SnapshotReader, Snapshots
-from shardq.fleet import reporter
-from shardq.fleet.serving import NO_DISPATCHER
-from shardq.layout.keys import shard_keys
 from shardq.worker import tally
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing

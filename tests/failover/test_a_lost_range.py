@@ -15,8 +15,8 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.node import Node
 from shardq import Engine, ShardqError, Task
+from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.dashboard import app
-from shardq.layout.keys import control_keys, shard_keys
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total

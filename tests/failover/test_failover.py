@@ -12,7 +12,7 @@ import redis
 
 from cluster.server import Server
 from shardq import DurabilityUnavailable, Engine, NotReplicated, Task
-from shardq.layout.keys import ShardKeys
+from shardq.core.layout.keys import ShardKeys
 from tests.failover.conftest import Service
 from tests.support.servers import keys_of
 from tests.support.states import FAR_S, claim

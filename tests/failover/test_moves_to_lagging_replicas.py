@@ -8,7 +8,7 @@ import pytest
 
 from cluster.cluster import Cluster
 from shardq import Engine, Task
-from shardq.layout.topology import Topology
+from shardq.core.layout.topology import Topology
 from tests.support.servers import keys_of
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.server import Server
-from shardq.calls import listing, resharding
-from shardq.calls.listing import START, Purged
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import ShardKeys, shard_keys
+from shardq.core.calls import listing, resharding
+from shardq.core.calls.listing import START, Purged
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.lua.shard import EPOCH, NOW, Shard, T, meta, record
 from tests.support.waiting import wait_until
 

@@ -14,7 +14,7 @@ import pytest
 from cluster.nats import NatsServer
 from cluster.server import Server
 from shardq import Engine
-from shardq.sinks import registry
+from shardq.features.sinks import registry
 from tests.faults.amqp import AmqpNeighbour, AmqpWay, CeleryAmqpWay
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.queues import CeleryWay, DramatiqWay, RqWay, SidekiqWay

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from cluster.ports import free_port
 from shardq import Bury, Delivery, Engine
-from shardq.sinks import Message, Refused, Result, Sent, Sink
+from shardq.features.sinks import Message, Refused, Result, Sent, Sink
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.way import Way
 
@@ -24,7 +24,7 @@ SILENT_S = 0.4
 class SinkWay(Way):
     """A topic of an engine that is forwarded to the neighbour."""
 
-    patience: ClassVar[Mapping[str, float]] = {"shardq.sinks.relays.SENDING_S": 0.5}
+    patience: ClassVar[Mapping[str, float]] = {"shardq.features.sinks.relays.SENDING_S": 0.5}
 
     def __init__(self, engine: Engine, neighbour: Neighbour) -> None:
         self.engine = engine

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 from cluster.ports import free_port
 from shardq import Engine, outbox
-from shardq.embedded import locks
+from shardq.core.layout.keys import control_keys
 from shardq.errors import ShardqError
-from shardq.layout.keys import control_keys
+from shardq.features.embedded import locks
+from shardq.features.spool.file import SpoolFile
+from shardq.features.spool.replayer import lock_of
 from shardq.outbox import OutboxRelay
 from shardq.outbox.database import failed, open_database
-from shardq.spool.file import SpoolFile
-from shardq.spool.replayer import lock_of
 from tests.faults.neighbours import RedisNeighbour
 from tests.faults.way import Way
 
@@ -184,9 +184,9 @@ class SpoolWay(StoreWay):
     store = "spool_path"
     tells = "Redis can't be reached, commands go to the spool"
     patience: ClassVar[Mapping[str, float]] = {
-        "shardq.spool.spool.TRIP_S": TIMEOUT_S,
-        "shardq.spool.spool.LONGEST_PAUSE_S": 0.4,
-        "shardq.spool.spool.CLOSE_S": 0.2,
+        "shardq.features.spool.spool.TRIP_S": TIMEOUT_S,
+        "shardq.features.spool.spool.LONGEST_PAUSE_S": 0.4,
+        "shardq.features.spool.spool.CLOSE_S": 0.2,
     }
     _engine: Engine | None = None
 
@@ -270,11 +270,11 @@ class ScheduleWay(StoreWay):
         "odd ids": "the names of schedules are made of letters, digits and three signs, and ids of these",
     }
     patience: ClassVar[Mapping[str, float]] = {
-        "shardq.schedules.planning.LEAD_MS": AHEAD_MS // 2,
-        "shardq.schedules.known.LEAD_MS": AHEAD_MS // 2,
-        "shardq.schedules.planning.HORIZON_MS": AHEAD_MS,
-        "shardq.schedules.scheduler.CALL_TIMEOUT_S": TIMEOUT_S,
-        "shardq.schedules.scheduler.RETRY_S": 0.2,
+        "shardq.features.schedules.planning.LEAD_MS": AHEAD_MS // 2,
+        "shardq.features.schedules.known.LEAD_MS": AHEAD_MS // 2,
+        "shardq.features.schedules.planning.HORIZON_MS": AHEAD_MS,
+        "shardq.features.schedules.scheduler.CALL_TIMEOUT_S": TIMEOUT_S,
+        "shardq.features.schedules.scheduler.RETRY_S": 0.2,
     }
     _engine: Engine | None = None
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.fleet.lateness import Lateness, LatenessRecorder
+from shardq.core.fleet.lateness import Lateness, LatenessRecorder
 
 MS = st.integers(0, 10_000_000)
 

@@ -15,10 +15,10 @@ import pytest
 
 import shardq
 from shardq import Delivery, Engine, Member, Task
-from shardq.dispatcher import membership
-from shardq.fleet import report, reporter
-from shardq.fleet.reporter import ALIVE_S
-from shardq.layout.keys import control_keys
+from shardq.core.dispatcher import membership
+from shardq.core.fleet import report, reporter
+from shardq.core.fleet.reporter import ALIVE_S
+from shardq.core.layout.keys import control_keys
 from shardq.worker import tally
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers

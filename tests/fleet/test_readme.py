@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardq.fleet import Member
+from shardq.core.fleet import Member
 from tests.support.pages import page, run_program
 
 

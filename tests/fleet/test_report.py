@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.fleet import report as module
-from shardq.fleet.lateness import BINS, MOST_TOPICS, OTHERS, Lateness, TopicLateness
-from shardq.fleet.report import (
+from shardq.core.fleet import report as module
+from shardq.core.fleet.lateness import BINS, MOST_TOPICS, OTHERS, Lateness, TopicLateness
+from shardq.core.fleet.report import (
     MOST_BYTES,
     Report,
     Reports,
@@ -24,7 +24,7 @@ from shardq.fleet.report import (
     shards_of,
     sparse,
 )
-from shardq.fleet.sinks import SinkStats
+from shardq.core.fleet.sinks import SinkStats
 
 BASE = Report(host="h", pid=1, version="1", since=1.5, alive_s=3.0)
 

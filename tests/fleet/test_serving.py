@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shardq.fleet import Member
-from shardq.fleet.report import UnknownCall
-from shardq.fleet.serving import knows, servers, serves, unforwarded, unserved
-from shardq.fleet.sinks import SinkStats
-from shardq.layout.topology import Route
+from shardq.core.fleet import Member
+from shardq.core.fleet.report import UnknownCall
+from shardq.core.fleet.serving import knows, servers, serves, unforwarded, unserved
+from shardq.core.fleet.sinks import SinkStats
+from shardq.core.layout.topology import Route
 
 ONE = Member(kind="dispatcher", name="one", host="a", shards=(0, 1))
 TWO = Member(kind="dispatcher", name="two", host="b", shards=(3,))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from shardq import Engine
-from shardq.calls import control
+from shardq.core.calls import control
 from shardq.engine.parts import cache_of, driver_of
-from shardq.history.stored import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
+from shardq.features.history.stored import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
 
 PER_MINUTE = 1000
 OUTAGE = range(30, 40)

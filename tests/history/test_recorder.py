@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from shardq import Engine, Task
-from shardq.calls import control as calls
-from shardq.calls.request import Command
+from shardq.core.calls import control as calls
+from shardq.core.calls.request import Command
 from shardq.engine.parts import cache_of, driver_of
-from shardq.history import recorder
-from shardq.history.recorder import Recorder
-from shardq.history.stored import LENGTH, STATE_BYTES, State
-from shardq.listing.forecast import Horizon
+from shardq.features.history import recorder
+from shardq.features.history.recorder import Recorder
+from shardq.features.history.stored import LENGTH, STATE_BYTES, State
+from shardq.features.listing.forecast import Horizon
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 

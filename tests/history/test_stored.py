@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq.fleet.lateness import Lateness
-from shardq.fleet.member import Member
-from shardq.history.stored import (
+from shardq.core.fleet.lateness import Lateness
+from shardq.core.fleet.member import Member
+from shardq.features.history.stored import (
     HOURS,
     LENGTH,
     MINUTES,

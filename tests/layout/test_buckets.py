@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from shardq.layout.buckets import BUCKETS, growth, table
-from shardq.layout.slots import MAX_SHARDS
+from shardq.core.layout.buckets import BUCKETS, growth, table
+from shardq.core.layout.slots import MAX_SHARDS
 
 
 @pytest.mark.parametrize(

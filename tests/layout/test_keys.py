@@ -7,8 +7,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.layout.keys import control_keys, shard_keys
-from shardq.layout.slots import slot_of, target_slot
+from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.layout.slots import slot_of, target_slot
 
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
 

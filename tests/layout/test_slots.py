@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.layout.slots import MAX_SHARDS, SLOTS, slot_of, tag, target_slot
+from shardq.core.layout.slots import MAX_SHARDS, SLOTS, slot_of, tag, target_slot
 
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
 

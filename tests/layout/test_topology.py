@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
 from shardq.errors import ShardqError
-from shardq.layout.topology import EngineSettings, Limit, Route, Topology
 
 IDS = ["a", "order-42", "email/order-42", "0abcDEF_-12345", "email/0abcDEF_-12345", "grün", "日本語"]
 
@@ -52,7 +52,7 @@ def test_the_hash_is_murmur3_of_the_whole_id_in_utf_8() -> None:
 
 def test_another_process_finds_the_same_shards() -> None:
     program = (
-        "import sys; from shardq.layout.topology import Topology; t = Topology(epoch=1, shards=64); "
+        "import sys; from shardq.core.layout.topology import Topology; t = Topology(epoch=1, shards=64); "
         "print(*(t.shard_of(id) for id in sys.argv[1:]))"
     )
     for seed in ("1", "2"):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from shardq import Engine, Task
-from shardq.listing.bulk import PAGE
+from shardq.features.listing.bulk import PAGE
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted
 from tests.support.waiting import wait_until

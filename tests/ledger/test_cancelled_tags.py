@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from shardq import Delivery, Engine, Task
-from shardq.model.task import CancelledTag
+from shardq.core.model.task import CancelledTag
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker

@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 from shardq import Consumer, Delivery, Engine
-from shardq.layout.keys import shard_keys
-from shardq.model.record import decode_record
+from shardq.core.layout.keys import shard_keys
+from shardq.core.model.record import decode_record
 from tests.support.pushing import push_spread
 from tests.support.servers import Servers
 from tests.support.states import counted

@@ -22,7 +22,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.node import Node
 from shardq import Engine, Task
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.resharding.load import Book
 from tests.support.listed import listed
 from tests.support.servers import Servers

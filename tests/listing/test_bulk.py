@@ -10,14 +10,14 @@ from typing import TypeVar
 import pytest
 
 from shardq import BulkResult, Engine, Outcome, ShardqError, Task
-from shardq.calls.request import Call, Command
-from shardq.drivers.pipelines import Deadline, Spare
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Call, Command
+from shardq.core.drivers.pipelines import Deadline, Spare
+from shardq.core.drivers.sync import Driver
+from shardq.core.model.task import State
+from shardq.core.operation import Histories, run
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.connections import connected
-from shardq.listing.bulk import Bulk, bulk_query
-from shardq.model.task import State
-from shardq.operation import Histories, run
-from shardq.topology_cache import TopologyCache
+from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until

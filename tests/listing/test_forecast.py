@@ -9,7 +9,7 @@ import time
 import pytest
 
 from shardq import Engine, Forecast, Task
-from shardq.listing.forecast import Horizon
+from shardq.features.listing.forecast import Horizon
 from tests.support.engines import Engines
 from tests.support.listed import listed
 from tests.support.states import FAR_S

@@ -15,17 +15,17 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, Task, TaskInfo
-from shardq.calls.listing import IdPage, ReadyPage
-from shardq.calls.request import Call, Command
-from shardq.drivers.pipelines import Deadline, Spare
-from shardq.drivers.sync import Driver
+from shardq.core.calls.listing import IdPage, ReadyPage
+from shardq.core.calls.request import Call, Command
+from shardq.core.drivers.pipelines import Deadline, Spare
+from shardq.core.drivers.sync import Driver
+from shardq.core.model.record import codec_named
+from shardq.core.operation import Histories, run
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.connections import connected
 from shardq.errors import ShardqError
-from shardq.listing import pages, reading
-from shardq.listing.query import Query
-from shardq.model.record import codec_named
-from shardq.operation import Histories, run
-from shardq.topology_cache import TopologyCache
+from shardq.features.listing import pages, reading
+from shardq.features.listing.query import Query
 from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
 from tests.support.states import STATES, claim, put

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
 from tests.lua.shard import Shard, meta
 
 

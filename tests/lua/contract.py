@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-from shardq.scripts import script
+from shardq.core.scripts import script
 
 FOLDER = resources.files("shardq") / "lua"
 

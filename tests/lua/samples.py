@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardq.calls import (
+from shardq.core.calls import (
     by_id,
     consume,
     control,
@@ -14,12 +14,12 @@ from shardq.calls import (
     observe,
     resharding,
 )
-from shardq.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
-from shardq.calls.control import Change
-from shardq.calls.listing import Span
-from shardq.calls.request import Call
-from shardq.layout.keys import ControlKeys, ShardKeys, shard_keys
-from shardq.layout.topology import Limit
+from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.core.calls.control import Change
+from shardq.core.calls.listing import Span
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ControlKeys, ShardKeys, shard_keys
+from shardq.core.layout.topology import Limit
 from tests.lua.shard import EPOCH, NOW, State, T, meta, record
 
 A = record("a")

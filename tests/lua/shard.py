@@ -14,11 +14,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardq.calls.request import Call, Command, Word
-from shardq.drivers.pubsub import PubSubConnection
-from shardq.drivers.sync import Driver
-from shardq.layout.keys import ControlKeys, ShardKeys
-from shardq.model.record import RAW, encode_head, encode_record
+from shardq.core.calls.request import Call, Command, Word
+from shardq.core.drivers.pubsub import PubSubConnection
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.model.record import RAW, encode_head, encode_record
 
 R = TypeVar("R")
 

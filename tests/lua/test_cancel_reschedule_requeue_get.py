@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, observe
-from shardq.calls.request import Call, Moving
-from shardq.layout.keys import ShardKeys
-from shardq.model.task import Outcome
+from shardq.core.calls import by_id, observe
+from shardq.core.calls.request import Call, Moving
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.task import Outcome
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, meta, record
 
 A, B = record("a"), record("b")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import by_id, listing
-from shardq.calls.listing import TagPage
-from shardq.layout.keys import ShardKeys
-from shardq.model.task import Outcome
+from shardq.core.calls import by_id, listing
+from shardq.core.calls.listing import TagPage
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.task import Outcome
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 TAGGED = record("a", tags=("red", "big"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import by_id, consume, resharding
-from shardq.calls.consume import Permit, SettleAck
-from shardq.layout.keys import ControlKeys, ShardKeys
-from shardq.layout.topology import Limit
+from shardq.core.calls import by_id, consume, resharding
+from shardq.core.calls.consume import Permit, SettleAck
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.topology import Limit
 from tests.lua.shard import EPOCH, Shard, State, T, at, meta, record
 from tests.lua.test_dispatch import dispatch
 

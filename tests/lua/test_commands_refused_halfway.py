@@ -16,14 +16,14 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq.calls import by_id, consume, dispatch
-from shardq.calls.consume import SettleAck
-from shardq.calls.request import Call, Word
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.calls import by_id, consume, dispatch
+from shardq.core.calls.consume import SettleAck
+from shardq.core.calls.request import Call, Word
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.scripts import script
 from shardq.errors import OutOfMemory, Unanswered
-from shardq.layout.keys import ControlKeys, ShardKeys
-from shardq.scripts import script
 from tests.lua.contract import FOLDER, NAMES
 from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
 from tests.lua.shard import EPOCH, Shard, State, User, at, meta, record

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from shardq.calls.request import Call
-from shardq.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
-from shardq.layout.slots import slot_of
-from shardq.scripts import script
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
+from shardq.core.layout.slots import slot_of
+from shardq.core.scripts import script
 from tests.lua.contract import FOLDER, NAMES, TYPES, Contract, Slot, contract, touched, without_comments
 from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
 from tests.lua.shard import EPOCH, Shard

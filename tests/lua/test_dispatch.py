@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shardq.calls import dispatch as calls
-from shardq.calls.dispatch import Dispatched
-from shardq.calls.request import Call
+from shardq.core.calls import dispatch as calls
+from shardq.core.calls.dispatch import Dispatched
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ShardKeys
 from shardq.errors import ServerFault
-from shardq.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta
 
 LIMIT = 1000

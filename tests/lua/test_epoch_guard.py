@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls.request import Missing, Stale
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls.request import Missing, Stale
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.samples import FULL, NUMBERS, on_a_shard
 from tests.lua.shard import EPOCH, Shard
 

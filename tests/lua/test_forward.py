@@ -6,12 +6,12 @@ from typing import Literal
 
 import pytest
 
-from shardq.calls import dispatch as calls
-from shardq.calls.dispatch import Forwarded
-from shardq.calls.request import Call
+from shardq.core.calls import dispatch as calls
+from shardq.core.calls.dispatch import Forwarded
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.record import JSON, encode_head, encode_record
 from shardq.errors import ServerFault
-from shardq.layout.keys import ShardKeys
-from shardq.model.record import JSON, encode_head, encode_record
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 from tests.lua.test_claim import LIMITED, ODD, expiring
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shardq.calls import control as calls
-from shardq.calls.control import HeartbeatAnswer, Processes
-from shardq.calls.request import Call
-from shardq.layout.keys import ControlKeys
+from shardq.core.calls import control as calls
+from shardq.core.calls.control import HeartbeatAnswer, Processes
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ControlKeys
 from tests.lua.shard import NOW, Shard, State, T
 
 TOPOLOGY = {"topology": {"epoch": "4", "shards": "16"}}

@@ -7,8 +7,8 @@ import uuid
 import pytest
 import redis
 
-from shardq.calls import consume
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import consume
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 MANY = [f"id{number}" for number in range(20)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, observe, resharding
-from shardq.calls.request import Call, Word
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import by_id, observe, resharding
+from shardq.core.calls.request import Call, Word
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, Shard, State, at, meta, raw, record
 
 A = record()

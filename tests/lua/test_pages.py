@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardq.calls import listing
-from shardq.calls.listing import IdPage, ReadyPage, SortedState, Span
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import listing
+from shardq.core.calls.listing import IdPage, ReadyPage, SortedState, Span
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, T, meta, record
 
 A = record("a")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import consume as calls
-from shardq.calls.consume import Permit
-from shardq.calls.request import Call, Missing, Stale
-from shardq.layout.keys import ControlKeys
-from shardq.layout.topology import Limit
+from shardq.core.calls import consume as calls
+from shardq.core.calls.consume import Permit
+from shardq.core.calls.request import Call, Missing, Stale
+from shardq.core.layout.keys import ControlKeys
+from shardq.core.layout.topology import Limit
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at
 
 OPEN: State = {"topology": {"epoch": f"{EPOCH}"}}

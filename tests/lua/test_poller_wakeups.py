@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import by_id, consume
-from shardq.calls.consume import SettleAck, SettleGiveBack, SettleRetry
-from shardq.calls.request import Call
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import by_id, consume
+from shardq.core.calls.consume import SettleAck, SettleGiveBack, SettleRetry
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
 from tests.lua.test_claim import claim
 from tests.lua.test_dispatch import dispatch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import by_id
-from shardq.calls.request import Word
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import by_id
+from shardq.core.calls.request import Word
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, T, meta, record
 
 A, B = record("a"), record("b")

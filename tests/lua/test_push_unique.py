@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq.calls import by_id
-from shardq.calls.by_id import Resent
-from shardq.calls.request import Word
-from shardq.layout.keys import ShardKeys
-from shardq.model.record import RAW, decode_record, encode_head, encode_record
+from shardq.core.calls import by_id
+from shardq.core.calls.by_id import Resent
+from shardq.core.calls.request import Word
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.record import RAW, decode_record, encode_head, encode_record
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, raw, record, text
 
 OLD, NEW = record("old"), record("new")

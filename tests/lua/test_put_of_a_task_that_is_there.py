@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardq.calls import resharding
-from shardq.calls.resharding import MovingTask
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import resharding
+from shardq.core.calls.resharding import MovingTask
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 OLD, NEW = record("old"), record("new")

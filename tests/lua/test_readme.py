@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from shardq.dispatcher.shares import shares
-from shardq.fleet.report import Report
-from shardq.layout.buckets import table
-from shardq.layout.keys import control_keys, shard_keys
-from shardq.layout.slots import slot_of, tag
-from shardq.layout.topology import Topology
-from shardq.model.record import codec_named, decode_record, encode_head, encode_record
-from shardq.producer.window import place_ms
+from shardq.core.dispatcher.shares import shares
+from shardq.core.fleet.report import Report
+from shardq.core.layout.buckets import table
+from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.layout.slots import slot_of, tag
+from shardq.core.layout.topology import Topology
+from shardq.core.model.record import codec_named, decode_record, encode_head, encode_record
+from shardq.core.producer.window import place_ms
 from tests.lua.contract import FOLDER, NAMES, Contract, contract
 
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shardq.calls import consume
-from shardq.calls.consume import (
+from shardq.core.calls import consume
+from shardq.core.calls.consume import (
     OtherSettlement,
     SettleAck,
     SettleBury,
@@ -17,8 +17,8 @@ from shardq.calls.consume import (
     SettleSnooze,
     SettleStatus,
 )
-from shardq.calls.request import Call
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
 from tests.lua.test_claim import LEASE, claim
 from tests.lua.test_dispatch import ATTEMPTS, dispatch

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from shardq import Outcome
-from shardq.calls import by_id, consume, dispatch
-from shardq.calls.consume import SettleAck
-from shardq.calls.request import Word
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import by_id, consume, dispatch
+from shardq.core.calls.consume import SettleAck
+from shardq.core.calls.request import Word
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, Shard, at, raw, record
 
 THROTTLE_MS = 50

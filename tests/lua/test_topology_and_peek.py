@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import control as calls
-from shardq.calls import observe
-from shardq.calls.control import Declared
-from shardq.calls.request import Stale
-from shardq.layout.keys import ControlKeys, ShardKeys
+from shardq.core.calls import control as calls
+from shardq.core.calls import observe
+from shardq.core.calls.control import Declared
+from shardq.core.calls.request import Stale
+from shardq.core.layout.keys import ControlKeys, ShardKeys
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
 
 A = record("a")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.calls import listing
-from shardq.calls.listing import START, Purged, Trimmed
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import listing
+from shardq.core.calls.listing import START, Purged, Trimmed
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 A = record("a")

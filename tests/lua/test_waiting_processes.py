@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from shardq.calls import consume
-from shardq.calls.consume import Claim
-from shardq.calls.request import Call
-from shardq.layout.keys import ShardKeys
+from shardq.core.calls import consume
+from shardq.core.calls.consume import Claim
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
 from tests.lua.test_dispatch import dispatch
 

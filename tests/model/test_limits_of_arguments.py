@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq import errors
-from shardq.model import checks
-from shardq.model.checks import due_spec
+from shardq.core.model import checks
+from shardq.core.model.checks import due_spec
 
 
 @pytest.mark.parametrize("id", ["a", "order-42", "a b", "x" * 200, "grün", "ü" * 100, "日本語", "a:{b}", "😀" * 50])

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq import errors
-from shardq.model import checks
-from shardq.model.checks import MAX_AT_MS, MAX_DELAY_S, due_spec
+from shardq.core.model import checks
+from shardq.core.model.checks import MAX_AT_MS, MAX_DELAY_S, due_spec
 
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.model.checks import check_id
-from shardq.model.ids import ALPHABET, UNIQUE_LENGTH, Ids, full_id, topic_of, topics_of
+from shardq.core.model.checks import check_id
+from shardq.core.model.ids import ALPHABET, UNIQUE_LENGTH, Ids, full_id, topic_of, topics_of
 
 words = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
 

@@ -11,16 +11,16 @@ from uuid import UUID
 
 import pytest
 
-import shardq.model
+import shardq.core.model
 from shardq import PayloadNotEncodable
-from shardq.model.record import codec_named, decode_record, encode_record
+from shardq.core.model.record import codec_named, decode_record, encode_record
 
 ROW = re.compile(r"^\| `(.+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 """Those whose payload is an expression."""
 
 KNOWN = {"UTC": UTC, "date": date, "datetime": datetime, "timedelta": timedelta, "Decimal": Decimal, "UUID": UUID}
 
-TEXT = (Path(shardq.model.__path__[0]) / "README.md").read_text(encoding="utf-8")
+TEXT = (Path(shardq.core.model.__path__[0]) / "README.md").read_text(encoding="utf-8")
 ROWS = [found for found in ROW.findall(TEXT) if "codec=" not in found[0]]
 
 

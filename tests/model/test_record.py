@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
-from shardq.model.checks import MAX_PAYLOAD
-from shardq.model.record import (
+from shardq.core.model.checks import MAX_PAYLOAD
+from shardq.core.model.record import (
     JSON,
     MSGPACK,
     RAW,
@@ -28,6 +27,7 @@ from shardq.model.record import (
     encoded_parts,
     record_encoder,
 )
+from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 plain_values = st.recursive(

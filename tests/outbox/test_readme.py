@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 import shardq
 from shardq import outbox
-from shardq.calls.request import Command
+from shardq.core.calls.request import Command
+from shardq.core.layout.keys import shard_keys
 from shardq.engine.connections import connected
-from shardq.layout.keys import shard_keys
 from tests.support.pages import page, run_program
 
 

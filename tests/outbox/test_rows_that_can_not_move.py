@@ -16,8 +16,8 @@ from cluster.cluster import Cluster
 from cluster.postgres import Postgres
 from shardq import outbox
 from shardq.cli import main
-from shardq.layout.keys import control_keys, shard_keys
-from shardq.layout.topology import Topology
+from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.layout.topology import Topology
 from shardq.outbox import OutboxRelay, mover
 from shardq.outbox.database import Waiting, drop_failed, failed, open_database, retry_failed
 from tests.support.waiting import wait_until

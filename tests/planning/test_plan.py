@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq.layout.balance import imbalance
-from shardq.planning import Costs, Load, NotPossible, measured, plan
-from shardq.planning.costs import at, by_magnitude
-from shardq.planning.plan import EVEN, HEADROOM, MOST_MASTERS, shards_for
+from shardq.core.layout.balance import imbalance
+from shardq.features.planning import Costs, Load, NotPossible, measured, plan
+from shardq.features.planning.costs import at, by_magnitude
+from shardq.features.planning.plan import EVEN, HEADROOM, MOST_MASTERS, shards_for
 
 COSTS = Costs(
     measured="a machine",

@@ -12,7 +12,7 @@ from shardq import (
     Receipt,
     Unavailable,
 )
-from shardq.model.record import JSON, decode_record
+from shardq.core.model.record import JSON, decode_record
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S

@@ -24,7 +24,7 @@ from shardq import (
     ServerFault,
     ShardqError,
 )
-from shardq.producer.buffer import MAX_FAILED
+from shardq.core.producer.buffer import MAX_FAILED
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, state_of

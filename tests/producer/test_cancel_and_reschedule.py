@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from shardq import Consumer, Engine, Outcome
-from shardq.model.task import State
+from shardq.core.model.task import State
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, STATES, claim, put, state_of

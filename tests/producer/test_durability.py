@@ -11,7 +11,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncEngine, DurabilityUnavailable, Engine, NotReplicated, Task
-from shardq.producer.durable import Durability
+from shardq.core.producer.durable import Durability
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until

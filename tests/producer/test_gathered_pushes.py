@@ -19,11 +19,11 @@ from shardq import (
     Unanswered,
     Unavailable,
 )
-from shardq.calls.request import Call, Word
+from shardq.core.calls.request import Call, Word
+from shardq.core.model.record import JSON, encode_record
+from shardq.core.producer.gathering import FEW, Gatherer
+from shardq.core.producer.packing import BATCH, CALL_BYTES, Entries, Packer
 from shardq.engine.parts import async_driver_of, cache_of
-from shardq.model.record import JSON, encode_record
-from shardq.producer.gathering import FEW, Gatherer
-from shardq.producer.packing import BATCH, CALL_BYTES, Entries, Packer
 from tests.producer.gathered import (
     MANY,
     RETRY_FOR_S,

@@ -21,7 +21,7 @@ from shardq import (
     Unanswered,
     Unavailable,
 )
-from shardq.producer.gathering import FEW
+from shardq.core.producer.gathering import FEW
 from tests.producer.gathered import (
     MANY,
     PROMPT_S,

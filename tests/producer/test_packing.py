@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq import BadInput, InvalidDelay, PayloadNotEncodable, PayloadTooLarge, Task
-from shardq.layout.topology import Topology
-from shardq.model.checks import MAX_DELAY_S, due_spec, due_specs
-from shardq.model.ids import topic_of
-from shardq.model.record import JSON
-from shardq.producer.packing import (
+from shardq.core.layout.topology import Topology
+from shardq.core.model.checks import MAX_DELAY_S, due_spec, due_specs
+from shardq.core.model.ids import topic_of
+from shardq.core.model.record import JSON
+from shardq.core.producer.packing import (
     CALL_BYTES,
     FIRST_OF_SHARD,
     FRESH,
@@ -29,8 +29,8 @@ from shardq.producer.packing import (
     batches,
     windows,
 )
-from shardq.producer.stream import WINDOW_BYTES, Stream
-from shardq.topology_cache import TopologyCache
+from shardq.core.producer.stream import WINDOW_BYTES, Stream
+from shardq.core.topology_cache import TopologyCache
 
 LIMIT = 1000
 

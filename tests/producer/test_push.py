@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shardq import Conflict, Consumer, Engine, LeaseLost, Receipt
-from shardq.layout.keys import shard_keys
-from shardq.model.task import State
+from shardq.core.layout.keys import shard_keys
+from shardq.core.model.task import State
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, STATES, claim, put, state_of
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from shardq import Buffer, Conflict, Engine, PushError, ShardqError, Task
-from shardq.model.task import OnConflict, Receipt
+from shardq.core.model.task import OnConflict, Receipt
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S

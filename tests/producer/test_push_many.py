@@ -11,7 +11,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Conflict, Engine, InvalidDelay, PushError, ServerFault, Task, Unanswered, Unavailable
-from shardq.producer.packing import MOST_OF_SHARD, windows
+from shardq.core.producer.packing import MOST_OF_SHARD, windows
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim, counted, state_of

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from shardq import Engine, InvalidOption, Task
-from shardq.model.checks import MAX_AT_MS
-from shardq.model.record import JSON
+from shardq.core.model.checks import MAX_AT_MS
+from shardq.core.model.record import JSON
+from shardq.core.producer.packing import FRESH, UNIQUE, Packer
+from shardq.core.producer.window import place_ms, spread
 from shardq.outbox.rows import RowPacker
-from shardq.producer.packing import FRESH, UNIQUE, Packer
-from shardq.producer.window import place_ms, spread
 from tests.support.states import FAR_S
 
 MILLION = 1_000_000

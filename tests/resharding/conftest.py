@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from shardq import Engine
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from tests.resharding.migration import Migration
 from tests.support.servers import Servers
 
@@ -43,5 +43,5 @@ def servers(url: str) -> Iterator[Servers]:
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups so small that a few tasks are several, of which each is somewhere else on its way."""
-    monkeypatch.setattr("shardq.resharding.migration.GROUP", 2)
-    monkeypatch.setattr("shardq.calls.resharding.PAGE", 3)
+    monkeypatch.setattr("shardq.core.resharding.migration.GROUP", 2)
+    monkeypatch.setattr("shardq.core.calls.resharding.PAGE", 3)

@@ -22,22 +22,22 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from shardq.calls import consume, dispatch
-from shardq.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
-from shardq.calls.request import Call, Command, Missing, Stale, Word
-from shardq.drivers.sync import Driver
+from shardq.core.calls import consume, dispatch
+from shardq.core.calls.consume import OtherSettlement, SettleAck, SettleBury, SettleGiveBack, SettleRetry
+from shardq.core.calls.request import Call, Command, Missing, Stale, Word
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys, control_keys, shard_keys
+from shardq.core.layout.topology import Topology
+from shardq.core.model.record import RAW, codec_named, encode_head, encode_record
+from shardq.core.model.task import Outcome
+from shardq.core.operation import Operation, run
+from shardq.core.producer import by_id, pushing
+from shardq.core.producer.packing import Entries, Packer
+from shardq.core.recovery import create_topology, put_in_force, refresh
+from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
+from shardq.core.resharding.resizing import forget_priors, resize, unswept
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ChangeUnderWay, Conflict, PushError, ShardqError
-from shardq.layout.keys import ShardKeys, control_keys, shard_keys
-from shardq.layout.topology import Topology
-from shardq.model.record import RAW, codec_named, encode_head, encode_record
-from shardq.model.task import Outcome
-from shardq.operation import Operation, run
-from shardq.producer import by_id, pushing
-from shardq.producer.packing import Entries, Packer
-from shardq.recovery import create_topology, put_in_force, refresh
-from shardq.resharding.migration import MoveRate, MoveTokens, sweep
-from shardq.resharding.resizing import forget_priors, resize, unswept
-from shardq.topology_cache import TopologyCache
 from tests.resharding.judge import judged
 from tests.resharding.picture import Picture, picture
 from tests.resharding.stepping import Stepped

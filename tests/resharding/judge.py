@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardq.calls.request import Call, Command
+from shardq.core.calls.request import Call, Command
 from tests.resharding.picture import Picture, Task
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from shardq.calls import dispatch, resharding
-from shardq.calls.request import Command
-from shardq.drivers.sync import Driver
+from shardq.core.calls import dispatch, resharding
+from shardq.core.calls.request import Command
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import run
+from shardq.core.recovery import create_topology
+from shardq.core.resharding.resizing import resize
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import Topology
-from shardq.operation import run
-from shardq.recovery import create_topology
-from shardq.resharding.resizing import resize
-from shardq.topology_cache import TopologyCache
 from tests.resharding.stepping import Stepped
 from tests.support.waiting import wait_until
 

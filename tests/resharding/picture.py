@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from shardq.layout.keys import ShardKeys
+from shardq.core.layout.keys import ShardKeys
 
 LOOK = """
 local shards = {}

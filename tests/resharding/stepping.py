@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from shardq.calls.request import Command
+from shardq.core.calls.request import Command
+from shardq.core.operation import Confirm, Histories, Many, Operation, Pause
 from shardq.errors import ShardqError
-from shardq.operation import Confirm, Histories, Many, Operation, Pause
 
 Carry = Callable[[Command[Any]], Any]
 """Carries one request out; answers its result, or the ShardqError it came to."""

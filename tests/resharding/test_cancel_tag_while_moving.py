@@ -11,13 +11,13 @@ from contextlib import ExitStack
 import pytest
 
 from shardq import Engine, Task
-from shardq.calls.resharding import MovingTask
+from shardq.core.calls.resharding import MovingTask
+from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.topology import Topology
+from shardq.core.model.task import CancelledTag
+from shardq.core.operation import Operation
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine.tags import TagPages
-from shardq.layout.keys import shard_keys
-from shardq.layout.topology import Topology
-from shardq.model.task import CancelledTag
-from shardq.operation import Operation
-from shardq.topology_cache import TopologyCache
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import STAGES, Migration, Stage, moving_ids
 from tests.resharding.stepping import Stepped

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import ChangeUnderWay, Engine, Task
-from shardq.resharding.migrator import ORPHANED_S
+from shardq.core.resharding.migrator import ORPHANED_S
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration
 from tests.support.states import FAR_S, state_of

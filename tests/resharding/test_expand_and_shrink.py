@@ -8,7 +8,7 @@ import time
 import pytest
 
 from shardq import Engine, InvalidOption, InvalidShardCount, Task
-from shardq.layout.topology import Topology
+from shardq.core.layout.topology import Topology
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import moving_ids
 from tests.support.servers import Servers, keys_of

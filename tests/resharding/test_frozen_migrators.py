@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Task
-from shardq.calls.request import Call, Command, Stale
-from shardq.layout.keys import ShardKeys, shard_keys
-from shardq.layout.topology import Topology
-from shardq.resharding.migration import MoveRate, MoveTokens, sweep
-from shardq.resharding.resizing import forget_priors
+from shardq.core.calls.request import Call, Command, Stale
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.topology import Topology
+from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
+from shardq.core.resharding.resizing import forget_priors
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped
@@ -123,7 +123,7 @@ def test_a_pipeline_that_stands_still(
     engine: Engine, migration: Migration, monkeypatch: pytest.MonkeyPatch, requests: int, meanwhile: str
 ) -> None:
     """Of three tasks one is put, one taken and one reserved."""
-    monkeypatch.setattr("shardq.resharding.migration.GROUP", 1)
+    monkeypatch.setattr("shardq.core.resharding.migration.GROUP", 1)
     before = Topology(epoch=1, shards=SHARDS)
     ids = [id for id in moving_ids(SHARDS, MORE, 20) if before.shard_of(id) == 0][:3]
     assert len(ids) == 3

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Unavailable
-from shardq.layout.keys import control_keys, shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 
 COMMANDS: dict[str, Callable[[Engine], object]] = {
     "pause": lambda engine: engine.pause("mail"),

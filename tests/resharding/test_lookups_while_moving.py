@@ -7,11 +7,11 @@ import datetime as dt
 import pytest
 
 from shardq import Conflict, Engine, Outcome, PushError, Task
-from shardq.calls.request import Call
-from shardq.model.record import codec_named
-from shardq.producer.by_id import get
-from shardq.producer.packing import Packer
-from shardq.producer.pushing import push_unique
+from shardq.core.calls.request import Call
+from shardq.core.model.record import codec_named
+from shardq.core.producer.by_id import get
+from shardq.core.producer.packing import Packer
+from shardq.core.producer.pushing import push_unique
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import STAGES, Migration, Stage, moving_ids
 from tests.resharding.stepping import Stepped

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from shardq import Delivery, Engine, Outcome, Task
-from shardq.calls import by_id as calls
-from shardq.calls import consume
-from shardq.calls.consume import SettleAck
-from shardq.calls.request import Call, Stale
-from shardq.consumer.settling import SettleStatuses
-from shardq.layout.keys import ShardKeys
-from shardq.model.record import codec_named
-from shardq.model.task import OnConflict
-from shardq.operation import Many, Operation
-from shardq.producer import by_id, pushing
-from shardq.producer.packing import Entries, Packer
-from shardq.producer.stream import Stream
-from shardq.recovery import call_every_shard, call_shard, call_shards
+from shardq.core.calls import by_id as calls
+from shardq.core.calls import consume
+from shardq.core.calls.consume import SettleAck
+from shardq.core.calls.request import Call, Stale
+from shardq.core.consumer.settling import SettleStatuses
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.record import codec_named
+from shardq.core.model.task import OnConflict
+from shardq.core.operation import Many, Operation
+from shardq.core.producer import by_id, pushing
+from shardq.core.producer.packing import Entries, Packer
+from shardq.core.producer.stream import Stream
+from shardq.core.recovery import call_every_shard, call_shard, call_shards
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine, Task
+from shardq.core.layout.topology import Topology
 from shardq.engine import control
-from shardq.layout.topology import Topology
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped

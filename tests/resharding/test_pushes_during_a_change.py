@@ -9,14 +9,14 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine
-from shardq.calls.request import Word
-from shardq.drivers.sync import Driver
-from shardq.layout.topology import Topology
-from shardq.model.record import RAW, codec_named, encode_record
-from shardq.operation import run
-from shardq.producer import pushing
-from shardq.producer.packing import Entries, Packer
-from shardq.topology_cache import TopologyCache
+from shardq.core.calls.request import Word
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Topology
+from shardq.core.model.record import RAW, codec_named, encode_record
+from shardq.core.operation import run
+from shardq.core.producer import pushing
+from shardq.core.producer.packing import Entries, Packer
+from shardq.core.topology_cache import TopologyCache
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.support.states import FAR_S

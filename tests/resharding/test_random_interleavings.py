@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from cluster.server import Server
-from shardq.calls import resharding
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
-from shardq.resharding import migration
+from shardq.core.calls import resharding
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.resharding import migration
 from tests.resharding.interleavings import Model
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardq.calls import consume
-from shardq.calls.consume import SettleAck
-from shardq.calls.request import Call, Command, Stale
-from shardq.consumer.settling import SettleStatuses
+from shardq.core.calls import consume
+from shardq.core.calls.consume import SettleAck
+from shardq.core.calls.request import Call, Command, Stale
+from shardq.core.consumer.settling import SettleStatuses
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Topology
+from shardq.core.recovery import call_every_shard, call_shards
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import Unanswered, Unavailable
-from shardq.layout.keys import ShardKeys
-from shardq.layout.topology import Topology
-from shardq.recovery import call_every_shard, call_shards
-from shardq.topology_cache import TopologyCache
 from tests.resharding.stepping import Stepped
 
 GONE = Unavailable("nobody serves the topology")

@@ -16,7 +16,7 @@ from tests.support.states import FAR_S
 def test_who_waits_where_nobody_moves_is_told_once(
     url: str, name: str, awaited: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("shardq.resharding.progress.ALONE_S", 0.1)
+    monkeypatch.setattr("shardq.core.resharding.progress.ALONE_S", 0.1)
 
     async def change() -> bool:
         async with AsyncEngine(url, name=name, shards=4) as engine:

@@ -17,17 +17,17 @@ import redis
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.calls.request import Command
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.model.task import Outcome
+from shardq.core.operation import Operation, run
+from shardq.core.producer.by_id import cancel, reschedule
+from shardq.core.recovery import create_topology
+from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
+from shardq.core.resharding.resizing import forget_priors
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
-from shardq.layout.keys import ShardKeys, shard_keys
-from shardq.model.task import Outcome
-from shardq.operation import Operation, run
-from shardq.producer.by_id import cancel, reschedule
-from shardq.recovery import create_topology
-from shardq.resharding.migration import MoveRate, MoveTokens, sweep
-from shardq.resharding.resizing import forget_priors
-from shardq.topology_cache import TopologyCache
 from tests.resharding.judge import judged
 from tests.resharding.migration import moving_ids
 from tests.resharding.picture import picture

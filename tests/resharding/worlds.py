@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 
 import redis
 
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from tests.resharding.stepping import Stepped
 
 W = TypeVar("W")

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from shardq import Engine
-from shardq.operation import Operation
-from shardq.schedules import pushing_ahead
+from shardq.core.operation import Operation
+from shardq.features.schedules import pushing_ahead
 from tests.support.workers import say, wait_for_the_end
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shardq import Engine
-from shardq.layout.keys import control_keys
+from shardq.core.layout.keys import control_keys
 from tests.support.servers import Servers
 
 

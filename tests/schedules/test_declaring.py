@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from shardq import BadInput, Engine, PayloadNotEncodable, Schedule, UnknownSchedule
-from shardq.layout.keys import control_keys
-from shardq.schedules import known, scheduler
+from shardq.core.layout.keys import control_keys
+from shardq.features.schedules import known, scheduler
 from tests.schedules.runs import server_ms
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from shardq import Engine
-from shardq.layout.keys import control_keys
+from shardq.core.layout.keys import control_keys
 from tests.schedules.runs import Runs, server_ms
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

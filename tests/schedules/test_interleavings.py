@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from shardq import Engine
-from shardq.calls.request import Command
-from shardq.drivers.settings import Settings
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.model.record import RAW, encode_record
+from shardq.core.operation import Operation, run
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
-from shardq.model.record import RAW, encode_record
-from shardq.operation import Operation, run
-from shardq.schedules import declaring, known
-from shardq.schedules.entry import STAYS_MS, Declaration, Entry
-from shardq.schedules.known import KnownSchedules
-from shardq.schedules.storing import read
-from shardq.topology_cache import TopologyCache
+from shardq.features.schedules import declaring, known
+from shardq.features.schedules.entry import STAYS_MS, Declaration, Entry
+from shardq.features.schedules.known import KnownSchedules
+from shardq.features.schedules.storing import read
 from tests.resharding.stepping import Stepped
 
 NAME = "tick"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardq.model.record import JSON, decode_record, encode_head, encode_record, with_expiry
-from shardq.schedules.entry import Declaration, Entry, State, declared, decode_entry, encode
-from shardq.schedules.every import CatchUp
-from shardq.schedules.planning import (
+from shardq.core.model.record import JSON, decode_record, encode_head, encode_record, with_expiry
+from shardq.features.schedules.entry import Declaration, Entry, State, declared, decode_entry, encode
+from shardq.features.schedules.every import CatchUp
+from shardq.features.schedules.planning import (
     DAY_MS,
     GRACE_MS,
     HORIZON_MS,

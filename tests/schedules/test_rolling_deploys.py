@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from shardq import Engine
-from shardq.schedules.every import CatchUp
+from shardq.features.schedules.every import CatchUp
 from tests.schedules.runs import Runs, server_ms
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardq import Every, InvalidOption, MissingPackage
-from shardq.schedules.timetable import CronTimetable, IntervalTimetable, Timetable
+from shardq.features.schedules.timetable import CronTimetable, IntervalTimetable, Timetable
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE, HOUR = 60_000, 3_600_000

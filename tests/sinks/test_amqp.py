@@ -9,8 +9,8 @@ import pytest
 
 from cluster.ports import free_port
 from shardq import Engine
-from shardq.sinks import Message, Unsent
-from shardq.sinks.amqp import AmqpSink
+from shardq.features.sinks import Message, Unsent
+from shardq.features.sinks.amqp import AmqpSink
 from tests.sinks.seen import sink_stats
 from tests.support.amqp_broker import AmqpBroker, Answer
 from tests.support.waiting import wait_until

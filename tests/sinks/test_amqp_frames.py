@@ -9,8 +9,8 @@ from typing import Any
 import amqp
 import pytest
 
-from shardq.sinks.amqp_frames import SHORT, Frames, message_id
-from shardq.sinks.base import Message
+from shardq.features.sinks.amqp_frames import SHORT, Frames, message_id
+from shardq.features.sinks.base import Message
 
 CHANNEL = 3
 FRAME_MAX = 4096

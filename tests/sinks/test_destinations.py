@@ -11,9 +11,9 @@ import pytest
 
 from cluster.server import Server
 from shardq import BadInput, Engine, InvalidOption, MissingPackage
-from shardq.layout.destinations import masked
-from shardq.layout.topology import Route
-from shardq.sinks import Message, Sent, Sink, registry
+from shardq.core.layout.destinations import masked
+from shardq.core.layout.topology import Route
+from shardq.features.sinks import Message, Sent, Sink, registry
 from tests.sinks.seen import sink_stats
 from tests.support.waiting import wait_until
 
@@ -133,7 +133,7 @@ def test_a_password_is_shown_nowhere(
 @pytest.mark.parametrize(("package", "to"), [("nats", "nats://h#orders"), ("amqp", "amqp://h/#/orders")])
 def test_a_missing_package_is_named(package: str, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"shardq.sinks.{to.partition('://')[0]}", raising=False)
+    monkeypatch.delitem(sys.modules, f"shardq.features.sinks.{to.partition('://')[0]}", raising=False)
     with pytest.raises(MissingPackage, match=r"need .*: pip install 'shardq\["):
         Engine("redis://127.0.0.1:1").forward("mail", to=to)
 

@@ -15,10 +15,10 @@ import pytest
 
 from cluster.ports import free_port
 from shardq import BadInput, Engine, Task
-from shardq.layout.topology import Route
-from shardq.sinks import Failed, Refused, Sent, Unsent
-from shardq.sinks.http import result_of
-from shardq.sinks.registry import check
+from shardq.core.layout.topology import Route
+from shardq.features.sinks import Failed, Refused, Sent, Unsent
+from shardq.features.sinks.http import result_of
+from shardq.features.sinks.registry import check
 from tests.sinks.seen import left, sink_stats
 from tests.support.states import state_of
 from tests.support.waiting import wait_until

@@ -16,8 +16,8 @@ import pytest
 from cluster.nats import NatsServer
 from cluster.ports import free_port
 from shardq import BadInput, Engine, Task
-from shardq.layout.topology import Route
-from shardq.sinks.registry import check
+from shardq.core.layout.topology import Route
+from shardq.features.sinks.registry import check
 from tests.sinks.seen import left, sink_stats
 from tests.support.states import state_of
 from tests.support.waiting import wait_until

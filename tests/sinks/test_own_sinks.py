@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from shardq import Engine, Task
-from shardq.sinks import Message, Sent, Sink, registry
+from shardq.features.sinks import Message, Sent, Sink, registry
 from tests.sinks.seen import left, sink_stats
 from tests.support.states import state_of
 from tests.support.waiting import wait_until
@@ -99,7 +99,7 @@ def test_an_unexpected_error_is_logged_with_its_traceback_once(
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardq.sinks.relay.settle", settles_nothing)
+        patched.setattr("shardq.features.sinks.relay.settle", settles_nothing)
         feeding.push(1, topic="mail")
         wait_until(lambda: "a defect" in sink_stats(feeding, "mail").error, "health says it")
         feeding.push_many([Task(number, topic="mail") for number in range(600)])

@@ -10,7 +10,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.layout.slots import slot_of
+from shardq.core.layout.slots import slot_of
 from tests.sinks.seen import ids_in, left, sink_stats
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

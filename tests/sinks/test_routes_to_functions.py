@@ -12,7 +12,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, Task
-from shardq.sinks import function_routes
+from shardq.features.sinks import function_routes
 from tests.support.engines import Engines
 from tests.support.states import claim, ready_of
 from tests.support.waiting import wait_until

@@ -20,10 +20,10 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, PushError, SpoolFault, SpoolFull, Task, Unanswered
-from shardq.embedded import locks
-from shardq.spool.commands import Command, Spooled, layers
-from shardq.spool.file import SpoolFile
-from shardq.spool.replayer import Replayer, lock_of
+from shardq.features.embedded import locks
+from shardq.features.spool.commands import Command, Spooled, layers
+from shardq.features.spool.file import SpoolFile
+from shardq.features.spool.replayer import Replayer, lock_of
 from tests.spool.conftest import Make, drained, seen
 from tests.support.listed import listed
 from tests.support.states import FAR_S, state_of
@@ -169,7 +169,7 @@ def test_what_may_have_been_executed_is_stored_in_any_case(path: Path) -> None:
 FILL = """
 import os, resource, signal, sys
 import shardq
-from shardq.spool.file import RESERVE_BYTES
+from shardq.features.spool.file import RESERVE_BYTES
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 url, name, path = sys.argv[1:]
 engine = shardq.Engine(url, name=name, shards=4, spool=path, timeout=0.5, connect_timeout=0.5)

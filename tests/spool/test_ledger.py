@@ -13,7 +13,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine
-from shardq.model.record import decode_record
+from shardq.core.model.record import decode_record
 from tests.spool.conftest import seen
 from tests.spool.producing import Book
 from tests.support.servers import Servers, keys_of

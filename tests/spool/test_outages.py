@@ -23,7 +23,7 @@ from shardq import (
     Unanswered,
     Unavailable,
 )
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from tests.spool.conftest import Make, direct, drained, seen
 from tests.support.engines import Engines
 from tests.support.listed import listed

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from shardq import Engine, LeaseLost, Task
-from shardq.drivers.retry import FIRST_PAUSE_S
+from shardq.core.drivers.retry import FIRST_PAUSE_S
 from tests.support.waiting import wait_until
 
 LONG_S = FIRST_PAUSE_S / 2

@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shardq import AsyncEngine, Delivery, Engine, EngineClosed, Task, embedded
+from shardq import AsyncEngine, Delivery, Engine, EngineClosed, Task
+from shardq.features import embedded
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import say

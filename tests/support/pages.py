@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "shardq"
 
 def page(folder: str) -> str:
     """The text of a package's page."""
-    return (PACKAGE / folder / "README.md").read_text()
+    [page] = PACKAGE.glob(f"**/{folder}/README.md")
+    return page.read_text()
 
 
 def programs(folder: str) -> list[str]:

@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardq.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.keys import ShardKeys, shard_keys
 
 
 class Servers:

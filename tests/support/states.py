@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from shardq import Consumer, Delivery, Engine, Receipt, Task
+from shardq.core.model.task import State
 from shardq.engine.stats import Stats
-from shardq.model.task import State
 from tests.support.waiting import wait_until
 
 STATES: tuple[State, ...] = get_args(State)

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 import shardq
-from shardq.layout.keys import shard_keys
+from shardq.core.layout.keys import shard_keys
 from shardq.testing import AsyncClock, Clock
 from tests.support.listed import listed
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 import shardq
-from shardq.layout.keys import control_keys
+from shardq.core.layout.keys import control_keys
 from shardq.testing import AsyncClock, Clock, drain
 
 NOON = dt.datetime(2030, 6, 1, 12, tzinfo=dt.UTC)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardq import Backoff
-from shardq.model.task import Delivery
+from shardq.core.model.task import Delivery
 from shardq.worker.handlers import Handler
 from shardq.worker.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight
 from shardq.worker.job import Job

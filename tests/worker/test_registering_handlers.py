@@ -38,7 +38,7 @@ def test_the_order_of_registration_is_the_order_of_priority(engine: Engine) -> N
         ({"max_attempts": "3"}, "max_attempts can't be '3'"),
         ({"backoff": 5}, "backoff=5 is not possible; give a Backoff, such as"),
         ({"backoff": 0}, "backoff=0 is not possible"),
-        ({"backoff": Backoff}, "backoff=<class 'shardq.consumer.policy.Backoff'> is not possible"),
+        ({"backoff": Backoff}, "backoff=<class 'shardq.core.consumer.policy.Backoff'> is not possible"),
     ],
 )
 def test_impossible_options(engine: Engine, options: dict[str, Any], text: str) -> None:

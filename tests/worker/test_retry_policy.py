@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry, Snooze
-from shardq.calls import consume
-from shardq.consumer.policy import reason_of
-from shardq.model.checks import MAX_REASON
-from shardq.model.task import Delivery
+from shardq.core.calls import consume
+from shardq.core.consumer.policy import reason_of
+from shardq.core.model.checks import MAX_REASON
+from shardq.core.model.task import Delivery
 from shardq.worker.conclusions import settlement_of
 from shardq.worker.handlers import Handler
 from shardq.worker.job import Job

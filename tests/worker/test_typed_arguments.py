@@ -22,7 +22,7 @@ import pydantic
 import pytest
 
 from shardq import Backoff, Delivery, Engine, InvalidOption, PayloadNotDecodable, PayloadNotEncodable
-from shardq.model.record import JSON, MSGPACK, RAW, decode_record, encode_record
+from shardq.core.model.record import JSON, MSGPACK, RAW, decode_record, encode_record
 from shardq.worker.arguments import Arguments, calling
 from shardq.worker.named import call_of
 from tests.support.engines import Engines

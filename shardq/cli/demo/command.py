@@ -11,7 +11,6 @@ from dataclasses import asdict
 import click
 
 import shardq
-from shardq.calls.request import Command
 from shardq.cli.demo.server import own_server
 from shardq.cli.demo.trial import Clock, Trial, TrialResult
 from shardq.cli.logs import set_up_logging
@@ -20,14 +19,15 @@ from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import complain, lateness_shown, say, tell
 from shardq.cli.signals import Ending
 from shardq.cli.table import ShardView
-from shardq.drivers import descriptors
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.drivers import descriptors
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.layout.slots import MAX_SHARDS
 from shardq.engine import Engine, Stats
 from shardq.engine.connections import connected
 from shardq.engine.options import DEFAULT_SHARDS
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, milliseconds
-from shardq.layout.keys import control_keys, shard_keys
-from shardq.layout.slots import MAX_SHARDS
 
 LOOK_S = 0.25
 PLAIN_S = 1.0

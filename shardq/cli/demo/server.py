@@ -27,7 +27,7 @@ TRY_S = 0.05
 @contextmanager
 def own_server() -> Iterator[str]:
     """The URL of an embedded server with its data in a temporary directory. Both are gone at the end."""
-    from shardq import embedded  # late: not for the watchdog
+    from shardq.features import embedded  # late: not for the watchdog
 
     folder = Path(tempfile.mkdtemp(prefix="shardq-demo-"))
     try:

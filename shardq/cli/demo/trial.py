@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from shardq.calls.request import Command
-from shardq.drivers.sync import Driver
+from shardq.core.calls.request import Command
+from shardq.core.drivers.sync import Driver
+from shardq.core.model.task import Delivery, Task
 from shardq.engine import Engine, Stats
-from shardq.model.task import Delivery, Task
 
 CONSUMERS = 2
 """While one notes what it claimed, the other's claim is under way."""

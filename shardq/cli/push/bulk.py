@@ -15,10 +15,10 @@ from typing import Protocol
 
 from shardq.cli.push.lines import NumberedLine
 from shardq.cli.signals import apart
+from shardq.core.model.task import Receipt, Task
+from shardq.core.producer.durable import Durability
 from shardq.engine import Engine
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
-from shardq.model.task import Receipt, Task
-from shardq.producer.durable import Durability
 
 WINDOW = 4000
 """Lines pushed at a time: over 16 shards some 250 in a call."""

@@ -23,11 +23,11 @@ from shardq.cli.push.lines import longest, numbered, raw_json
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.cli.words import in_fields
+from shardq.core.model.checks import MAX_ATTEMPTS
+from shardq.core.model.task import OnConflict, Receipt, Task
+from shardq.core.producer.durable import Durability
+from shardq.core.producer.packing import Packer
 from shardq.errors import NotReplicated, ShardqError
-from shardq.model.checks import MAX_ATTEMPTS
-from shardq.model.task import OnConflict, Receipt, Task
-from shardq.producer.durable import Durability
-from shardq.producer.packing import Packer
 
 SHOWN = 20
 """Bad lines that are shown; of more only the number is."""

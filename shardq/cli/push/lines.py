@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from shardq.cli.durations import expiry, instant, seconds
+from shardq.core.model.task import OnConflict, Task
 from shardq.errors import BadInput
-from shardq.model.task import OnConflict, Task
 
 ROOM_FOR_OPTIONS = 64 << 10
 """The bytes that a line may have beside its payload: headers take up to 8 KiB, and several times that escaped."""

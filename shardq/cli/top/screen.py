@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from shardq.cli.table import Table
 from shardq.cli.top.state import KEYS, VIEWS, State
 from shardq.cli.top.views import VIEWS as TABLES
+from shardq.core.fleet import Lateness
+from shardq.core.model.printable import printable
 from shardq.engine.snapshot import Snapshot, Snapshots
 from shardq.engine.tables import View, age, milliseconds
-from shardq.fleet import Lateness
-from shardq.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -20,9 +20,9 @@ from shardq.cli.signals import Shutdown
 from shardq.cli.work.reloading import CHANGED, serve_until_changed
 from shardq.cli.work.serving import serve
 from shardq.cli.work.target import Target, engine_behind
+from shardq.core.model.ids import shown_topic
 from shardq.engine.tables import counted
 from shardq.errors import BadInput
-from shardq.model.ids import shown_topic
 from shardq.worker import Worker
 from shardq.worker.base import plan_of
 from shardq.worker.supervisor import ProcessSupervisor

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.model.printable import printable
 from shardq.dashboard.asked import Asked
 from shardq.dashboard.jobs import Job
 from shardq.dashboard.pages.task import due_of
@@ -15,8 +16,7 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import InvalidOption
-from shardq.listing.bulk import DONE, STATES
-from shardq.model.printable import printable
+from shardq.features.listing.bulk import DONE, STATES
 
 NO_JOB = "There is no such command on many tasks: the dashboard was started anew, or has forgotten it."
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.model.task import TaskInfo
 from shardq.dashboard.asked import Asked, topic_of_word
 from shardq.dashboard.asking import Asker
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.visit import dashboard_of
-from shardq.listing.query import TaskPage
-from shardq.listing.reasons import grouped
-from shardq.model.task import TaskInfo
+from shardq.features.listing.query import TaskPage
+from shardq.features.listing.reasons import grouped
 
 LATEST = 600
 """Dead tasks that are looked at: those that died last."""

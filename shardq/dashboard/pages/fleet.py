@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.fleet.lateness import Lateness
+from shardq.core.fleet.member import Member
 from shardq.dashboard.live import live, seen
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
-from shardq.fleet.lateness import Lateness
-from shardq.fleet.member import Member
 
 PART = "part_fleet.html"
 

@@ -7,14 +7,14 @@ from typing import cast
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.model.quantities import rate
 from shardq.dashboard import drawing
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import InvalidOption
-from shardq.listing.capacity import LABELS, NAMES, exceeded, judged
-from shardq.listing.forecast import STEPS, Horizon, check_horizon
-from shardq.model.quantities import rate
+from shardq.features.listing.capacity import LABELS, NAMES, exceeded, judged
+from shardq.features.listing.forecast import STEPS, Horizon, check_horizon
 
 
 async def future(request: Request) -> Response:

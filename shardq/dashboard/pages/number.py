@@ -7,14 +7,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.checks import check_shards
+from shardq.core.model.quantities import rate as read_rate
 from shardq.dashboard.live import live
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import InvalidOption, InvalidShardCount
-from shardq.layout.slots import MAX_SHARDS
-from shardq.model.checks import check_shards
-from shardq.model.quantities import rate as read_rate
 
 PART = "part_number.html"
 

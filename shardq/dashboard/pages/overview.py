@@ -15,8 +15,8 @@ from shardq.dashboard.sampler import OVER_S
 from shardq.dashboard.visit import dashboard_of
 from shardq.engine.snapshot import Snapshot
 from shardq.errors import ShardqError
-from shardq.listing.capacity import LABELS, NAMES
-from shardq.listing.forecast import STEPS, Horizon, check_horizon
+from shardq.features.listing.capacity import LABELS, NAMES
+from shardq.features.listing.forecast import STEPS, Horizon, check_horizon
 
 PART = "part_overview.html"
 

@@ -9,7 +9,7 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of, link_of
 from shardq.errors import InvalidOption
-from shardq.schedules.every import check_schedule_name
+from shardq.features.schedules.every import check_schedule_name
 
 PER_PAGE = 50
 

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.fleet.serving import servers
 from shardq.dashboard import drawing
 from shardq.dashboard.live import live, seen
 from shardq.dashboard.rendering import rendered
@@ -16,7 +17,6 @@ from shardq.dashboard.sampler import COLUMNS
 from shardq.dashboard.visit import dashboard_of
 from shardq.engine.snapshot import behind
 from shardq.engine.stats import ShardStats
-from shardq.fleet.serving import servers
 
 PART = "part_shards.html"
 

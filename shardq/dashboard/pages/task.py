@@ -11,16 +11,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.model.durations import expiry
+from shardq.core.model.printable import printable
+from shardq.core.model.task import Outcome
 from shardq.dashboard.payloads import fitting, shown
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, PayloadNotDecodable
-from shardq.listing.bulk import STATES
-from shardq.model.durations import expiry
-from shardq.model.printable import printable
-from shardq.model.task import Outcome
+from shardq.features.listing.bulk import STATES
 
 REASON = 6_000
 """Bytes of a reason, as the page has them: the end of a traceback says most."""

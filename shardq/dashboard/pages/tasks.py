@@ -12,8 +12,8 @@ from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import page
 from shardq.dashboard.visit import dashboard_of
 from shardq.errors import BadInput
-from shardq.listing.bulk import STATES as ALLOWED
-from shardq.listing.query import STATES, TaskPage
+from shardq.features.listing.bulk import STATES as ALLOWED
+from shardq.features.listing.query import STATES, TaskPage
 
 LIMIT = 40
 """Tasks of a page: 80 kB are enough for them, whatever is in them."""

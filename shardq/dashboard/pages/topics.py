@@ -7,15 +7,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq.core.fleet.lateness import Lateness
+from shardq.core.model.checks import check_topic
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.quantities import rate as read_rate
 from shardq.dashboard.live import live, seen
 from shardq.dashboard.rendering import rendered
 from shardq.dashboard.routing import Form, action, done, page
 from shardq.dashboard.visit import dashboard_of, link_of
 from shardq.errors import InvalidOption
-from shardq.fleet.lateness import Lateness
-from shardq.model.checks import check_topic
-from shardq.model.ids import shown_topic
-from shardq.model.quantities import rate as read_rate
 
 PART, PART_OF_ONE = "part_topics.html", "part_topic.html"
 

@@ -7,7 +7,7 @@
 
 In reading order: ``hooks`` puts calls into one app; ``delaying`` decides, pushes and cancels; ``capture`` makes the
 message that the app's transport would have sent; ``brokers`` tells where it goes; ``revoked`` tells of what was
-cancelled. What goes to a broker that is no Redis is published by ``shardq.sinks.kombu``.
+cancelled. What goes to a broker that is no Redis is published by ``shardq.features.sinks.kombu``.
 """
 
 from shardq.errors import MissingPackage

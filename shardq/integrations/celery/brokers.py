@@ -25,10 +25,10 @@ from urllib.parse import quote
 import msgspec
 from kombu.transport import redis
 
+from shardq.core.layout.topology import Route
 from shardq.engine.options import Options
 from shardq.errors import InvalidOption
-from shardq.layout.topology import Route
-from shardq.sinks.registry import KOMBU
+from shardq.features.sinks.registry import KOMBU
 
 PREFIX = "celery."
 """The names of all these topics begin with it."""

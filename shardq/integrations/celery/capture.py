@@ -96,7 +96,7 @@ def _prepared(channel: Any, sent: Sent) -> Any:
 
 
 def _envelope(channel: Any, sent: Sent) -> bytes:
-    """All that another process needs to publish the message; ``shardq.sinks.kombu`` reads it."""
+    """All that another process needs to publish the message; ``shardq.features.sinks.kombu`` reads it."""
     properties = dict(sent.properties)
     reply_to = properties.get("reply_to")
     properties["reply_to"] = getattr(reply_to, "name", reply_to)

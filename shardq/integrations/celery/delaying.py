@@ -22,6 +22,8 @@ from kombu.exceptions import OperationalError
 from kombu.transport import native_delayed_delivery as native
 from kombu.utils.functional import maybe_list
 
+from shardq.core.layout.topology import Route
+from shardq.core.model.ids import full_id
 from shardq.engine import Engine
 from shardq.errors import BadInput, Conflict, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
 from shardq.integrations.celery.brokers import OWN_TOPICS, PREFIX, Place
@@ -31,8 +33,6 @@ from shardq.integrations.celery.revoked import announce_revoked
 from shardq.integrations.delaying import Delaying, as_payload
 from shardq.integrations.delaying import task_id as unique_of  # a signal has an argument of that name
 from shardq.integrations.shadow import Shadow, ShadowReport
-from shardq.layout.topology import Route
-from shardq.model.ids import full_id
 
 log = logging.getLogger("shardq.integrations")
 

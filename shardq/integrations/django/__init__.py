@@ -13,7 +13,7 @@ the backend ``pip install 'shardq[django-tasks]'``.
 
 from typing import TYPE_CHECKING
 
-from shardq.lazy import lazily
+from shardq.core.lazy import lazily
 
 # Django imports this package before its apps are ready, so nothing here may import a model.
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
 
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.printable import printable
+from shardq.core.model.task import TaskInfo
 from shardq.errors import BadInput, PayloadNotDecodable, ShardqError
+from shardq.features.listing.query import Place, Query
 from shardq.integrations.django.backend import ShardqBackend
 from shardq.integrations.django.engines import backend_named, backends
 from shardq.integrations.django.models import DeadTask, StoredResult
-from shardq.listing.query import Place, Query
-from shardq.model.ids import shown_topic
-from shardq.model.printable import printable
-from shardq.model.task import TaskInfo
 
 PAGE = 100
 """Tasks of a page."""

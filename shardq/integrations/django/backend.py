@@ -17,6 +17,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.utils import timezone
 
+from shardq.core.model.checks import MAX_PAYLOAD
+from shardq.core.model.task import Task as Pushed
+from shardq.core.model.task import TaskInfo
 from shardq.errors import BadInput, PayloadNotDecodable, Unanswered, Unavailable
 from shardq.integrations.django.calls import Call, as_django, aware, payload_of
 from shardq.integrations.django.contract import (
@@ -35,9 +38,6 @@ from shardq.integrations.django.contract import (
 from shardq.integrations.django.engines import engine_for
 from shardq.integrations.django.options import BackendOptions
 from shardq.integrations.django.queues import topic_of, wrong_queue
-from shardq.model.checks import MAX_PAYLOAD
-from shardq.model.task import Task as Pushed
-from shardq.model.task import TaskInfo
 from shardq.outbox.rows import RowPacker
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from django.db import (
 )
 from django.utils import timezone
 
-from shardq.consumer.policy import Bury, Snooze, alone
+from shardq.core.consumer.policy import Bury, Snooze, alone
+from shardq.core.model.task import Delivery
 from shardq.integrations.django.backend import ShardqBackend
 from shardq.integrations.django.calls import Call, task_at
 from shardq.integrations.django.contract import (
@@ -41,7 +42,6 @@ from shardq.integrations.django.contract import (
     task_started,
 )
 from shardq.integrations.django.queues import topics_of
-from shardq.model.task import Delivery
 from shardq.worker import Worker
 from shardq.worker.kinds import ChoosingHandler
 from shardq.worker.named import UnknownTask

@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 
 from django.conf import settings
 
+from shardq.core.model.checks import duration_ms
 from shardq.engine.base import EngineBase
 from shardq.errors import BadInput, InvalidOption
-from shardq.model.checks import duration_ms
 
 Transactions = Literal["commit", "outbox", "ignore"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
+from shardq.core.model.task import PushOptions, Task
+from shardq.core.producer.packing import each_task
 from shardq.integrations.django.models import OutboxTask
-from shardq.model.task import PushOptions, Task
 from shardq.outbox.rows import Row, RowPacker
-from shardq.producer.packing import each_task
 
 _packer = RowPacker()
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shardq.core.model.checks import check_topic
 from shardq.errors import InvalidTopic
-from shardq.model.checks import check_topic
 
 STEPS: tuple[tuple[str, int], ...] = (("highest", 51), ("high", 1), ("", 0), ("low", -50), ("lowest", -100))
 """The name of each step and its least priority, the first ones first."""

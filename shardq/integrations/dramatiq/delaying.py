@@ -2,7 +2,7 @@
 pipelines, groups and the middleware that retries call.
 
 The message is stored in the engine as Dramatiq encodes it, without an ``eta``, and enqueued when it is due: by
-``shardq.sinks.dramatiq`` on Redis, and by the sink of AMQP on RabbitMQ. Each queue has a topic of its own.
+``shardq.features.sinks.dramatiq`` on Redis, and by the sink of AMQP on RabbitMQ. Each queue has a topic of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import logging
 import uuid
 from typing import Any
 
+from shardq.core.model.task import Outcome
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage, ShardqError
+from shardq.features.sinks.dramatiq import HEADER
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
-from shardq.model.task import Outcome
-from shardq.sinks.dramatiq import HEADER
 
 try:
     import dramatiq

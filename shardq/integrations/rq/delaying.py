@@ -1,8 +1,8 @@
 """Stands between RQ's queues and its scheduler: ``Queue.schedule_job``, by which ``enqueue_in`` and ``enqueue_at``
 keep a job for later.
 
-A job is saved as RQ saves it, with its ticket, and the ticket pushed to the engine. ``shardq.sinks.rq`` puts the job on
-its queue. Until the push is stored, the job is in RQ's registry of scheduled jobs as well, ``NET_S`` later than it is
+A job is saved as RQ saves it, with its ticket, and the ticket pushed to the engine. The sink of RQ puts the job on its
+queue. Until the push is stored, the job is in RQ's registry of scheduled jobs as well, ``NET_S`` later than it is
 due: if this process dies in between, RQ's own scheduler has it.
 """
 
@@ -18,9 +18,9 @@ import msgspec
 
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage
+from shardq.features.sinks.rq import FIELD, NET_S, Ticket
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id
 from shardq.integrations.redis_url import url_of
-from shardq.sinks.rq import FIELD, NET_S, Ticket
 
 try:
     import redis

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from shardq.core.lazy import lazily
 from shardq.integrations.sidekiq.client_sync import Sidekiq
-from shardq.lazy import lazily
 
 if TYPE_CHECKING:
     from shardq.integrations.sidekiq.client_aio import AsyncSidekiq

@@ -1,6 +1,6 @@
 # For asyncio. `make fmt` generates client_sync.py from it.
-"""The client: pushes jobs to an engine, each queue with a topic of its own. ``shardq.sinks.sidekiq`` enqueues them when
-they are due.
+"""The client: pushes jobs to an engine, each queue with a topic of its own. The sink of Sidekiq enqueues them
+when they are due.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from shardq.core.model.checks import check_topic
+from shardq.core.model.task import Outcome, Task
 from shardq.engine.aio import AsyncEngine
 from shardq.errors import InvalidOption
 from shardq.integrations.delaying import as_payload, check_codec, is_routed, task_id
 from shardq.integrations.sidekiq.jobs import new_job
-from shardq.model.checks import check_topic
-from shardq.model.task import Outcome, Task
 
 
 class AsyncSidekiq:

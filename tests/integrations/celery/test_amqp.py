@@ -14,10 +14,10 @@ import pytest
 
 from cluster.ports import free_port
 from shardq import InvalidUrl
+from shardq.features.sinks import relays
+from shardq.features.sinks.base import Failed, Message, Refused, Sent, Unsent
+from shardq.features.sinks.kombu import KombuSink
 from shardq.integrations.celery import brokers
-from shardq.sinks import relays
-from shardq.sinks.base import Failed, Message, Refused, Sent, Unsent
-from shardq.sinks.kombu import KombuSink
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_brokers import ENVELOPE, message_of
 from tests.integrations.celery.test_through_redis import hurry, waiting

@@ -10,8 +10,8 @@ import pytest
 from kombu import Exchange, Queue
 
 from shardq import Engine, InvalidUrl
-from shardq.sinks.base import Failed, Message, Sent
-from shardq.sinks.kombu import KombuSink
+from shardq.features.sinks.base import Failed, Message, Sent
+from shardq.features.sinks.kombu import KombuSink
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_through_redis import hurry
 from tests.support.waiting import wait_until

@@ -17,12 +17,12 @@ from dramatiq.brokers.stub import StubBroker
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, InvalidUrl
+from shardq.core.layout.topology import Route
+from shardq.features.sinks.base import SENT, Message
+from shardq.features.sinks.dramatiq import DramatiqSink
+from shardq.features.sinks.registry import check
 from shardq.integrations.dramatiq import DramatiqDelaying, delay_through
 from shardq.integrations.dramatiq.delaying import _rabbit_of
-from shardq.layout.topology import Route
-from shardq.sinks.base import SENT, Message
-from shardq.sinks.dramatiq import DramatiqSink
-from shardq.sinks.registry import check
 from tests.integrations.dramatiq.actors import Actors, Signals
 from tests.integrations.dramatiq.conftest import StartWorker
 from tests.integrations.examples import run_examples

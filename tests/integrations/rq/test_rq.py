@@ -20,12 +20,12 @@ from rq.utils import as_text
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, InvalidUrl, ShardqError
+from shardq.core.layout.topology import Route
+from shardq.features.sinks.base import SENT, Message
+from shardq.features.sinks.registry import check
+from shardq.features.sinks.rq import RqSink
 from shardq.integrations.redis_url import url_of
 from shardq.integrations.rq import RqDelaying, delay_through
-from shardq.layout.topology import Route
-from shardq.sinks.base import SENT, Message
-from shardq.sinks.registry import check
-from shardq.sinks.rq import RqSink
 from tests.integrations.examples import run_examples
 from tests.integrations.rq import jobs
 from tests.integrations.rq.conftest import DB, StartWorker

@@ -15,11 +15,11 @@ import redis
 
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, InvalidOption, InvalidTopic, InvalidUrl
+from shardq.core.layout.topology import Route
+from shardq.features.sinks.base import SENT, Message
+from shardq.features.sinks.registry import check
+from shardq.features.sinks.sidekiq import SidekiqSink
 from shardq.integrations.sidekiq import AsyncSidekiq, Sidekiq
-from shardq.layout.topology import Route
-from shardq.sinks.base import SENT, Message
-from shardq.sinks.registry import check
-from shardq.sinks.sidekiq import SidekiqSink
 from tests.integrations.examples import run_examples
 from tests.support.pages import run_program
 from tests.support.waiting import wait_until

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from shardq.core.model.durations import seconds
 from shardq.integrations.django.engines import backends
 from shardq.integrations.django.results import ResultStore
-from shardq.model.durations import seconds
 
 
 class Command(BaseCommand):

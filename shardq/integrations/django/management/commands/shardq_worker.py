@@ -16,13 +16,13 @@ from django.db import connections
 from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
+from shardq.core.model.durations import seconds
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
 from shardq.integrations.django.backend import ShardqBackend
 from shardq.integrations.django.engines import backend_named
 from shardq.integrations.django.executor import worker_for
 from shardq.integrations.django.queues import wrong_queue
-from shardq.model.durations import seconds
 from shardq.worker import Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
 

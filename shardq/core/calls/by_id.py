@@ -1,0 +1,189 @@
+"""push, push_unique, cancel, reschedule, requeue and get: what is said to one shard about tasks by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from shardq.core.calls.request import Call, Moving, Word, body
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import topics_of
+from shardq.core.model.task import Outcome, State
+from shardq.core.scripts import script
+
+Answer = str
+"""The outcome of one task: pushed, replaced, seen, refused:seen, kept:STATE, refused:STATE, moving or elsewhere."""
+
+Resent = Literal["0", "1"]
+
+Earlier = Literal["0", "1", "2"]
+"""0: the shard where the id belongs. 1: a shard that may have the id from an earlier number of shards. 2: the same,
+after what was moving out of it was put where it goes.
+"""
+
+
+def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
+    """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
+    topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
+    # By hand, as every push goes through here.
+    chosen = script("push")
+    return Call(
+        keys.slot,
+        [epoch, now_us, keys.bell, len(topics), *topics, *tasks],
+        _collided,
+        script=chosen,
+        keys=chosen.named(keys),
+        resend=lambda: _push_again(keys, epoch, tasks, now_us),
+    )
+
+
+def unique(tasks: Sequence[Word]) -> list[Word]:
+    """Makes words of push_unique from words of push."""
+    words: list[Word] = []
+    for at in range(0, len(tasks), 3):
+        words += (*tasks[at : at + 3], "keep", 0)
+    return words
+
+
+def push_unique(
+    keys: ShardKeys,
+    epoch: int,
+    tasks: Sequence[Word],
+    *,
+    resent: Resent = "0",
+    earlier: Earlier = "0",
+    now_us: str = "",
+) -> Call[list[Answer]]:
+    """Stores tasks given as id, due, record, conflict rule, dedup window in ms, … Returns one answer for each.
+
+    To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long resends know of this push, and nobody else.
+    ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
+    """
+    return Call.of(
+        "push_unique",
+        keys,
+        [epoch, now_us, keys.bell, resent, earlier, *tasks],
+        _answers,
+        resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier, now_us=now_us),
+    )
+
+
+def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> Call[list[str]]:
+    # After a lost answer the ids may be ours already: whatever is stored under them is what we sent.
+    return Call.of(
+        "push_unique",
+        keys,
+        [epoch, now_us, keys.bell, "1", "0", *unique(tasks)],
+        lambda answer: _answers(answer) and [],
+    )
+
+
+def _collided(answer: list[Any]) -> list[str]:
+    if answer[0] == b"collided":
+        return [id.decode() for id in answer[1:]]
+    body(answer)
+    return []
+
+
+def _answers(answer: list[Any]) -> list[Answer]:
+    return [word.decode() for word in body(answer)]
+
+
+def cancel(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
+    call = Call.of("cancel", keys, [epoch, now_us, id], _outcome)
+    return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
+
+
+def reschedule(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
+    call = Call.of("reschedule", keys, [epoch, now_us, keys.bell, id, due], _outcome)
+    return _resent_as(call, dict.fromkeys((Outcome.RUNNING, Outcome.DEAD, Outcome.GONE), Outcome.UNKNOWN))
+
+
+def requeue(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
+    call = Call.of("requeue", keys, [epoch, now_us, keys.bell, id, due], _outcome)
+    unknown = dict.fromkeys((Outcome.READY, Outcome.RUNNING, Outcome.GONE), Outcome.UNKNOWN)
+    return _resent_as(call, unknown | {Outcome.SCHEDULED: Outcome.REQUEUED})
+
+
+def _resent_as(call: Call[Outcome], meanings: Mapping[Outcome, Outcome]) -> Call[Outcome]:
+    """The same call, with the meanings of its outcomes after a lost answer: the first send may have been executed."""
+
+    def decode(answer: list[Any]) -> Outcome:
+        outcome = _outcome(answer)
+        return meanings.get(outcome, outcome)
+
+    call.resend = lambda: replace(call, decode=decode, resend=None)
+    return call
+
+
+def _outcome(answer: list[Any]) -> Outcome:
+    word = body(answer)[0]
+    if word == b"moving":
+        raise Moving()
+    return Outcome(word.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One task as stored; instant is its due time, deadline or death in ms."""
+
+    state: State
+    instant_ms: int | None
+    failures: int
+    lapses: int
+    token: str
+    """The holder's; empty while nobody holds it."""
+    reason: str | None
+    record: bytes
+
+
+def get(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Found | None]:
+    """Reads one task. Raises Moving."""
+
+    def decode(answer: list[Any]) -> Found | None:
+        [found] = _founds(answer)
+        if isinstance(found, Moving):
+            raise found
+        return found
+
+    return Call.of("get", keys, [epoch, now_us, id], decode)
+
+
+def state(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
+    """Tells what a task is: scheduled, ready, running, dead or gone. Raises Moving."""
+
+    def decode(answer: list[Any]) -> Outcome:
+        word = body(answer)[0][0]
+        if word == b"moving":
+            raise Moving()
+        return Outcome.RUNNING if word == b"leased" else Outcome(word.decode())
+
+    return Call.of("get", keys, [epoch, now_us, id], decode)
+
+
+def get_many(keys: ShardKeys, epoch: int, ids: Sequence[str], *, now_us: str = "") -> Call[list[Found | Moving | None]]:
+    """Reads tasks of one shard, up to 1,000; of the first of them only, where they have more than 1 MiB."""
+    return Call.of("get", keys, [epoch, now_us, *ids], _founds)
+
+
+def _founds(answer: list[Any]) -> list[Found | Moving | None]:
+    return [_found(*each) for each in body(answer)]
+
+
+def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
+    if state == b"gone":
+        return None
+    if state == b"moving":
+        return Moving()
+    instant, lease, reason, record = rest
+    failures, lapses, _, token = lease.split(b":", 3) if lease else (b"0", b"0", b"", b"")
+    return Found(
+        state=state.decode(),  # type: ignore[arg-type]  # the contract of the script
+        instant_ms=int(float(instant)) if instant else None,
+        failures=int(failures),
+        lapses=int(lapses),
+        token=token.decode(),
+        reason=reason.decode(errors="backslashreplace") if reason else None,
+        record=record,
+    )

@@ -1,0 +1,311 @@
+"""claim, settle and extend, for consumers and relays; permit, release and renew, the fleet-wide limits of a topic.
+
+The limits are in the control slot: a token bucket for a rate, a set of permits for a concurrency. The name of a permit
+is the token of its lease: a process that can settle or extend a delivery can give its permit back, or renew it. What
+makes this exact is told in ``lua/README.md``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from shardq.core.calls.request import Call, Command, Word, body, nothing
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
+from shardq.core.model.ids import topic_of
+
+MAX_CLAIM = 1000
+"""Ids in one script call."""
+
+SettleStatus = Literal["lost", "replaced", "dead"]
+"""The answer of a settle about an item that was not simply done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claimed tasks as the script gives them: an object for each would cost consumers more than decoding."""
+
+    ids: list[str]
+    records: list[bytes]
+    """The record of each, still encoded."""
+    tokens: Mapping[int, str]
+    """Position in these lists → the token of its own, of tasks with a permit. The others have that of the claim."""
+    pasts: Mapping[int, tuple[int, int]]
+    """Likewise → failures and lapses, of tasks that have either."""
+    left: list[int]
+    """The number left in the ready list of each topic asked for."""
+    crowds: list[int]
+    """The number of processes that wait for each topic; 0 unless the caller registers."""
+    dropped: int
+    """Entries that nobody can be given: stale ones, and those of expired tasks."""
+
+
+def claim(
+    keys: ShardKeys,
+    epoch: int,
+    shares: Mapping[str, int],
+    *,
+    max: int,
+    lease_ms: int,
+    token: str,
+    max_attempts: Mapping[str, int] | None = None,
+    permits: Mapping[str, int] | None = None,
+    waiter: str = "",
+    retry_for_s: float | None = None,
+    now_us: str = "",
+) -> Call[Claim]:
+    """Claims at most ``max`` in all and ``shares`` of each topic, in their order; 0 only asks for the number there.
+
+    ``max_attempts`` of a topic holds for tasks that bring no limit of their own, also when their lease runs out; for
+    other topics the dispatcher's number does. ``permits``: topic whose tasks need a permit → the number of the first
+    one for this claim. ``waiter`` is the process to register in each list found empty. A lost
+    answer costs a lease: the tasks come back at its deadline.
+    """
+    return Call.of(
+        "claim",
+        keys,
+        [
+            epoch,
+            now_us,
+            keys.bell,
+            max,
+            lease_ms,
+            token,
+            keys.wake(""),
+            waiter,
+            *_flat(shares, max_attempts or {}, permits or {}),
+        ],
+        partial(_claim, token, permits or {}),
+        topics=shares,
+        retry_for_s=retry_for_s,
+    )
+
+
+def _flat(shares: Mapping[str, int], limits: Mapping[str, int], permits: Mapping[str, int]) -> list[Word]:
+    return [
+        word
+        for topic, share in shares.items()
+        for word in (topic, share, limits.get(topic, ""), permits.get(topic, ""))
+    ]
+
+
+def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
+    left, crowds, dropped, text, records, pasts = body(answer)
+    past = iter(pasts)
+    ids = text.decode().split("\n") if records else []
+    return Claim(
+        ids,
+        records,
+        dict(_tokens(token, permits, ids)) if permits else {},
+        {position - 1: (failures, lapses) for position, failures, lapses in zip(past, past, past, strict=True)},
+        left,
+        crowds,
+        dropped,
+    )
+
+
+def _tokens(token: str, permits: Mapping[str, int], ids: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Position → token, of the tasks with a permit: they are numbered as they were given."""
+    following = {topic: count(first) for topic, first in permits.items()}
+    for position, id in enumerate(ids):
+        if (numbers := following.get(topic_of(id))) is not None:
+            yield position, permit_name(token, next(numbers))
+
+
+def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:
+    """The length of a ready list."""
+    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int, retry_for_s=retry_for_s)
+
+
+def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -> Command[int]:
+    """The number of ready lists, of these topics, that are not empty."""
+    words = ("EXISTS", *map(keys.ready, topics))
+    return Command(slot=keys.slot, words=words, decode=int, retry_for_s=retry_for_s)
+
+
+def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:
+    """Wakes another process. Sent twice it wakes one more, which finds nothing: harmless."""
+    return Call.of("wake", keys, [epoch, now_us, keys.wake(""), topic], nothing, topics=(topic,))
+
+
+class Leased(Protocol):
+    """Names a lease, to ack or extend it. A delivery does."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+
+class SettleAck(msgspec.Struct, frozen=True, gc=False):
+    """A lease of which no more is known than its names."""
+
+    id: str
+    token: str
+
+
+class SettleRetry(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    token: str
+    delay_ms: int
+    reason: str
+    max_attempts: int | None
+    """The handler's limit for a task that brings none of its own; None: the engine's."""
+
+
+class SettleBury(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    token: str
+    reason: str
+
+
+class SettleGiveBack(msgspec.Struct, frozen=True, gc=False):
+    """Gives the task back unbegun."""
+
+    id: str
+    token: str
+
+
+class SettleSnooze(msgspec.Struct, frozen=True, gc=False):
+    """Gives the task back for later. Like a task that is given back unbegun, it loses no attempt."""
+
+    id: str
+    token: str
+    delay_ms: int
+
+
+OtherSettlement = SettleRetry | SettleBury | SettleGiveBack | SettleSnooze
+
+
+def settle(
+    keys: ShardKeys,
+    epoch: int,
+    acks: Sequence[Leased],
+    others: Sequence[OtherSettlement] = (),
+    *,
+    max_attempts: int = DEFAULT_ATTEMPTS,
+    now_us: str = "",
+) -> Call[Mapping[str, SettleStatus]]:
+    """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's."""
+    # Those of one claim have one token.
+    by_token: dict[str, list[str]] = defaultdict(list)
+    for ack in acks:
+        by_token[ack.token].append(ack.id)
+    ids = [id for group in by_token.values() for id in group]
+    words: list[Word] = [epoch, now_us, keys.bell, len(ids), len(by_token), *ids]
+    for token, group in by_token.items():
+        words += (token, len(group))
+    for other in others:
+        match other:
+            case SettleRetry():
+                allowed = max_attempts if other.max_attempts is None else other.max_attempts
+                words += ("retry", other.id, other.token, other.delay_ms, other.reason, allowed)
+            case SettleBury():
+                words += ("bury", other.id, other.token, 0, other.reason, 0)
+            case SettleGiveBack():
+                words += ("back", other.id, other.token, 0, "", 0)
+            case SettleSnooze():
+                words += ("back", other.id, other.token, other.delay_ms, "", 0)
+    ids += [other.id for other in others]
+
+    def again() -> Call[Mapping[str, SettleStatus]]:
+        # The send whose answer was lost may have done it: "not held under this token" then means done.
+        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, now_us=now_us)
+        call.decode = lambda answer: {id: v for id, v in _verdicts(ids, answer).items() if v != "lost"}
+        call.resend = None
+        return call
+
+    return Call.of("settle", keys, words, lambda answer: _verdicts(ids, answer), resend=again)
+
+
+def extend(
+    keys: ShardKeys, epoch: int, held: Sequence[Leased], *, lease_ms: int, now_us: str = ""
+) -> Call[Mapping[str, SettleStatus]]:
+    """Sets new deadlines, counted from now. Repeating it is harmless."""
+    words: list[Word] = [epoch, now_us, keys.bell, lease_ms]
+    for item in held:
+        words += (item.id, item.token)
+    ids = [item.id for item in held]
+    return Call.of("extend", keys, words, lambda answer: _verdicts(ids, answer))
+
+
+def _verdicts(ids: Sequence[str], answer: list[Any]) -> dict[str, SettleStatus]:
+    said = iter(body(answer))
+    return {ids[position - 1]: word.decode() for position, word in zip(said, said, strict=True)}
+
+
+MAX_PERMITS = 1000
+
+MARGIN_MS = 2000
+"""A permit lapses so much later than its lease: it is granted before the lease is, and renewed before that is extended.
+"""
+
+MARK = "#"
+"""Only the token of a lease with a permit has it."""
+
+
+def permit_name(token: str, number: int) -> str:
+    """The name of a permit, and the token of its lease. ``token``: that of the claim."""
+    return f"{token}{MARK}{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    granted: int
+    again_ms: int
+    """The time after which to ask again, when none was granted."""
+
+
+def permit(
+    keys: ControlKeys,
+    epoch: int,
+    topic: str,
+    limit: Limit,
+    want: int,
+    *,
+    lease_ms: int,
+    token: str,
+    waiter: str = "",
+    others_wait: bool = False,
+    now_us: str = "",
+) -> Call[Permit]:
+    """``waiter`` is the process to wake when a permit goes back, if none is granted now; with ``others_wait`` also if
+    some are. A lost answer costs the permits until they lapse.
+    """
+    return Call.of(
+        "permit",
+        keys,
+        [
+            *(epoch, now_us, topic, min(want, MAX_PERMITS)),
+            *("" if limit.rate is None else limit.rate, "" if limit.concurrency is None else limit.concurrency),
+            *(lease_ms + MARGIN_MS, token, keys.wake(""), waiter, int(others_wait)),
+        ],
+        lambda answer: Permit(*body(answer)),
+        topics=(topic,),
+    )
+
+
+def release(keys: ControlKeys, topic: str, names: Sequence[str], *, unused: int, wakes: int = 0) -> Call[None]:
+    """Each permit that was still there wakes a process that waits for one; ``wakes``: so many more."""
+    return Call.of("release", keys, [topic, unused, keys.wake(""), wakes, *names], nothing, topics=(topic,))
+
+
+def renew(
+    keys: ControlKeys, topic: str, concurrency: int | None, names: Sequence[str], *, lease_ms: int, now_us: str = ""
+) -> Call[set[str]]:
+    """Returns those that had lapsed, and whose places are taken."""
+    return Call.of(
+        "renew",
+        keys,
+        [now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
+        lambda answer: {names[position - 1] for position in body(answer)},
+        topics=(topic,),
+    )

@@ -1,0 +1,287 @@
+"""The control slot, and the metas of shards: topology, members with their reports, changes, schedules and history.
+
+The values of schedules are in ``schedules.entry``; ``history.stored`` has the form of the history, one string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardq.core.calls.request import Call, Command, Word, body
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+
+Fields = Mapping[bytes, bytes]
+
+OPENED = "opened"
+"""The first word of the news that shards were opened; their numbers follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    changed: bool
+    fields: Fields
+    """The fields of the present topology, whoever made it."""
+
+
+def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared]:
+    """Replaces the topology of ``seen_epoch``; 0 creates it. Sent twice it answers that somebody has changed it."""
+    flat: list[Word] = []
+    for field, value in fields.items():
+        flat += (field, value)
+    return Call.of(
+        "declare", keys, [seen_epoch, keys.news, *flat], lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:]))
+    )
+
+
+def read_topology(keys: ControlKeys) -> Command[Fields]:
+    """Reads the topology; empty when there is none. HGETALL gives a map or a flat list, by protocol."""
+    return Command(
+        slot=keys.slot,
+        words=("HGETALL", keys.topology),
+        decode=lambda answer: answer if isinstance(answer, dict) else pairs(answer),
+    )
+
+
+def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False) -> Call[bool]:
+    """Opens a shard. Returns True if there was nothing, as far as is known. ``anew``: the shard is to be used from now
+    on, and must show again that it is polled.
+    """
+
+    def again() -> Call[bool]:
+        # It may find what the call whose answer was lost has written.
+        call = open_shard(keys, epoch, topology, anew=anew)
+        call.decode, call.resend = lambda answer: body(answer) is not None, None
+        return call
+
+    return Call.of(
+        "open", keys, [epoch, topology, "1" if anew else "0"], lambda answer: bool(body(answer)[0]), resend=again
+    )
+
+
+def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
+    """Tells those who wait that no process is registered in these shards."""
+    return Command(slot=keys.slot, words=("SPUBLISH", keys.news, " ".join([OPENED, *map(str, shards)])), decode=int)
+
+
+def opened_by(message: str | None) -> list[int]:
+    """The shards that such news is about; none if it is other news."""
+    word, *shards = (message or "").split(" ")
+    return [int(shard) for shard in shards] if word == OPENED else []
+
+
+def read_copy(keys: ShardKeys) -> Command[bytes | None]:
+    """The topology that a shard was last told, as text."""
+    return Command(slot=keys.slot, words=("HGET", keys.meta, "topology"), decode=lambda text: text)
+
+
+def clock_ms(keys: ControlKeys) -> Command[int]:
+    """The time, by the clock of the control slot's master."""
+    return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1000)
+
+
+def add_change(keys: ControlKeys, text: bytes) -> Command[int]:
+    """Notes a change of an operator. ``engine.changes`` has its form."""
+    return Command(slot=keys.slot, words=("LPUSH", keys.changes, text), decode=int)
+
+
+def keep_changes(keys: ControlKeys, count: int) -> Command[None]:
+    return Command(slot=keys.slot, words=("LTRIM", keys.changes, 0, count - 1), decode=lambda _: None)
+
+
+def read_changes(keys: ControlKeys) -> Command[list[bytes]]:
+    """The newest first."""
+    return Command(slot=keys.slot, words=("LRANGE", keys.changes, 0, -1), decode=list)
+
+
+def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
+    """The dispatchers that count as alive, sorted.
+
+    The set of members alone does not tell which of them live: the last one to die is in it until somebody else gives a
+    heartbeat.
+    """
+    return Command(
+        slot=keys.slot,
+        words=("ZRANGEBYSCORE", keys.members, now_ms, "+inf"),
+        decode=lambda names: sorted(name.decode() for name in names),
+    )
+
+
+def living(keys: ControlKeys) -> Command[int]:
+    """The number of dispatchers, those that died in the last seconds included."""
+    return Command(slot=keys.slot, words=("ZCARD", keys.members), decode=int)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The members, by the clock of the control slot's master."""
+
+    now_us: int
+    members: Mapping[str, int]
+    """Name → the instant until which it counts as alive, in ms."""
+    epoch: int
+    """The epoch of the stored topology; 0 when there is none."""
+    topology: Fields
+    """Empty when its epoch is the one that the caller knows."""
+    joined: bool = False
+    """True if the process was no member before: then nothing is stored of an earlier report."""
+
+
+def heartbeat(
+    keys: ControlKeys,
+    process: str,
+    *,
+    alive_ms: int,
+    others_ms: int,
+    epoch: int,
+    report: bytes = b"",
+    leave: bool = False,
+    now_us: str = "",
+) -> Call[HeartbeatAnswer]:
+    """``alive_ms``: how long the process counts as alive without another heartbeat; ``others_ms``: how long the others
+    do at most, whatever they said themselves. ``report``: empty when it is the one before.
+    """
+    return Call.of(
+        "heartbeat",
+        keys,
+        [process, now_us, alive_ms, others_ms, epoch, "leave" if leave else "stay", keys.news, report],
+        _heartbeat_answer,
+    )
+
+
+def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
+    _, now_us, members, epoch, topology, joined = answer
+    return HeartbeatAnswer(
+        now_us=int(now_us),
+        members={name.decode(): int(until) for name, until in pairs(members).items()},
+        epoch=int(epoch or 0),
+        topology=pairs(topology),
+        joined=bool(joined),
+    )
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The fields of a flat list."""
+    fields = iter(flat)
+    return dict(zip(fields, fields, strict=True))
+
+
+def report(
+    keys: ControlKeys, worker: str, *, alive_ms: int, report: bytes = b"", leave: bool = False, now_us: str = ""
+) -> Call[bool]:
+    """A worker's heartbeat. ``report``: empty when it is the one before. Returns True if the worker was not known
+    before: then nothing is stored of an earlier report.
+    """
+    return Call.of(
+        "report",
+        keys,
+        [worker, now_us, alive_ms, "leave" if leave else "stay", report],
+        lambda answer: bool(body(answer)[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of an engine, by the clock of the control slot's master."""
+
+    now_us: int
+    dispatchers: Mapping[str, int]
+    """Name → the instant until which it counts as alive, in ms."""
+    workers: Mapping[str, int]
+    """The same."""
+    reports: Mapping[str, bytes]
+
+
+def fleet(keys: ControlKeys, *, now_us: str = "") -> Call[Processes]:
+    return Call.of("fleet", keys, [now_us], _processes)
+
+
+def _processes(answer: list[Any]) -> Processes:
+    now_us, dispatchers, workers, reports = body(answer)
+    return Processes(
+        now_us=int(now_us),
+        dispatchers={name.decode(): int(until) for name, until in pairs(dispatchers).items()},
+        workers={name.decode(): int(until) for name, until in pairs(workers).items()},
+        reports={name.decode(): text for name, text in pairs(reports).items()},
+    )
+
+
+def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
+    """Reads a part; shorter where the history ends, empty where there is none."""
+    words = ("GETRANGE", keys.history, offset, offset + length - 1)
+    return Command[bytes](slot=keys.slot, words=words, decode=bytes)
+
+
+def write_history(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int) -> Call[bool]:
+    """Writes parts, each at its offset. ``seen``: the first four bytes, as they were read. Returns False if somebody
+    has written since.
+    """
+    flat: list[Word] = [word for part in parts for word in part]
+    return Call.of("history", keys, [seen, length, *flat], lambda answer: bool(body(answer)[0]))
+
+
+CHANGED = "schedules/"
+"""The news that a schedule was declared, changed, paused or removed; its name follows."""
+
+BATCH = 200
+"""Schedules that are read or written by one call."""
+
+_DECLARED = "/declared"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """Schedules as stored, and the clock of the control slot's master."""
+
+    now_ms: int
+    looked_for: int
+    """How many of the names; the rest is to be asked for again."""
+    stored: dict[str, tuple[bytes, bytes]]
+    """Name → state, declaration; either is empty where it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One schedule to be written if its state is still the one that was seen."""
+
+    name: str
+    seen: bytes
+    state: bytes
+    """Empty: it is removed."""
+    declaration: bytes = b""
+    """Empty: it stays as it is."""
+
+
+def schedule_names(keys: ControlKeys) -> Command[list[str]]:
+    """The names of all schedules, in order."""
+
+    def decode(fields: Iterable[bytes]) -> list[str]:
+        return sorted({field.decode(errors="backslashreplace").removesuffix(_DECLARED) for field in fields})
+
+    return Command(slot=keys.slot, words=("HKEYS", keys.schedules), decode=decode)
+
+
+def schedules(keys: ControlKeys, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
+    """Reads the schedules of these names, ``BATCH`` at most."""
+    return Call.of("schedules", keys, [now_us, *names], _schedules)
+
+
+def set_schedule(keys: ControlKeys, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
+    """Writes schedules, ``BATCH`` at most. Returns True for each that was written. A resend answers False where the
+    first send was executed.
+    """
+    words: list[Word] = [keys.news if tell else ""]
+    for change in changes:
+        words += (change.name, change.seen, change.state, change.declaration)
+    return Call.of("set_schedule", keys, words, lambda answer: [bool(written) for written in body(answer)])
+
+
+def _schedules(answer: list[Any]) -> Schedules:
+    now_us, looked_for, flat = body(answer)
+    fields = iter(flat)
+    return Schedules(
+        now_ms=int(now_us) // 1000,
+        looked_for=looked_for,
+        stored={name.decode(): (state, declared) for name, state, declared in zip(fields, fields, fields, strict=True)},
+    )

@@ -1,0 +1,198 @@
+"""page, page_ready and forecast: ids by state, and counts of what falls due; trim, purge and cancel_tag: removal in
+bulk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardq.core.calls.request import Call, body
+from shardq.core.layout.keys import ShardKeys
+
+LOOK = 1000
+"""The most ids that one call looks at, in about half a millisecond of the server."""
+
+SortedState = Literal["scheduled", "leased", "dead"]
+"""A state whose tasks have an instant, by which they are in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of the order by instant and id."""
+
+    begin_ms: str = "-inf"
+    after: str = ""
+    """The id of ``begin_ms`` after which it begins; empty: it begins with the first one."""
+    end_ms: str = "+inf"
+    """It ends before it comes to this instant."""
+    newest: bool = False
+    """True for the order from the latest instant to the earliest, and so from ``+inf`` to ``-inf``."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage:
+    """A part of the ids of one state in a shard."""
+
+    now_us: int
+    whole: bool
+    """True if nothing follows."""
+    looked_at: int
+    last: tuple[int, str]
+    """Instant in ms and id of the last one looked at."""
+    ids: list[tuple[int, str]]
+    """Instant in ms and id of those that match. Of leased tasks it is by the steady clock of the shard."""
+
+
+def page(
+    keys: ShardKeys,
+    epoch: int,
+    state: SortedState,
+    span: Span,
+    *,
+    topic: str | None = None,
+    holder: str | None = None,
+    count: int,
+    look: int = LOOK,
+    now_us: str = "",
+) -> Call[IdPage]:
+    return Call.of(
+        "page",
+        keys,
+        [
+            *(epoch, now_us, state, span.begin_ms, span.after, span.end_ms),
+            *("" if topic is None else f"={topic}", holder or "", count, look, "newest" if span.newest else ""),
+        ],
+        _id_page,
+    )
+
+
+def _id_page(answer: list[Any]) -> IdPage:
+    now_us, whole, looked_at, last_ms, last, items = body(answer)
+    return IdPage(
+        now_us=int(now_us),
+        whole=bool(whole),
+        looked_at=looked_at,
+        last=(int(float(last_ms)) if last_ms else 0, last.decode()),
+        ids=[(int(float(at)), id.decode()) for id, at in zip(items[::2], items[1::2], strict=True)],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyPage:
+    """A part of a ready list."""
+
+    whole: bool
+    """True if nothing follows."""
+    looked_at: int
+    last: int | None
+    """The place of the last one looked at; None: there was none."""
+    ids: list[tuple[int, str]]
+    """Place and id of those that are ready."""
+
+
+def page_ready(
+    keys: ShardKeys, epoch: int, topic: str, after: int | None, *, count: int, now_us: str = ""
+) -> Call[ReadyPage]:
+    """Reads what follows the place ``after``; None: from the beginning."""
+
+    def decode(answer: list[Any]) -> ReadyPage:
+        whole, looked_at, last, items = body(answer)
+        ids = [(int(place), id.decode()) for place, id in zip(items[::2], items[1::2], strict=True)]
+        return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids)
+
+    return Call.of(
+        "page_ready", keys, [epoch, now_us, topic, "" if after is None else after, count], decode, topics=(topic,)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DueCounts:
+    """The scheduled tasks of one shard, counted by the time at which they fall due."""
+
+    now_us: int
+    begin_ms: int
+    """The instant at which the first step begins."""
+    overdue: int
+    later: int
+    steps: Sequence[int]
+
+
+def forecast(
+    keys: ShardKeys, epoch: int, *, begin_ms: int | None = None, step_ms: int, steps: int, now_us: str = ""
+) -> Call[DueCounts]:
+    """Counts from ``begin_ms``; None: from the last multiple of a step that has begun."""
+
+    def decode(answer: list[Any]) -> DueCounts:
+        now, begin, overdue, later, counts = body(answer)
+        return DueCounts(int(now), int(begin), overdue, later, counts)
+
+    return Call.of(
+        "forecast", keys, [epoch, now_us, "" if begin_ms is None else begin_ms, step_ms, steps], decode
+    ).briefly()
+
+
+CHUNK = 500
+"""Tasks removed at a time, in some 2 ms of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    removed: int
+    """CHUNK means that there may be more."""
+    early: int
+    """Those of them that were too many, and not too old."""
+
+
+def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
+    """Removes dead tasks that are too old or too many."""
+    return Call.of("trim", keys, [epoch, now_us, age_ms, keep, CHUNK], lambda answer: Trimmed(*map(int, body(answer))))
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    removed: int
+    left: int
+    due: str
+    dead: str
+
+    @property
+    def done(self) -> bool:
+        return not self.left and self.due == self.dead == "end"
+
+
+START = Purged(0, 0, "0", "0")
+
+
+def purge(
+    keys: ShardKeys, epoch: int, topic: str, *, scope: Literal["topic", "all"], go_on: Purged, now_us: str = ""
+) -> Call[Purged]:
+    return Call.of("purge", keys, [epoch, now_us, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,))
+
+
+def _purged(answer: list[Any]) -> Purged:
+    removed, left, due, dead = body(answer)
+    return Purged(removed, left, due.decode(), dead.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class TagPage:
+    """A page of records that were looked at for a tag."""
+
+    cursor: str
+    """The cursor of the next page; '0' at the end."""
+    looked_at: int
+    bytes: int
+    """The bytes of the records, which the server read and did not send."""
+    cancelled: list[str]
+    running: list[str]
+
+
+def cancel_tag(keys: ShardKeys, epoch: int, tag: str, cursor: str, *, count: int, now_us: str = "") -> Call[TagPage]:
+    return Call.of("cancel_tag", keys, [epoch, now_us, cursor, tag, count], _tag_page)
+
+
+def _tag_page(answer: list[Any]) -> TagPage:
+    cursor, looked_at, size, cancelled, running = body(answer)
+    return TagPage(cursor.decode(), looked_at, size, [id.decode() for id in cancelled], [id.decode() for id in running])

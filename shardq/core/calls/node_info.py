@@ -1,0 +1,227 @@
+"""The settings, clock, cluster and replicas of a node; seal, and the questions that follow it on its connection: do
+replicas, or the disk, have what was written?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardq.core.calls.request import Call, Command, nothing
+from shardq.core.scripts import script
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """The state of one master, and of its replicas."""
+
+    replicas: int
+    """Replicas connected now."""
+    unconfirmed: int | None
+    """Bytes of writes that no replica has confirmed: the most that is lost when the one furthest ahead takes over now.
+    Replicas confirm once a second, so it is rarely 0 under load. None: there is no replica."""
+    silent: Mapping[str, int | None]
+    """Replica → seconds since it confirmed anything, if that was ``SILENT_S`` ago or longer; None while it copies the
+    whole data set."""
+    memory: int
+    """The bytes that the master uses."""
+    maxmemory: int
+    """The most that it may use; 0: as much as there is."""
+    cpu_s: float
+    """The seconds of a core that it has used since it started."""
+
+
+SILENT_S = 10
+"""A replica confirms once a second. One that has not for so long hangs, or is cut off."""
+
+
+def replication(slot: int) -> Command[Replication]:
+    """Asks the master of a slot for its state, and that of its replicas."""
+
+    def decode(text: bytes) -> Replication:
+        fields = info_fields(text)
+        # slave0:ip=10.0.0.2,port=6379,state=online,offset=1234,lag=0
+        rows = [
+            dict(pair.partition("=")[::2] for pair in value.decode().split(","))
+            for name, value in fields.items()
+            if name.startswith(b"slave") and b"state=" in value
+        ]
+        online = [row for row in rows if row["state"] == "online"]
+        written = int(fields[b"master_repl_offset"])
+        lags = {f"{row['ip']}:{row['port']}": int(row["lag"]) if row in online else None for row in rows}
+        return Replication(
+            replicas=len(online),
+            unconfirmed=max(0, written - max(int(row["offset"]) for row in online)) if online else None,
+            silent={replica: lag for replica, lag in lags.items() if lag is None or lag >= SILENT_S},
+            memory=int(fields.get(b"used_memory", b"0")),
+            maxmemory=int(fields.get(b"maxmemory", b"0")),
+            cpu_s=sum(float(fields.get(name, b"0")) for name in (b"used_cpu_sys", b"used_cpu_user")),
+        )
+
+    return Command(slot=slot, words=("INFO", "replication", "memory", "cpu"), decode=decode)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The settings of a server that decide what it keeps."""
+
+    server: str
+    """Its run id: another with each start."""
+    maxmemory: int
+    """In bytes; 0: as much as there is."""
+    memory: int
+    """The bytes that it uses."""
+    policy: str
+    """The eviction policy."""
+    evicted: bool
+    """True if it has evicted keys since it started."""
+    appends: bool
+    """True if it keeps an append-only file."""
+    maxclients: int
+    """The most connections that it takes; 0: it does not say."""
+    clients: int
+    """The connections that it has."""
+
+
+def server_settings(slot: int) -> Command[ServerSettings]:
+    """Asks the master of a slot for its settings."""
+
+    def decode(text: bytes) -> ServerSettings:
+        fields = info_fields(text)
+        return ServerSettings(
+            server=fields.get(b"run_id", b"").decode(),
+            maxmemory=int(fields.get(b"maxmemory", b"0")),
+            memory=int(fields.get(b"used_memory", b"0")),
+            policy=fields.get(b"maxmemory_policy", b"").decode(),
+            evicted=fields.get(b"evicted_keys", b"0") != b"0",
+            # A server that does not say has nothing to complain about.
+            appends=fields.get(b"aof_enabled") != b"0",
+            maxclients=int(fields.get(b"maxclients", b"0")),
+            clients=int(fields.get(b"connected_clients", b"0")),
+        )
+
+    return Command(slot=slot, words=("INFO", "server", "clients", "memory", "persistence", "stats"), decode=decode)
+
+
+def saves(slot: int) -> Command[bool]:
+    """True if the master of a slot writes snapshots by itself."""
+
+    def decode(answer: list[bytes] | dict[bytes, bytes]) -> bool:
+        words = [*answer, *answer.values()] if isinstance(answer, dict) else answer
+        return words != [b"save", b""]
+
+    return Command(slot=slot, words=("CONFIG", "GET", "save"), decode=decode)
+
+
+def waits(slot: int) -> Command[int]:
+    """Tries WAIT at the master of a slot; it waits for nothing."""
+    return Command(slot=slot, words=("WAIT", 0, 1), decode=int)
+
+
+def named(slot: int) -> Command[Any]:
+    """Tries to name a connection; it gets the name that it has."""
+    return Command(slot=slot, words=("CLIENT", "SETNAME", "shardq"), decode=lambda answer: answer)
+
+
+def clock(slot: int) -> Command[float]:
+    """The time of the master of a slot, in seconds."""
+    return Command(slot=slot, words=("TIME",), decode=lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FailedNode:
+    """A node that its cluster has declared failed."""
+
+    address: str
+    is_master: bool
+    slots: tuple[tuple[int, int], ...]
+    """The slots that no other node has taken over: first and last of each range."""
+
+    def serves(self, slot: int) -> bool:
+        """True if the slot is one of those that are lost with it."""
+        return any(first <= slot <= last for first, last in self.slots)
+
+
+def failed_nodes() -> Command[list[FailedNode]]:
+    """The nodes that a cluster has declared failed, as any of its nodes tells; nodes without an address are left out.
+    An error at a single server.
+    """
+
+    def decode(text: bytes) -> list[FailedNode]:
+        # id 10.0.0.1:6379@16379,host master,fail - 0 0 3 disconnected 0-5460 7000 [7001->-id]
+        rows = [row.split(" ") for row in text.decode().splitlines() if row]
+        return sorted(
+            FailedNode(
+                row[1].partition("@")[0], "master" in row[2], tuple(_range(word) for word in row[8:] if word[0] != "[")
+            )
+            for row in rows
+            if "fail" in row[2].split(",") and "noaddr" not in row[2]
+        )
+
+    return Command[list[FailedNode]](slot=-1, words=("CLUSTER", "NODES"), decode=decode).briefly()
+
+
+def _range(word: str) -> tuple[int, int]:
+    first, _, last = word.partition("-")
+    return int(first), int(last or first)
+
+
+def info_fields(text: bytes) -> dict[bytes, bytes]:
+    """The fields of an answer to INFO."""
+    return dict(row.partition(b":")[::2] for row in text.splitlines())
+
+
+def seal(meta: str, slot: int, epoch: int, *, now_us: str = "") -> Call[None]:
+    """A write to wait for: replicas that have it have everything that was written on the node before it."""
+    return Call(slot=slot, words=[epoch, now_us], decode=nothing, script=script("seal"), keys=(meta,))
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The replication history that a server's data belongs to. A replica has a prefix of its master's."""
+
+    is_master: bool
+    history: str
+    """The name of the history that it writes, or follows."""
+    offset: int
+    """The length of that history, in bytes."""
+    earlier: str
+    """The name of the history that it followed before it was promoted, or had before it was restarted."""
+    earlier_length: int
+    """The bytes of the earlier history that it has."""
+
+
+def lineage() -> Command[Lineage]:
+    """Asks a server for its lineage."""
+
+    def decode(text: bytes) -> Lineage:
+        fields = info_fields(text)
+        return Lineage(
+            is_master=fields.get(b"role") == b"master",
+            history=fields.get(b"master_replid", b"").decode(),
+            offset=int(fields.get(b"master_repl_offset", b"0")),
+            earlier=fields.get(b"master_replid2", b"").decode(),
+            earlier_length=int(fields.get(b"second_repl_offset", b"0")) - 1,
+        )
+
+    return Command(slot=-1, words=("INFO", "replication"), decode=decode)
+
+
+def replicas(slot: int) -> Command[int]:
+    """The number of replicas connected to the master of a slot."""
+
+    def decode(text: bytes) -> int:
+        return int(info_fields(text)[b"connected_slaves"])
+
+    return Command(slot=slot, words=("INFO", "replication"), decode=decode)
+
+
+def wait(slot: int, replicas: int, *, timeout_ms: int) -> Command[int]:
+    """The number of replicas that have what this connection wrote."""
+    return Command(slot=slot, words=("WAIT", replicas, timeout_ms), decode=int)
+
+
+def wait_aof(slot: int, *, timeout_ms: int) -> Command[int]:
+    """1 when what this connection wrote is on the master's disk. An error where that is never known."""
+    return Command(slot=slot, words=("WAITAOF", 1, 0, timeout_ms), decode=lambda answer: int(answer[0]))

@@ -1,0 +1,185 @@
+"""peek and plain reads: counts of a shard, for ``stats()`` and ``health()``; places of ids and records, and restore,
+for ``shardq doctor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from shardq.core.calls.request import Call, Command, body
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import topic_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCounts:
+    """One shard at one instant."""
+
+    now_us: int
+    scheduled: int
+    leased: int
+    dead: int
+    head_ms: int | None
+    """Due time of the first scheduled task."""
+    late_ms: int | None
+    """Lateness of the task dispatched last."""
+    reaped: int
+    buried: int
+    forwarded: int
+    dispatched: Mapping[str, int]
+    """Topic → tasks dispatched since the shard was opened."""
+    ready: Mapping[str, int]
+    """Topic → tasks in its ready list, for the topics asked for."""
+    waited_ms: Mapping[str, int]
+    """Topic → how long the head of its ready list has been seen there, by this look or earlier ones of anybody; only
+    topics that have a ready task.
+    """
+    died: Mapping[str, int]
+    """Topic → tasks that died since the shard came into use, for the topics of which any did."""
+    died_lately: int
+    """The dead tasks that died in the last ten minutes."""
+    trimmed: int
+    """Dead tasks that were removed because they were too old or too many."""
+    trimmed_ms: int | None
+    """When one was last removed because there were too many."""
+    drawn: Mapping[Drawn, Mapping[str, int]]
+    """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
+
+    @property
+    def head_age(self) -> float | None:
+        """Seconds since the first scheduled task was due."""
+        return None if self.head_ms is None else self.now_us / 1e6 - self.head_ms / 1e3
+
+
+Drawn = Literal["scheduled", "leased", "dead"]
+"""A state of which ids are drawn to tell their topics: its set is too large to be gone through."""
+
+DRAWN: tuple[Drawn, ...] = get_args(Drawn)
+
+Peek = Call[ShardCounts]
+
+
+def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, now_us: str = "") -> Call[ShardCounts]:
+    """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
+
+    def decode(answer: list[Any]) -> ShardCounts:
+        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
+        late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
+        return ShardCounts(
+            now_us=int(now),
+            scheduled=scheduled,
+            leased=leased,
+            dead=dead,
+            head_ms=int(float(head)) if head else None,
+            late_ms=late if meta[0] is not None else None,
+            reaped=reaped,
+            buried=buried,
+            forwarded=forwarded,
+            dispatched=_by_topic(counts),
+            ready=dict(zip(topics, lengths, strict=True)),
+            waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
+            died=_by_topic(died),
+            died_lately=deaths[0],
+            trimmed=int(deaths[1] or 0),
+            trimmed_ms=int(deaths[2]) if deaths[2] else None,
+            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
+        )
+
+    return Call.of("peek", keys, [epoch, now_us, draw, *topics], decode, topics=topics)
+
+
+def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:
+    """Topic → tasks dispatched since the shard was opened."""
+
+    def decode(answer: Any) -> Mapping[str, int]:
+        flat = [word for pair in answer.items() for word in pair] if isinstance(answer, dict) else answer
+        return _by_topic(flat)
+
+    return Command(slot=keys.slot, words=("HGETALL", keys.topics), decode=decode)
+
+
+def scheduled(keys: ShardKeys) -> Command[int]:
+    return Command(slot=keys.slot, words=("ZCARD", keys.due), decode=int)
+
+
+def ready(keys: ShardKeys, topic: str) -> Command[int]:
+    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int)
+
+
+def died(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:
+    """The tasks of these topics that died since the shard came into use."""
+    return Command(
+        slot=keys.slot,
+        words=("HMGET", keys.meta, *(f"died/{topic}" for topic in topics)),
+        decode=lambda counts: sum(int(count or 0) for count in counts),
+    )
+
+
+def newest_dead(keys: ShardKeys, count: int) -> Command[list[str]]:
+    """The ids of the last tasks that died."""
+    return Command(
+        slot=keys.slot,
+        words=("ZRANGE", keys.dead, 0, count - 1, "REV"),
+        decode=lambda ids: [id.decode() for id in ids],
+    )
+
+
+def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
+    """The reasons of dead tasks; empty for one without."""
+    return Command(
+        slot=keys.slot,
+        words=("HMGET", keys.why, *ids),
+        decode=lambda reasons: [(reason or b"").decode(errors="replace") for reason in reasons],
+    )
+
+
+def _by_topic(flat: list[Any]) -> dict[str, int]:
+    fields = iter(flat)
+    return {topic.decode(): int(count) for topic, count in zip(fields, fields, strict=True)}
+
+
+def publishes(keys: ShardKeys) -> Command[None]:
+    """Raises when the master of a shard lets us publish nothing. Nobody hears it: no process has the empty name."""
+    return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=lambda _: None)
+
+
+def some_records(keys: ShardKeys, count: int) -> Command[list[str]]:
+    """Ids that have a record, drawn at random; all of them if they are no more than ``count``."""
+    return Command(keys.slot, ("HRANDFIELD", keys.task, count), _texts)
+
+
+def some_members(keys: ShardKeys, key: str, count: int) -> Command[list[str]]:
+    """Ids of a sorted set of the shard, likewise."""
+    return Command(keys.slot, ("ZRANDMEMBER", key, count), _texts)
+
+
+def has_records(keys: ShardKeys, ids: Sequence[str]) -> list[Command[bool]]:
+    return [Command(keys.slot, ("HSTRLEN", keys.task, id), bool) for id in ids]
+
+
+def are_members(keys: ShardKeys, key: str, ids: Sequence[str]) -> Command[list[bool]]:
+    """Tells for each id if it is in this sorted set of the shard."""
+    return Command(keys.slot, ("ZMSCORE", key, *ids), lambda scores: [score is not None for score in scores])
+
+
+def entries(keys: ShardKeys, topic: str, id: str) -> Command[int]:
+    """The entries of an id in its ready list; those of ghosts count."""
+    return Command(keys.slot, ("LPOS", keys.ready(topic), id, "COUNT", 0), len)
+
+
+def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
+    """Counts the ghosts of each id."""
+    return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: [int(count or 0) for count in counts])
+
+
+def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[bool]:
+    """Schedules an id for now that has a record and no place. True if it had none."""
+    return Call.of(
+        "restore", keys, [epoch, now_us, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
+    )
+
+
+def _texts(ids: list[Any]) -> list[str]:
+    return [id.decode() for id in ids]

@@ -1,0 +1,187 @@
+"""A request as a value: what to send, where, and how to read the answer. No I/O.
+
+The other modules of this package build each request of the engine as a ``Call`` (one Lua script on one slot), or as a
+``Command``, and a driver carries it out. A driver needs to know no more of it than this module says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
+
+from hiredis import pack_command
+
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.scripts import Script, script
+from shardq.errors import ServerFault, ShardqError
+
+T = TypeVar("T")
+Word = str | bytes | int | float
+
+
+_NUMBERS = frozenset((int, float))
+
+
+def pack(*words: Word) -> bytes:
+    """One command in the form of the protocol."""
+    # Numbers become text here: hiredis (3.5) runs Python to make it, and crashes the process where the handler of a
+    # signal, such as Ctrl-C, raises in that.
+    texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
+    return pack_command(texts)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
+
+
+SILENT_S = 1.0
+"""The seconds after which the request of a view gives a silent server up: a look that goes on by what the others have
+answered has some of its time left.
+"""
+
+BRIEFLY_S = 0.5
+"""The seconds in which the requests of views are retried: the views as a whole answer within three."""
+
+
+@dataclass(slots=True)
+class Command(Generic[T]):
+    """One plain command."""
+
+    slot: int
+    """The hash slot of its keys, which chooses the node. -1: any node."""
+    words: Sequence[Word]
+    decode: Callable[[Any], T]
+    """Makes the result from the raw answer (bytes, int, list, None). May raise a ShardqError."""
+    retry_for_s: float | None = field(default=None, kw_only=True)
+    """The seconds in which it is retried after a fault, if less than the driver's timeout. An answer may take
+    longer.
+    """
+    in_doubt: bool = field(default=False, kw_only=True)
+    """True if an earlier send may have been executed and its answer was lost. The driver notes it here, so that whoever
+    sends another request in its place sends what is right after a lost answer.
+    """
+    within_s: float | None = field(default=None, kw_only=True)
+    """The seconds after which it is given up, although the command that it is a part of has time. With ``retry_for_s``
+    only.
+    """
+    finish_on_interrupt: bool = field(default=False, kw_only=True)
+    """True if an answer in flight, when Ctrl-C interrupts the thread, is awaited for a moment and decoded: it says what
+    the caller was given. asyncio tasks are shielded instead.
+    """
+
+    def briefly(self) -> Self:
+        """The request of a view, which shows what does not answer as unknown and waits for no failover."""
+        self.retry_for_s, self.within_s = BRIEFLY_S, SILENT_S
+        return self
+
+    def packed(self) -> bytes:
+        """The bytes as sent first."""
+        return pack(*self.words)
+
+    def packed_in_full(self) -> bytes:
+        """The bytes as sent when the server does not know the script."""
+        return self.packed()
+
+    def after_loss(self) -> Command[T]:
+        """The request to send when an earlier answer was lost. Plain commands: the same again."""
+        self.in_doubt = True
+        return self
+
+
+@dataclass(slots=True)
+class Call(Command[T]):
+    """One script. ``words`` are its ARGV."""
+
+    script: Script
+    keys: Sequence[str]
+    resend: Callable[[], Call[T]] | None = None
+    """Makes the request that is right after a lost answer, where the same again would be wrong."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        keys: ShardKeys | ControlKeys,
+        words: Sequence[Word],
+        decode: Callable[[Any], T],
+        *,
+        topics: Iterable[str] | None = None,
+        also: Sequence[str] = (),
+        resend: Callable[[], Call[T]] | None = None,
+        retry_for_s: float | None = None,
+    ) -> Call[T]:
+        """The call of a script in ``lua/``, with the keys that its head names. ``topics``: those of the keys that are
+        one for each topic. ``also``: further keys, which are not ours.
+        """
+        chosen = script(name)
+        names = chosen.named(keys)
+        if topics is not None:
+            names = [key for each in names for key in ((each,) if type(each) is str else map(each, topics))]
+        return cls(
+            keys.slot,
+            words,
+            decode,
+            retry_for_s=retry_for_s,
+            script=chosen,
+            keys=(*names, *also) if also else names,
+            resend=resend,
+        )
+
+    def packed(self) -> bytes:
+        return pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)
+
+    def packed_in_full(self) -> bytes:
+        return pack(b"EVAL", self.script.text, len(self.keys), *self.keys, *self.words)
+
+    def after_loss(self) -> Call[T]:
+        call = self if self.resend is None else self.resend()
+        call.in_doubt = True
+        return call
+
+
+class Stale(ShardqError):
+    """The shard has seen a newer topology than the caller's. Internal: refresh, route again, repeat."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        super().__init__(f"the topology has changed: the shard is at epoch {epoch}")
+
+
+class Missing(ShardqError):
+    """The shard has no meta. Internal: refresh, open the shard if it is still one, repeat."""
+
+    def __init__(self) -> None:
+        super().__init__("the shard was never opened, or its server lost it")
+
+
+class Moving(ShardqError):
+    """The task is moving to another shard. Internal: put it there, then ask there."""
+
+    def __init__(self) -> None:
+        super().__init__("the task is on its way to another shard")
+
+
+def body(answer: list[Any]) -> list[Any]:
+    """Returns what follows ``ok``. Raises Stale or Missing for the guard's other statuses."""
+    status = answer[0]
+    if status == b"ok":
+        return answer[1:]
+    if status == b"stale":
+        raise Stale(int(answer[1]))
+    if status == b"missing":
+        raise Missing()
+    raise ServerFault(f"a script answered {status!r}, which this version of shardq does not know")
+
+
+PAGE_BYTES = 1 << 20
+"""The bytes of records that a script reads at a time, which may have 1 MiB each."""
+
+FIRST_PAGE = 64
+"""The first page of records, whose sizes nobody knows yet."""
+
+
+def next_page(size: int, read: int, *, most: int) -> int:
+    """The size of the next page of records, after one of this size had so many bytes."""
+    return max(1, min(most, size * 4, size * PAGE_BYTES // max(1, read)))
+
+
+def nothing(answer: list[Any]) -> None:
+    """Reads the answer of scripts that say ``ok`` alone."""
+    body(answer)

@@ -1,0 +1,205 @@
+"""Moving tasks to the shard they belong to under another number of shards: reserve, take, put and clear; remember and
+forget for the ends of dedup windows; stock, swept and unmark for what is to be known at the end.
+
+    target: reserve ──▶ source: take ──▶ target: put ──▶ source: clear
+
+Every step can be repeated by anybody, and a process frozen between any two of them does no harm: a number is used by
+one attempt only; ``take`` is the commit and keeps the task in the source's ``moved`` until ``put`` has used up the mark
+that ``reserve`` left; and a ``take`` under an old topology is refused.
+
+Nor does a failover, where there are replicas: what was reserved is on them before it is taken, and what was put before
+it is cleared (``seal``, and WAIT). So a mark that is gone was used up, and a ``put`` that was lost left it behind, for
+whoever finds the moving task in ``moved``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardq.core.calls.request import Call, Command, Word, body, nothing
+from shardq.core.layout.keys import ShardKeys
+
+SCAN = 4000
+"""Members read in one trip, in about a millisecond."""
+
+PAGE = 4000
+"""Members of a sorted set read in one trip, in a fifth of a millisecond."""
+
+BATCH = 250
+"""Tasks moved by one script call: about a millisecond of each server."""
+
+BATCH_BYTES = 1 << 20
+
+WINDOWS = 1000
+"""Ends of dedup windows in one script call."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovingTask:
+    """One task that is moving."""
+
+    id: str
+    data: bytes
+    """The stored text: 'number|target|…'."""
+
+    @property
+    def number(self) -> str:
+        return self.data.split(b"|", 1)[0].decode()
+
+    @property
+    def target(self) -> int:
+        return int(self.data.split(b"|", 2)[1])
+
+
+def loads(moving_tasks: Iterable[MovingTask]) -> list[tuple[int, list[MovingTask]]]:
+    """Moving tasks by the shard they go to, in parts that one ``put`` may carry."""
+    parts: list[tuple[int, list[MovingTask]]] = []
+    last: dict[int, list[MovingTask]] = {}
+    sizes: dict[int, int] = {}
+    for moving_task in moving_tasks:
+        target = moving_task.target
+        size = sizes.get(target, BATCH_BYTES) + len(moving_task.data)
+        if size > BATCH_BYTES or len(last[target]) == BATCH:
+            last[target], size = [], len(moving_task.data)
+            parts.append((target, last[target]))
+        last[target].append(moving_task)
+        sizes[target] = size
+    return parts
+
+
+def reserve(keys: ShardKeys, epoch: int, number: str, ids: Sequence[str], *, now_us: str = "") -> Call[None]:
+    return Call.of("reserve", keys, [epoch, now_us, number, *ids], nothing)
+
+
+def take(
+    keys: ShardKeys, epoch: int, number: str, target: int, ids: Sequence[str], *, now_us: str = ""
+) -> Call[list[MovingTask]]:
+    """Moving tasks whose answer was lost are found in ``moved``."""
+    return Call.of("take", keys, [epoch, now_us, number, target, *ids], _moving_tasks)
+
+
+def _moving_tasks(answer: list[Any]) -> list[MovingTask]:
+    fields = iter(body(answer))
+    return [MovingTask(id.decode(), data) for id, data in zip(fields, fields, strict=True)]
+
+
+def put(keys: ShardKeys, epoch: int, moving_tasks: Sequence[MovingTask], *, now_us: str = "") -> Call[None]:
+    words: list[Word] = [epoch, now_us, keys.bell]
+    for moving_task in moving_tasks:
+        words += (moving_task.id, moving_task.data)
+    return Call.of("put", keys, words, nothing)
+
+
+def clear(keys: ShardKeys, epoch: int, moving_tasks: Sequence[MovingTask], *, now_us: str = "") -> Call[None]:
+    words: list[Word] = [epoch, now_us]
+    for moving_task in moving_tasks:
+        words += (moving_task.id, moving_task.number)
+    return Call.of("clear", keys, words, nothing)
+
+
+def swept(keys: ShardKeys, epoch: int, since: int, *, now_us: str = "") -> Call[None]:
+    return Call.of("swept", keys, [epoch, now_us, since], nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A page of the ids whose records are in a shard."""
+
+    cursor: str
+    """The cursor of the next page; '0' at the end."""
+    bytes: int
+    """The bytes of the records, which the server read and did not send."""
+    ids: list[str]
+
+
+def stock(keys: ShardKeys, epoch: int, cursor: str, *, count: int, now_us: str = "") -> Call[RecordPage]:
+    def decode(answer: list[Any]) -> RecordPage:
+        cursor, size, ids = body(answer)
+        return RecordPage(cursor.decode(), size, [id.decode() for id in ids])
+
+    return Call.of("stock", keys, [epoch, now_us, cursor, count], decode)
+
+
+def remember(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, ahead_ms: int, now_us: str = "") -> Call[None]:
+    """``ends``: id → end of its dedup window in ms. The later end of a window counts. ``ahead_ms``: of the shard they
+    come from."""
+    return Call.of("remember", keys, [epoch, now_us, ahead_ms, *_windows(ends)], nothing)
+
+
+def forget(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str = "") -> Call[None]:
+    """Forgets windows that end at that time, or earlier."""
+    return Call.of("forget", keys, [epoch, now_us, *_windows(ends)], nothing)
+
+
+def ahead(keys: ShardKeys) -> Command[int]:
+    """How far the steady clock of a shard, by which dedup windows end, is before its server's, in ms."""
+    return Command(slot=keys.slot, words=("HGET", keys.meta, "ahead"), decode=lambda said: int(said or 0))
+
+
+def _windows(ends: Mapping[str, str]) -> list[Word]:
+    return [word for id, end in ends.items() for word in (end, id)]
+
+
+def unmark(keys: ShardKeys, epoch: int, *, now_us: str = "") -> Call[None]:
+    return Call.of("unmark", keys, [epoch, now_us], nothing)
+
+
+# ---- plain commands: looking
+
+
+def scan(keys: ShardKeys, key: str, cursor: str, *, count: int) -> Command[tuple[str, dict[str, str]]]:
+    """A part of a ZSET: member → score. What is there during the whole scan is met at least once."""
+
+    def decode(answer: list[Any]) -> tuple[str, dict[str, str]]:
+        items = iter(answer[1])
+        return answer[0].decode(), {m.decode(): s.decode() for m, s in zip(items, items, strict=True)}
+
+    return Command(slot=keys.slot, words=("ZSCAN", key, cursor, "COUNT", count), decode=decode)
+
+
+def latest(keys: ShardKeys, key: str, start: int, *, count: int) -> Command[list[str]]:
+    """Members of a ZSET from the highest score down, after the first ``start``."""
+    return Command(
+        slot=keys.slot,
+        words=("ZRANGE", key, start, start + count - 1, "REV"),
+        decode=lambda answer: [member.decode() for member in answer],
+    )
+
+
+def scan_moved(keys: ShardKeys, cursor: str, *, count: int) -> Command[tuple[str, list[MovingTask]]]:
+    def decode(answer: list[Any]) -> tuple[str, list[MovingTask]]:
+        items = iter(answer[1])
+        return answer[0].decode(), [MovingTask(id.decode(), data) for id, data in zip(items, items, strict=True)]
+
+    return Command(slot=keys.slot, words=("HSCAN", keys.moved, cursor, "COUNT", count), decode=decode)
+
+
+def moving_task_of(keys: ShardKeys, id: str) -> Command[MovingTask | None]:
+    return Command(
+        slot=keys.slot,
+        words=("HGET", keys.moved, id),
+        decode=lambda data: None if data is None else MovingTask(id, data),
+    )
+
+
+def moving_tasks(keys: ShardKeys) -> Command[int]:
+    """The number of tasks that are moving out of this shard."""
+    return Command(slot=keys.slot, words=("HLEN", keys.moved), decode=int)
+
+
+def meta_fields(keys: ShardKeys, *fields: str) -> Command[list[bytes | None]]:
+    return Command(slot=keys.slot, words=("HMGET", keys.meta, *fields), decode=list)
+
+
+def records(keys: ShardKeys) -> Command[int]:
+    """The number of tasks in this shard, in whatever state."""
+    return Command(slot=keys.slot, words=("HLEN", keys.task), decode=int)
+
+
+def record_bytes(keys: ShardKeys) -> Command[int]:
+    """The bytes of the whole hash, estimated from some of its records; 0 when it is empty."""
+    return Command(
+        slot=keys.slot, words=("MEMORY", "USAGE", keys.task, "SAMPLES", 50), decode=lambda bytes: int(bytes or 0)
+    )

@@ -1,0 +1,321 @@
+# Generated from consuming_aio.py by `make fmt`: change that one.
+"""The commands of a consumer: claiming, waiting, settling. ``Consumer`` inherits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shardq.core.calls.consume import SettleStatus
+from shardq.core.consumer.ahead import Ahead, BegunClaim
+from shardq.core.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries, settlements_after, snoozes
+from shardq.core.consumer.claiming import GIVE_BACK_S, ask_lengths
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
+from shardq.core.consumer.settling import SettlementsByShard, acks_of, check_held, extend, one_or_many, per_shard
+from shardq.core.consumer.waiting.registry import Waiter
+from shardq.core.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
+from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.forks import OfOneProcess
+from shardq.core.model.checks import due_spec, duration_ms
+from shardq.core.model.task import Delivery
+from shardq.core.operation import run
+from shardq.errors import LeaseLost, ShardqError
+
+if TYPE_CHECKING:
+    from shardq.core.drivers.sync import Driver
+
+log = logging.getLogger("shardq.consumer")
+
+
+class Event(Protocol):
+    """A waiting claim sleeps on it. Any thread may set it."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def wait(self, seconds: float, /) -> object: ...
+
+
+class SettlingBlock:
+    """The block of ``consumer.settling``."""
+
+    def __init__(self, end: Callable[[BaseException | None], bool]) -> None:
+        self._end = end
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> bool:
+        return self._end(exc)
+
+
+class Consuming(OfOneProcess, ABC):
+    """The commands of ``Consumer``."""
+
+    _driver: Driver
+    _claims: Claims
+
+    def __init__(self, wakeups: Callable[[float], Wakeups], ahead: Ahead[Any] | None = None) -> None:
+        self._wakeups = wakeups
+        self._ahead = ahead
+        self._closed = False
+        self._event: Event | None = None
+
+    @abstractmethod
+    def _opened(self, within: float = 0.0) -> float:
+        """Sees to it that there are a driver and claims. Every command begins with it. Returns the deadline of the
+        command, which takes the engine's timeout, and ``within`` seconds more.
+        """
+
+    @abstractmethod
+    def _new_event(self) -> Event: ...
+
+    @abstractmethod
+    def _claimed(
+        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
+    ) -> list[Delivery]: ...
+
+    @abstractmethod
+    def _begun(self, size: int) -> BegunClaim[Any] | None:
+        """Begins a claim that nobody has asked for yet, if that can be done now."""
+
+    @abstractmethod
+    def _finished(self, begun: BegunClaim[Any], deadline: float) -> list[Delivery]:
+        """Returns what it gave; nothing if it has failed: the next claim meets the reason again."""
+
+    @abstractmethod
+    def _watch_ahead(self) -> None:
+        """Has what is claimed ahead given back when it is stale."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Has what is claimed ahead given back, as it is closed. May be called from any thread, and by the handler of a
+        signal.
+        """
+
+    @abstractmethod
+    def _settled(
+        self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
+    ) -> dict[str, SettleStatus]:
+        """``surely``: also if the caller is cancelled meanwhile."""
+
+    @abstractmethod
+    def _end(self, delivery: Delivery, done: bool) -> None: ...
+
+    def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
+        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them. Returns
+        within ``wait`` and the engine's ``timeout``.
+
+        A server that does not answer while others do is waited for no longer than a small part of the lease.
+
+        >>> deliveries = consumer.claim(100, wait=1.0)
+        """
+        check_claim(max, wait)
+        deadline = self._opened(wait)
+        ahead = self._ahead
+        if ahead is None:
+            return self._claim(max, wait, deadline)
+        ahead.pace.back(now := time.monotonic())
+        ahead.wanted = max
+        deliveries = self._held(ahead, max, now, deadline) or self._claim(max, wait, deadline)
+        ahead.pace.handed(len(deliveries), time.monotonic())
+        return deliveries
+
+    def _held(self, ahead: Ahead[Any], max: int, now: float, deadline: float) -> list[Delivery]:
+        """Up to ``max`` deliveries of what was claimed ahead."""
+        deliveries = ahead.take(max, now)
+        if not deliveries and (begun := ahead.take_begun(now)) is not None:
+            claimed = self._finished(begun, deadline)
+            deliveries = claimed[:max]
+            if len(claimed) > max:
+                ahead.hold(claimed[max:], begun.since)
+                self._watch_ahead()
+        if deliveries and self._may_claim_ahead() and ahead.begin(self._begun):
+            self._watch_ahead()
+        return deliveries
+
+    def _filled(self, size: int) -> bool:
+        """Begins the next claim when one of this size has all it wants. Returns True if it was begun."""
+        ahead = self._ahead
+        if ahead is None or not self._may_claim_ahead() or not ahead.filled(size, self._begun):
+            return False
+        self._watch_ahead()
+        return True
+
+    def _may_claim_ahead(self) -> bool:
+        """Permits of a limited topic are for those who work; and what all shards refuse, no claim ahead gets."""
+        claims = self._claims
+        return not claims.limiter.limited(claims.topics) and not claims.unreachable and bool(claims.open_topics())
+
+    def _claim(self, max: int, wait: float, deadline: float) -> list[Delivery]:
+        if not wait:
+            return self._claimed(max, self._claims.cache.topology.span(), deadline)
+        self._driver.check_open()
+        timeout = self._driver.settings.timeout
+        until = deadline - timeout
+        wakeups = self._claims.limiter.wakeups = self._wakeups(deadline)
+        event = self._event = self._new_event()
+        waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
+        strategy = WaitStrategy(self._claims, wakeups, waiter, until)
+        wakeups.waiters.enter(waiter)
+        try:
+            while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
+                if isinstance(step, Sleep):
+                    event.wait(step.seconds)
+                    event.clear()
+                    continue
+                # A server that is silent is reported after the timeout, however long the claim may wait.
+                trip = min(deadline, now + timeout)
+                if isinstance(step, AskLengths):
+                    run(self._driver, ask_lengths(self._claims, step.shards, wakeups), deadline=trip)
+                    continue
+                if deliveries := self._claimed(max, step.shards, trip, wakeups if step.registering else None):
+                    return deliveries
+            return []
+        finally:
+            self._claims.waiter = None
+            wakeups.waiter_left(waiter, self._claims.planner.left(self._claims.cache.topology.span()))
+
+    def close(self) -> None:
+        """Ends a claim that waits, and gives back what is claimed ahead. May be called from any thread. Later claims do
+        not wait.
+
+        >>> consumer.close()
+        """
+        self._closed = True
+        if self._ahead is not None:
+            self._ahead.close()
+            self._release()
+        event = self._event
+        if event is not None:
+            event.set()
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Deliveries one by one, until ``close()``: acked when the loop comes back for the next, retried when its body
+        raises or leaves the loop.
+
+        >>> for delivery in consumer:
+        ...     handle(delivery.payload)
+        """
+        while not self._closed:
+            for delivery in self.claim(1, wait=ITERATION_WAIT_S):
+                done = False
+                try:
+                    yield delivery
+                    done = True
+                finally:
+                    self._end(delivery, done)
+
+    def _settle_one(self, delivery: Delivery, done: bool) -> None:
+        try:
+            if done:
+                self.ack(delivery)
+            else:
+                self.retry(delivery, reason="the loop over its consumer was left")
+        except LeaseLost as exc:
+            # Another consumer has it, which is no reason to end the loop.
+            log.warning("%s", exc)
+
+    def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
+        """Removes tasks that are done. Raises LeaseLost for those given to another consumer meanwhile, and SettleError
+        when some shards could not be told; the rest are done.
+
+        >>> consumer.ack(deliveries)
+        """
+        held = acks_of(one_or_many(deliveries))
+        deadline = self._opened()
+        check_held(self._settled(held, deadline), replaced_is_fine=True)
+
+    def retry(
+        self,
+        deliveries: Delivery | Iterable[Delivery],
+        *,
+        delay: float | dt.timedelta = 0,
+        reason: str = "retried",
+    ) -> None:
+        """Schedules tasks again after ``delay``, as failed attempts. A task without attempts left is dead, for
+        ``reason``.
+
+        >>> consumer.retry(delivery, delay=60, reason="the mail server is busy")
+        """
+        held, delay_ms = one_or_many(deliveries), -due_spec(delay, None)
+        deadline = self._opened()
+        by_shard = retries(held, lambda _: delay_ms, reason)
+        check_held(self._settled(by_shard, deadline), replaced_is_fine=False)
+
+    def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
+        """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back.
+
+        >>> consumer.bury(delivery, "no such address")
+        """
+        by_shard = burials(one_or_many(deliveries), reason)
+        deadline = self._opened()
+        check_held(self._settled(by_shard, deadline), replaced_is_fine=False)
+
+    def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
+        """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
+        expires before (``expires=``) is dead when it falls due, with the reason ``expired``.
+
+        >>> consumer.snooze(delivery, 60)
+        """
+        by_shard = snoozes(one_or_many(deliveries), delay)
+        deadline = self._opened()
+        check_held(self._settled(by_shard, deadline), replaced_is_fine=False)
+
+    def settling(
+        self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta | None = None
+    ) -> SettlingBlock:
+        """A block that settles one delivery, or many together, when it ends: acks them, or retries them if it raises.
+
+        >>> with consumer.settling(delivery):
+        ...     handle(delivery.payload)
+
+        They are retried after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
+        caller. ``Retry``, ``Bury`` and ``Snooze`` decide as in a worker's handlers, and end the block without an
+        exception. What is no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries
+        back: that counts no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile,
+        or settled in the block; where an exception goes on, that is a note on it, and in the log.
+        """
+        held = one_or_many(deliveries)
+        if delay is not None:
+            due_spec(delay, None)
+        return SettlingBlock(lambda exc: self._end_block(held, delay, exc))
+
+    def _end_block(
+        self, deliveries: list[Delivery], delay: float | dt.timedelta | None, exc: BaseException | None
+    ) -> bool:
+        """Settles the deliveries of a block. Returns True if its exception is a decision, which ends there."""
+        failure = None if exc is None else alone(exc)
+        leaving = failure is not None and not isinstance(failure, Exception)
+        decided = isinstance(failure, Retry | Bury | Snooze)
+        try:
+            deadline = self._opened()
+            if leaving:
+                deadline = min(deadline, time.monotonic() + GIVE_BACK_S)
+            by_shard = settlements_after(deliveries, failure, delay)
+            statuses = self._settled(by_shard, deadline, surely=True)
+            check_held(statuses, replaced_is_fine=failure is None)
+        except ShardqError as fault:
+            if exc is None or decided:
+                raise
+            # Not the text of the exception, which is the user's code.
+            log.warning("deliveries could not be settled after a %s: %s", type(exc).__name__, fault)
+            exc.add_note(f"its deliveries could not be settled: {fault}")
+        return decided
+
+    def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
+        """Lets the leases end ``seconds`` from now. Raises LeaseLost for those no longer held.
+
+        >>> consumer.extend(delivery, 60)
+        """
+        held = per_shard(one_or_many(deliveries))
+        lease_ms = duration_ms(seconds, "seconds")
+        deadline = self._opened()
+        steps = extend(self._claims, held, lease_ms)
+        check_held(run(self._driver, steps, deadline=deadline), replaced_is_fine=False)

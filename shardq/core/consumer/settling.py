@@ -1,0 +1,142 @@
+"""Settling what was claimed: acks, retries, burials, leases given back or extended. Written once for both consumers."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from shardq.core.calls import consume
+from shardq.core.calls.consume import Leased, OtherSettlement, SettleStatus
+from shardq.core.calls.request import Call
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.rate_limiter import LATE_S, permits_of
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.task import Delivery
+from shardq.core.operation import Operation, values
+from shardq.core.recovery import Request, call_shards
+from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
+
+T = TypeVar("T")
+
+SettleStatuses = Mapping[str, SettleStatus]
+SettlementsByShard = Mapping[int, tuple[Sequence[Leased], Sequence[OtherSettlement]]]
+
+_shard_of = operator.attrgetter("shard")
+
+OTHERS_PER_CALL = 200
+"""A retry or a burial costs several commands, where acks share three."""
+
+
+def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, SettleStatus]]:
+    """Settles deliveries of any number of shards. Returns, by id, those that were not simply done.
+
+    Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
+    """
+    parts: list[Sequence[Leased]] = []
+    requests: dict[int, Request[SettleStatuses]] = {}
+    for shard, (acks, others) in by_shard.items():
+        keys = claims.cache.keys(shard)
+        for some in _slices(acks, consume.MAX_CLAIM):
+            requests[len(parts)] = keys, partial(consume.settle, acks=some)
+            parts.append(some)
+        for more in _slices(others, OTHERS_PER_CALL):
+            requests[len(parts)] = keys, partial(_settle_others, claims, more)
+            parts.append(more)
+    statuses: dict[str, SettleStatus] = {}
+    done: list[Leased] = []
+    errors: dict[str, ShardqError] = {}
+    for number, result in (yield from call_shards(claims.cache, requests)).items():
+        if isinstance(result, ShardqError):
+            errors |= dict.fromkeys([item.id for item in parts[number]], result)
+        else:
+            statuses |= result
+            done += parts[number]
+    yield from claims.limiter.released(permits_of(done))
+    if errors:
+        first = next(iter(errors.values()))
+        if not done:
+            raise first
+        raise SettleError(
+            settled=[item.id for item in done if statuses.get(item.id, "dead") == "dead"],
+            lost=[item.id for item in done if statuses.get(item.id, "dead") != "dead"],
+            failed={id: error for id, error in errors.items() if not isinstance(error, Unanswered)},
+            unknown=[id for id, error in errors.items() if isinstance(error, Unanswered)],
+            first=first,
+        ) from first
+    return statuses
+
+
+def _settle_others(
+    claims: Claims, others: Sequence[OtherSettlement], keys: ShardKeys, epoch: int
+) -> Call[SettleStatuses]:
+    """Settles by the engine's present number of attempts: what was refused as stale is sent again by a newer one."""
+    return consume.settle(keys, epoch, (), others, max_attempts=claims.cache.topology.settings.max_attempts)
+
+
+def extend(
+    claims: Claims, by_shard: Mapping[int, Sequence[Leased]], lease_ms: int
+) -> Operation[dict[str, SettleStatus]]:
+    """Moves the deadlines of leases. Returns, by id, those that are no longer held.
+
+    Permits are renewed first, so that none lapses under a lease. A lease that was over, and whose place another has
+    got, is not extended.
+    """
+    items = [item for held in by_shard.values() for item in held]
+    permits, began = permits_of(items), time.monotonic()
+    taken: set[str] = set()
+    if permits:
+        taken, _ = yield from claims.limiter.renewed(permits, lease_ms)
+    statuses: dict[str, SettleStatus] = {item.id: "lost" for item in items if item.token in taken}
+    requests = {
+        (shard, number): (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
+        for shard, held in by_shard.items()
+        for number, some in enumerate(_slices([item for item in held if item.token not in taken], consume.MAX_CLAIM))
+    }
+    results = values((yield from call_shards(claims.cache, requests)).items())
+    statuses |= {id: status for result in results.values() for id, status in result.items()}
+    if permits:
+        yield from claims.limiter.released(permits_of(item for item in items if item.id in statuses))
+        if time.monotonic() - began > LATE_S:
+            yield from claims.limiter.renewed(permits_of(item for item in items if item.id not in statuses), lease_ms)
+    return statuses
+
+
+def _slices(items: Sequence[T], most: int) -> Sequence[Sequence[T]]:
+    if not items:
+        return ()
+    return [items[at : at + most] for at in range(0, len(items), most)]
+
+
+def check_held(statuses: Mapping[str, SettleStatus], *, replaced_is_fine: bool) -> None:
+    """Raises LeaseLost for leases that are no longer held. An ack of a task that a push has replaced is not an
+    error.
+    """
+    lost = [
+        id for id, status in statuses.items() if status == "lost" or (status == "replaced" and not replaced_is_fine)
+    ]
+    if lost:
+        raise LeaseLost(lost)
+
+
+def per_shard(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+    divided: dict[int, list[Delivery]] = {}
+    # Those of one claim come shard by shard.
+    for shard, run in itertools.groupby(deliveries, _shard_of):
+        divided.setdefault(shard, []).extend(run)
+    return divided
+
+
+def acks_of(deliveries: Iterable[Delivery]) -> SettlementsByShard:
+    return {shard: (held, ()) for shard, held in per_shard(deliveries).items()}
+
+
+def one_or_many(deliveries: Delivery | Iterable[Delivery]) -> list[Delivery]:
+    given: Any = deliveries  # Anything that a caller may have given, ids of deliveries for one.
+    held = list(given) if isinstance(given, Iterable) else [given]
+    if wrong := set(map(type, held)) - {Delivery}:
+        raise InvalidOption(f"a delivery can't be {wrong.pop().__name__}; give what claim() gave out, one or many")
+    return held

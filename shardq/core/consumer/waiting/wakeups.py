@@ -1,0 +1,186 @@
+"""The I/O of waiting, for all consumers of one engine: hears the wake channels of this process, and wakes another
+process when no consumer here has time for a task.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from shardq.core.calls import consume
+from shardq.core.calls.control import CHANGED, opened_by
+from shardq.core.consumer.waiting.registry import PERMITS, ReadyList, Waiter, WaiterRegistry
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import Operation, run
+from shardq.core.recovery import call_shard, refresh
+from shardq.core.subscriber import Subscriber
+from shardq.core.threads import ended
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ShardqError
+
+log = logging.getLogger("shardq.consumer")
+
+GRACE_S = 0.005
+"""The time that a consumer of this process has to come back for a task, before another process is woken."""
+
+WAKE_RETRY_S = 1.0
+"""The pause before waking another process is tried again: in a large fleet it is long until one asks without being
+woken.
+"""
+
+CALL_TIMEOUT_S = 2.0
+
+
+class Wakeups:
+    """Made for the first consumer that waits. Its thread wakes other processes and reads a changed topology."""
+
+    def __init__(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber) -> None:
+        self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
+        self.waiters = WaiterRegistry()
+        self._driver = driver
+        self._cache = cache
+        self._subscriber = subscriber
+        self._callbacks: dict[int, Callable[[str | None], None]] = {}
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
+        self._due: list[tuple[float, ReadyList, bool]] = []
+        """A heap: when to wake another process, for which list, and True if even when a consumer here has taken the
+        task since.
+        """
+        self._news = False
+        self._closed = False
+        self._stop_following = cache.on_change(self._topology_changed)
+        self._thread = threading.Thread(target=self._run, name="shardq-waiting", daemon=True)
+        self._thread.start()
+        subscriber.subscribe(cache.control.news, cache.control.slot, self._on_news)
+        self._on_permit = self._on_wakeup(PERMITS)
+        subscriber.subscribe(cache.control.wake(self.process), cache.control.slot, self._on_permit)
+        self._subscribe(cache.topology)
+
+    def __repr__(self) -> str:
+        return f"<Wakeups {self.process}>"
+
+    def is_subscribed(self, keys: ShardKeys) -> bool:
+        """True if a wake-up from this shard would reach the process: only then it may be registered there."""
+        return self._subscriber.is_subscribed(keys.wake(self.process))
+
+    def waiting_for_permits(self, waiter: Waiter, topic: str) -> tuple[str, bool]:
+        """Returns the process to wake when a permit goes back, empty if that would not reach it; and True if others
+        here wait for one, too.
+        """
+        hears = self._subscriber.is_subscribed(self._cache.control.wake(self.process))
+        return self.process if hears else "", hears and self.waiters.others_wait(waiter, topic)
+
+    def close(self) -> None:
+        """Leaves registrations behind: the first task that draws one finds that nobody hears, and draws another."""
+        self._stop_following()
+        self.waiters.close()
+        with self._lock:
+            self._closed = True
+            self._condition.notify()
+        ended([self._thread])
+        self._subscriber.unsubscribe(self._cache.control.news, self._on_news)
+        self._subscriber.unsubscribe(self._cache.control.wake(self.process), self._on_permit)
+        for shard, on_wakeup in self._callbacks.items():
+            self._subscriber.unsubscribe(self._cache.keys(shard).wake(self.process), on_wakeup)
+
+    def waiter_left(self, waiter: Waiter, more: Collection[ReadyList]) -> None:
+        """Ends a waiter, perhaps with tasks: passes on what it was woken for and did not take, and ``more`` that it has
+        seen.
+        """
+        for entry in self.waiters.leave(waiter, more):
+            self.wake_another_soon(entry)
+        self.waiters.wake_for(more)
+
+    def wake_another_soon(self, entry: ReadyList) -> None:
+        """Wakes another process for the list, unless a consumer here takes its task in a moment."""
+        self._wake_another_at(entry, GRACE_S, surely=False)
+
+    def _wake_another_at(self, entry: ReadyList, after_s: float, *, surely: bool) -> None:
+        with self._lock:
+            heapq.heappush(self._due, (time.monotonic() + after_s, entry, surely))
+            self._condition.notify()
+
+    def _subscribe(self, topology: Topology) -> None:
+        """Subscribes to the wake channels of every shard that may hold tasks. The lock is for two topologies learnt at
+        once.
+        """
+        for shard in topology.span():
+            keys = self._cache.keys(shard)
+            with self._lock:
+                if shard in self._callbacks:
+                    continue
+                on_wakeup = self._callbacks[shard] = self._on_wakeup(shard)
+            self._subscriber.subscribe(keys.wake(self.process), keys.slot, on_wakeup)
+
+    def _on_wakeup(self, shard: int) -> Callable[[str | None], None]:
+        def on_wakeup(topic: str | None) -> None:
+            if topic is None:
+                self.waiters.messages_missed(shard)
+            elif not self.waiters.wakeup_received((shard, topic)):
+                self.wake_another_soon((shard, topic))
+
+        return on_wakeup
+
+    def _topology_changed(self, topology: Topology) -> None:
+        self._subscribe(topology)
+        # Tasks that came while a topic was paused have woken nobody.
+        self.waiters.forget_all()
+        self.waiters.wake_all()
+
+    def _on_news(self, message: str | None) -> None:
+        if message in ("members", CHANGED):
+            return
+        if shards := opened_by(message):
+            for shard in shards:
+                self.waiters.messages_missed(shard)
+            return
+        with self._lock:
+            self._news = True
+            self._condition.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._closed and not self._news and (not self._due or self._due[0][0] > time.monotonic()):
+                    self._condition.wait(max(0.0, self._due[0][0] - time.monotonic()) if self._due else None)
+                if self._closed:
+                    return
+                news, self._news = self._news, False
+                now = time.monotonic()
+                due: list[tuple[ReadyList, bool]] = []
+                while self._due and self._due[0][0] <= now:
+                    _, entry, surely = heapq.heappop(self._due)
+                    due.append((entry, surely))
+            if news:
+                self._try(refresh(self._cache))
+            for entry, surely in due:
+                if (surely or self.waiters.take_back(entry)) and not self._try(self._wake_another(entry)):
+                    self._wake_another_at(entry, WAKE_RETRY_S, surely=True)
+
+    def _try(self, chore: Operation[None]) -> bool:
+        """Runs an operation. Returns False if the servers could not do it now."""
+        try:
+            run(self._driver, chore, CALL_TIMEOUT_S)
+        except ShardqError as exc:
+            log.debug("waking another consumer or reading news failed: %s", exc)
+            return False
+        except Exception:
+            # Logged once: another try would fail in the same way.
+            log.exception("waking another consumer or reading news failed")
+        return True
+
+    def _wake_another(self, entry: ReadyList) -> Operation[None]:
+        shard, topic = entry
+        if shard == PERMITS:
+            yield consume.release(self._cache.control, topic, (), unused=0, wakes=1)
+            return
+        keys = self._cache.keys(shard)
+        yield from call_shard(self._cache, keys, lambda keys, epoch: consume.wake(keys, epoch, topic))

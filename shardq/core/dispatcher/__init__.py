@@ -1,0 +1,15 @@
+"""The dispatcher moves every task at its due time. Each process that called ``start()`` has one.
+
+``dispatcher`` puts the parts together: ``membership`` says which processes live, ``shares`` which shards this process
+serves, and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a
+poller moves and how long it sleeps, ``quiet`` looks at idle shards cheaply. ``forwarding`` serves the routes of a
+poller, ``relay`` those to lists on other nodes and those with a rate, ``faults`` knows which of them fail. The
+scheduler of recurring tasks is in ``features/schedules``, what forwards to anything else in ``features/sinks``.
+"""
+
+from shardq.core.dispatcher.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher.faults import RouteFault
+from shardq.core.dispatcher.poller import PollerReport
+from shardq.core.fleet.lateness import Lateness
+
+__all__ = ["Dispatcher", "Lateness", "PollerReport", "RouteFault", "Sinks"]

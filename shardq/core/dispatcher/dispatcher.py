@@ -1,0 +1,270 @@
+"""Runs pollers for this process's share of the shards, as members come and go. Called by the engines' ``start``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Protocol
+
+from shardq.core.calls.control import CHANGED
+from shardq.core.dispatcher.faults import RouteFault, RouteFaults
+from shardq.core.dispatcher.membership import Membership
+from shardq.core.dispatcher.pacing import Lead
+from shardq.core.dispatcher.poller import Poller, PollerReport
+from shardq.core.dispatcher.quiet import NodeClock
+from shardq.core.dispatcher.relay import Relay
+from shardq.core.dispatcher.shares import shares
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.lateness import Lateness, TopicLateness
+from shardq.core.fleet.report import Report, by_topic, runs
+from shardq.core.fleet.sinks import SinkStats
+from shardq.core.layout.topology import Topology
+from shardq.core.resharding.migrator import Migrator
+from shardq.core.subscriber import Subscriber
+from shardq.core.threads import ended
+from shardq.core.topology_cache import TopologyCache
+from shardq.features.history.recorder import Recorder
+from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
+
+log = logging.getLogger("shardq.dispatcher")
+
+
+class Sinks(Protocol):
+    """The relays of routes to anything but lists and streams here: ``shardq.features.sinks.relays``."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Tells it to end."""
+
+    def join(self) -> None:
+        """Returns when it has ended, or after some seconds."""
+
+    def stats(self) -> tuple[SinkStats, ...]: ...
+
+    def faults(self) -> tuple[RouteFault, ...]: ...
+
+
+class Dispatcher:
+    """The dispatcher of a process, started once and stopped once."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        sinks: Sinks | None = None,
+    ) -> None:
+        self.driver = driver
+        self._sinks = sinks
+        self._cache = cache
+        self._lock = threading.Lock()
+        """Held while the set of pollers changes: a heartbeat and a stop may come at once."""
+        self._pollers: dict[int, Poller] = {}
+        self._members: tuple[str, ...] = ()
+        self._stopped = False
+        self._subscriber = subscriber
+        self._leads: defaultdict[str, Lead] = defaultdict(Lead)
+        self._clocks: defaultdict[str, NodeClock] = defaultdict(NodeClock)
+        self._since = time.time()
+        self._topics_lateness = TopicLateness()
+        self._last_error = ""
+        self._logged = set[str]()
+        self._membership = Membership(
+            driver,
+            cache,
+            self._rebalance,
+            hears=lambda: subscriber.is_subscribed(cache.control.news),
+            report=self._report,
+        )
+        self._faults = RouteFaults()
+        self._relay = Relay(
+            driver,
+            cache,
+            process=self._membership.process,
+            serves=lambda shard: shard in self._pollers,
+            faults=self._faults,
+        )
+        self._mover = Migrator(
+            driver,
+            cache,
+            process=self._membership.process,
+            mine=lambda: sorted(self._pollers),
+            members=lambda: len(self._members),
+        )
+        self._scheduler = Scheduler(
+            driver,
+            cache,
+            process=self._membership.process,
+            members=lambda: self._members,
+            clock_ms=self._membership.clock_ms,
+        )
+        self._recorder = Recorder(
+            driver,
+            cache,
+            process=self._membership.process,
+            members=lambda: self._members,
+            clock_ms=self._membership.clock_ms,
+        )
+        self._unlearn = cache.on_change(self._topology_changed)
+
+    @property
+    def process(self) -> str:
+        """The name under which this process sends its heartbeats."""
+        return self._membership.process
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {self.process}: {len(self._pollers)} of {len(self._cache.span())} shards>"
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The living dispatchers, as of the last heartbeat."""
+        return self._members
+
+    def start(self, deadline: float) -> None:
+        """Returns when this process is a member, and its pollers run. Raises why that is not so at the deadline."""
+        self._subscriber.subscribe(self._cache.control.news, self._cache.control.slot, self._hear_news)
+        try:
+            self._membership.join(deadline)
+            self._mover.topology_changed(self._cache.topology)
+            self._scheduler.start()
+            self._recorder.start()
+            if self._sinks is not None:
+                self._sinks.start()
+                self.report_soon()
+        except BaseException:
+            self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
+            self._unlearn()
+            raise
+
+    def stop(self) -> None:
+        """Ends every thread, then signs off, so that the other dispatchers take over at once."""
+        self._unlearn()
+        if self._sinks is not None:
+            self._sinks.stop()
+        with self._lock:
+            self._stopped = True
+            pollers, self._pollers = list(self._pollers.values()), {}
+        self._membership.stop()
+        self._relay.stop()
+        self._mover.stop()
+        self._scheduler.stop()
+        self._recorder.stop()
+        self._tell_to_end(pollers)
+        threads = [
+            self._membership.thread,
+            self._relay.thread,
+            self._mover.thread,
+            self._scheduler.thread,
+            self._recorder.thread,
+            *(poller.thread for poller in pollers),
+        ]
+        ended(thread for thread in threads if thread is not None)
+        self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
+        self._membership.leave()
+        # last: others serve the shards while a batch is on its way
+        if self._sinks is not None:
+            self._sinks.join()
+
+    def reports(self) -> dict[int, PollerReport]:
+        """Shard → the report of its poller in this process."""
+        with self._lock:
+            pollers = list(self._pollers.values())
+        return {poller.keys.shard: poller.report() for poller in pollers}
+
+    def lateness(self) -> Mapping[str, Lateness]:
+        """Topic → the lateness of the tasks that this process dispatched."""
+        return self._topics_lateness.snapshot()
+
+    def _report(self, alive_s: float) -> Report:
+        """This process's report to the fleet."""
+        reports = self.reports()
+        sinks = self.sinks()
+        errors = [report.error or "" for report in reports.values()] + [sink.error for sink in sinks]
+        self._last_error = next(filter(None, errors), self._last_error)
+        lateness = self.lateness()
+        return Report(
+            since=self._since,
+            alive_s=alive_s,
+            shards=runs(reports),
+            dispatched=sum(each.count for each in lateness.values()),
+            error=self._last_error,
+            dispatch=by_topic(lateness),
+            sinks=sinks,
+        )
+
+    def report_soon(self) -> None:
+        """Has the next heartbeat sent now: what this process serves has changed."""
+        self._membership.news.set()
+
+    def failing_routes(self) -> tuple[RouteFault, ...]:
+        """The routes that this process can't serve now."""
+        with self._lock:
+            mine = list(self._pollers)
+        return self._faults.shown(self._cache.topology, mine) + (self._sinks.faults() if self._sinks else ())
+
+    def sinks(self) -> tuple[SinkStats, ...]:
+        """The counters of the topics that this process forwards to URLs and functions."""
+        return self._sinks.stats() if self._sinks is not None else ()
+
+    def scheduler(self) -> SchedulerReport:
+        """The report of this process's scheduler."""
+        return self._scheduler.report()
+
+    def _hear_news(self, message: str | None) -> None:
+        self._scheduler.hear(message)
+        if message != CHANGED:
+            self._membership.news.set()
+
+    def _tell_to_end(self, pollers: list[Poller]) -> None:
+        for poller in pollers:
+            poller.stop()
+            self._subscriber.unsubscribe(poller.keys.bell, poller.rung)
+
+    def _topology_changed(self, topology: Topology) -> None:
+        self._mover.topology_changed(topology)
+        self._membership.news.set()
+        with self._lock:
+            self._faults.keep(topology, self._pollers)
+            for poller in self._pollers.values():
+                poller.wakeup.set()
+
+    def _rebalance(self, members: tuple[str, ...]) -> None:
+        """Serves exactly this process's share of the shards. Called after each heartbeat."""
+        if members != self._members:
+            self._members = members
+            self._scheduler.members_changed()
+        span = self._cache.topology.span()
+        mine = set(shares(members, len(span)).get(self._membership.process, ()))
+        with self._lock:
+            if self._stopped or mine == self._pollers.keys():
+                return
+            gone = [self._pollers.pop(shard) for shard in self._pollers.keys() - mine]
+            self._faults.keep(self._cache.topology, mine)
+            for shard in sorted(mine - self._pollers.keys()):
+                # listed before it starts: the relay forwards nothing of shards without a poller here
+                self._pollers[shard] = poller = self._new_poller(shard)
+                self._subscriber.subscribe(poller.keys.bell, poller.keys.slot, poller.rung)
+                poller.start()
+        log.info("serving %d of %d shards; dispatchers: %d", len(mine), len(span), len(members))
+        self._tell_to_end(gone)
+        ended(poller.thread for poller in gone)
+
+    def _new_poller(self, shard: int) -> Poller:
+        keys = self._cache.keys(shard)
+        return Poller(
+            self.driver,
+            self._cache,
+            keys,
+            is_subscribed=lambda: self._subscriber.is_subscribed(keys.bell),
+            relay=self._relay.rouse,
+            faults=self._faults,
+            leads=self._leads,
+            clocks=self._clocks,
+            topics_lateness=self._topics_lateness,
+            logged=self._logged,
+        )

@@ -1,0 +1,225 @@
+"""Sends this process's heartbeat, with its report, and hears from it which members live. Called by ``dispatcher``. A
+thread of its own; every heartbeat is one script.
+
+A process that is alone, and subscribed to the news, sends few: nobody waits for them. A process that joins cuts the
+time of the others, so that their silence is noticed as soon as ever (``heartbeat.lua``), and the news make them answer.
+
+While the control slot can't be reached, the members stay as they were. When it is reached again, members seen before
+count as alive for one more period. Otherwise a process that was cut off would take over every shard at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from shardq.core.calls import control
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.report import Report, Reports
+from shardq.core.layout.keys import ControlKeys
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import Operation, run
+from shardq.core.recovery import refresh
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ShardqError
+
+log = logging.getLogger("shardq.dispatcher")
+
+BEAT_S = 1.0
+PERIOD_S = 3.0
+"""A member that is silent for this long is dead: three heartbeats, so one that a busy server delays does not count."""
+
+ALONE_BEAT_S = 5.0
+"""The time between two heartbeats of a process that is alone. Whoever only looks takes it for alive for so much longer
+when it is killed.
+"""
+
+MARGIN_S = 0.02
+"""The wait from a member's expiry to the next look: its late heartbeat may be on its way."""
+
+NEWS_GAP_S = 0.02
+"""The least time between two heartbeats because of news: several messages may tell one change."""
+
+CALL_TIMEOUT_S = 1.0
+LEAVE_TIMEOUT_S = 0.25
+"""Short, because a silent server must not hold up the end of a process: without a sign-off, others take over later."""
+
+WHO = "the heartbeat"
+"""The heartbeat's name where an outage is logged, beside the numbers of shards."""
+
+Changed = Callable[[tuple[str, ...]], None]
+
+
+class Membership:
+    """After each heartbeat calls ``changed`` with the living members, sorted: in its thread, and once in ``join``."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        changed: Changed,
+        *,
+        hears: Callable[[], bool],
+        report: Callable[[float], Report],
+    ) -> None:
+        """``hears``: says if the news reach this process. ``report``: makes its report, given the seconds for which the
+        heartbeat counts.
+        """
+        self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
+        self.news = threading.Event()
+        """Set by those that hear of a change of the members or the topology: the next heartbeat is due."""
+        self._driver = driver
+        self._connection = driver.dedicated(cache.control.slot)
+        """Its own connection: a heartbeat must not wait for one of the pool, and ``stop`` interrupts a call on it."""
+        self._cache = cache
+        self._changed = changed
+        self._hears = hears
+        self._reports = Reports(report)
+        self._members: dict[str, float] = {}
+        """Member → the monotonic instant until which it counts as alive."""
+        self._graced: set[str] = set()
+        """Members that count as alive only because of our own outage."""
+        self._alone = False
+        """True if the last heartbeat found no other member, and no news came since."""
+        self._ahead_s = 0.0
+        """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
+        self._outage = False
+        self._said = False
+        """True if it was logged that the heartbeat fails, for another reason than an outage of its node."""
+        self._stopping = False
+        self.thread = threading.Thread(target=self._run, name="shardq-heartbeat", daemon=True)
+
+    def join(self, deadline: float) -> None:
+        """Becomes a member in the caller's thread before the deadline, and starts the thread of heartbeats."""
+        try:
+            self._beat(deadline=deadline)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.thread.start()
+
+    def clock_ms(self) -> float:
+        """The time by the clock of the control slot's master, once this process is a member."""
+        return (self._ahead_s + time.monotonic()) * 1000
+
+    def stop(self) -> None:
+        """Tells the thread to end, and interrupts a heartbeat under way. No other follows."""
+        self._stopping = True
+        self.news.set()
+        self._connection.interrupt()
+
+    def leave(self) -> None:
+        """Signs off, which tells the others at once. Without an answer they notice after the period."""
+        try:
+            self._driver.call(
+                control.heartbeat(
+                    self._cache.control,
+                    self.process,
+                    alive_ms=0,
+                    others_ms=_ms(PERIOD_S),
+                    epoch=self._cache.topology.epoch,
+                    leave=True,
+                ),
+                timeout=LEAVE_TIMEOUT_S,
+            )
+        except ShardqError as exc:
+            fields = {"error": type(exc).__name__}
+            log.warning("could not sign off, the other dispatchers notice within %g s: %s", PERIOD_S, exc, extra=fields)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self.news.clear()
+                wait = self._guarded_beat()
+                if self.news.wait(wait) and not self._stopping:
+                    self._alone = False
+                    time.sleep(NEWS_GAP_S)
+        finally:
+            self._driver.outages.left(WHO)
+            self._connection.close()
+
+    def _guarded_beat(self) -> float:
+        try:
+            wait = self._beat()
+        except Exception as exc:
+            if self._stopping:
+                return 0.0
+            if not self._driver.outages.failed(WHO, exc) and not self._said:
+                self._said = True
+                log.error(
+                    "the heartbeat fails, keeping the present shards: %s",
+                    exc,
+                    exc_info=not isinstance(exc, ShardqError),
+                    extra={"error": type(exc).__name__},
+                )
+            self._outage, self._alone = True, False
+            return BEAT_S
+        if self._outage:
+            self._outage = False
+            self._driver.outages.over(WHO)
+            if self._said:
+                self._said = False
+                log.warning("the heartbeat works again")
+        return wait
+
+    def _beat(self, *, deadline: float | None = None) -> float:
+        """Sends one heartbeat. Returns how long to wait until the next."""
+        cache, began = self._cache, time.monotonic()
+        alive_s = self._alive_s()
+        report = self._reports.next(began, alive_s)
+        roll = self._connection.call(
+            control.heartbeat(
+                cache.control,
+                self.process,
+                alive_ms=_ms(alive_s),
+                others_ms=_ms(PERIOD_S),
+                epoch=cache.topology.epoch,
+                report=report,
+            ),
+            timeout=CALL_TIMEOUT_S if deadline is None else None,
+            deadline=deadline,
+        )
+        self._reports.sent(report, began)
+        if roll.joined and not report:
+            self._reports.forgotten()
+        if roll.epoch > cache.topology.epoch:
+            cache.learn(Topology.from_fields(roll.topology))
+        elif roll.epoch < cache.topology.epoch:
+            run(self._driver, refresh(cache), CALL_TIMEOUT_S)
+        now = time.monotonic()
+        self._ahead_s = roll.now_us / 1e6 - now
+        living = {name: now + until_ms / 1e3 - roll.now_us / 1e6 for name, until_ms in roll.members.items()}
+        if self._outage:
+            living = dict.fromkeys(self._members, now + PERIOD_S) | living
+        else:
+            kept = {name: self._members[name] for name in self._graced if self._members[name] > now}
+            living = kept | living
+        self._graced = set(living) - set(roll.members)
+        self._members = living
+        self._alone = living.keys() == {self.process}
+        self._changed(tuple(sorted(living)))
+        alive_s = self._alive_s()
+        if self._reports.has_news(alive_s):
+            return NEWS_GAP_S
+        beat_s = BEAT_S if alive_s == PERIOD_S else ALONE_BEAT_S
+        expiry = min((until for name, until in living.items() if name != self.process), default=now + beat_s)
+        return min(beat_s, max(MARGIN_S, expiry - now + MARGIN_S))
+
+    def _alive_s(self) -> float:
+        """The seconds for which a heartbeat counts now."""
+        return ALONE_BEAT_S + PERIOD_S if self._alone and self._hears() else PERIOD_S
+
+
+def dispatchers(keys: ControlKeys) -> Operation[list[str]]:
+    """Returns the dispatchers that count as alive, sorted."""
+    now_ms = yield control.clock_ms(keys)
+    names: list[str] = yield control.alive(keys, now_ms)
+    return names
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

@@ -1,0 +1,234 @@
+"""One open connection of the asyncio driver, shared by any number of coroutines. Made by ``aiorouter``.
+
+Calls made in one turn of the loop leave in one write, and answers are matched to calls by their order. A caller that is
+cancelled or stops waiting keeps its place in that order: its answer is read and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
+
+from hiredis import HiredisError, ProtocolError
+
+from shardq.core.drivers.aiosockets import connect_async, open_transport
+from shardq.core.drivers.connection import CHUNK, READ_TIMEOUT_S
+from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, of_reply, timed_out
+from shardq.core.drivers.generators import adrive
+from shardq.core.drivers.handshake import Exchange, handshake
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sockets import INCOMPLETE, reader
+
+T = TypeVar("T")
+
+
+class AsyncConnection(asyncio.Protocol):
+    """Raises nothing for what happens on it: ``exchange`` returns an answer, an ``ErrorReply`` or a ``Fault``."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.open = True
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._reader = reader()
+        self._waiting: deque[asyncio.Future[Any] | None] = deque()
+        """In the order of their answers. None: an answer to skip, of ASKING."""
+        self._out: list[bytes] = []
+        self._unsent = 0
+        """The number of calls at the end of ``_waiting`` whose bytes are still in ``_out``."""
+        self._heard = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._why = of_exception(ConnectionResetError("the connection is closed"), sent=False)
+        """The fault that ended it."""
+
+    @property
+    def load(self) -> int:
+        """The number of calls without an answer."""
+        return len(self._waiting)
+
+    async def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
+        """Sends, and waits for the last of ``answers`` answers."""
+        return await self.send(data, deadline=deadline, answers=answers).received()
+
+    def send(self, data: bytes, *, deadline: float, answers: int = 1) -> Answer:
+        """Sends at the end of this turn of the loop, or with ``flush``. Whoever has the answer waits for it."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if not self.open:
+            answer.set_result(self._why)
+            return Answer(answer, None)
+        now = self._loop.time()
+        if now >= deadline:
+            answer.set_result(OVERDUE)
+            return Answer(answer, None)
+        # First what needs the deepest stack, of which a caller may have little left: a place in the order of answers
+        # must not be without its bytes, nor bytes without somebody who writes them.
+        expiry = self._loop.call_at(deadline, _expire, answer, deadline - now)
+        if self._watch is None:
+            self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        if not self._waiting:
+            self._heard = now
+        self._waiting.extend([None] * (answers - 1))
+        self._waiting.append(answer)
+        self._unsent += answers
+        self._out.append(data)
+        return Answer(answer, expiry)
+
+    async def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
+        """Holds a conversation. Returns its result."""
+        return await adrive(
+            conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers)
+        )
+
+    def abort(self) -> None:
+        """Gives up what is under way; the loop closes the socket."""
+        self._break(of_exception(ConnectionResetError("the connection was closed here"), sent=True))
+
+    async def close(self) -> None:
+        """Gives up what is under way, and waits until the socket is closed."""
+        self.abort()
+        await asyncio.shield(self._closed)
+
+    def abandon(self) -> None:
+        """Closes the descriptor where the loop can't be asked to: it has ended, or it is the parent's of a fork.
+
+        The null device takes the descriptor's number until the transport forgets it. Whatever is still done to that
+        number then harms no other file, and the parent's selector, which a child shares, does not lose the connection.
+        """
+        self.open = False
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:  # uvloop closes its descriptors as it ends
+            return
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.dup2(null, sock.fileno(), inheritable=False)
+        finally:
+            os.close(null)
+
+    # ---- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def flush(self) -> None:
+        """Writes what was sent until now."""
+        out, self._out = self._out, []
+        self._unsent = 0
+        if out and self.open:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not INCOMPLETE:
+                if not self._waiting:  # an answer that nobody asked for
+                    self._break(_unasked(reply, self.address))
+                    return
+                answer = self._waiting.popleft()
+                if answer is not None and not answer.done():
+                    answer.set_result(reply)
+        except HiredisError as exc:
+            self._break(of_exception(exc, sent=True))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(of_exception(exc or ConnectionResetError("the server closed the connection"), sent=True))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _check_silence(self) -> None:
+        """Breaks the connection to a server that is silent for too long."""
+        self._watch = None
+        if not self._waiting:
+            return
+        silent = self._loop.time() - self._heard
+        if silent >= READ_TIMEOUT_S:
+            self._break(timed_out(silent))
+        else:
+            self._watch = self._loop.call_later(READ_TIMEOUT_S - silent, self._check_silence)
+
+    def _break(self, fault: Fault) -> None:
+        """Closes, and tells everyone who waits. What was not written was not executed."""
+        if self.open:
+            self.open, self._why = False, fault.before_sending()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._transport.abort()
+        waiting, self._waiting = self._waiting, deque()
+        unsent = len(waiting) - self._unsent
+        for place, answer in enumerate(waiting):
+            if answer is not None and not answer.done():
+                answer.set_result(fault if place < unsent else fault.before_sending())
+        self._out, self._unsent = [], 0
+
+
+class Answer:
+    """The answer to what was sent, once."""
+
+    __slots__ = ("_answer", "_expiry")
+
+    def __init__(self, answer: asyncio.Future[Any], expiry: asyncio.TimerHandle | None) -> None:
+        self._answer = answer
+        self._expiry = expiry
+
+    async def received(self) -> Any:
+        """Waits for it: a value, an ``ErrorReply``, or a ``Fault``."""
+        try:
+            return await self._answer
+        finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
+
+
+def _expire(answer: asyncio.Future[Any], waited: float) -> None:
+    if not answer.done():
+        answer.set_result(timed_out(waited))
+
+
+def _unasked(reply: Any, address: str) -> Fault:
+    """The fault of an answer that nobody asked for: servers that are full, or protected, say so and close."""
+    if isinstance(reply, ErrorReply):
+        return of_reply(reply.text, asked=address)
+    return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
+
+
+async def open_async_connection(
+    settings: Settings, address: str, *, within: float, sentinel: bool = False
+) -> AsyncConnection | Fault:
+    """Connects and shakes hands within so many seconds, or returns why that failed."""
+    deadline = asyncio.get_running_loop().time() + within
+    connection = await open_transport(settings, address, lambda: AsyncConnection(address), deadline=deadline)
+    if isinstance(connection, Fault):
+        return connection
+    steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)
+    try:
+        fault = await connection.converse(steps, deadline=deadline)
+    except BaseException:
+        await connection.close()
+        raise
+    if fault is None:
+        return connection
+    await connection.close()
+    return fault
+
+
+async def probe(address: str, data: bytes, *, within: float) -> bytes:
+    """The first answer to some bytes on a bare connection; empty if none comes in time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    sock = await connect_async(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return b""
+    with sock:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await loop.sock_sendall(sock, data)
+                return await loop.sock_recv(sock, CHUNK)
+        except OSError:
+            return b""

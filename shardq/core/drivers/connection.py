@@ -1,0 +1,197 @@
+"""One open connection of the sync driver: send bytes, read answers, close. Made by ``router``.
+
+A connection raises nothing for what happens on it: an exchange returns an answer, an ``ErrorReply`` or a ``Fault``.
+After a ``Fault`` it is out of step with the server and must be closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from hiredis import HiredisError
+
+from shardq.core.drivers.faults import ErrorReply, Fault, Reaction, of_exception, of_reply, timed_out
+from shardq.core.drivers.generators import drive
+from shardq.core.drivers.handshake import Exchange, handshake
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sockets import INCOMPLETE, connect, open_socket, reader
+
+T = TypeVar("T")
+
+# A server that says nothing for this long is taken for dead, and the call is sent again. No script of ours
+# works for more than some milliseconds; a slow disk or a big MIGRATE can stop a server for a second.
+READ_TIMEOUT_S = 5.0
+# Enough for most answers in one read.
+CHUNK = 65536
+# A connection unused for this long is checked before it is used. The check costs two microseconds; a connection found
+# closed before sending leaves no doubt whether the call was executed.
+LOOK_AFTER_S = 0.01
+# After Ctrl-C, answers that say what the caller was given are read for this long at most: many times what a live server
+# takes, and short enough for whoever waits.
+FINISH_S = 0.5
+# A socket's timeout may be longer than asked for by this. Changing it is a system call, and in each system call the
+# interpreter goes to another thread of the process, of which a process full of consumers has many.
+SLACK_S = 0.01
+
+
+class Connection:
+    """An authenticated connection to one node, for one user at a time."""
+
+    __slots__ = ("__weakref__", "_is_plain", "address", "reader", "sock", "used")
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.sock = sock
+        self.address = address
+        self._is_plain = not isinstance(sock, ssl.SSLSocket)
+        self.reader = reader()
+        self.used = time.monotonic()
+
+    def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
+        """Sends, and reads the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
+        left = deadline - time.monotonic()
+        wait = READ_TIMEOUT_S if left > READ_TIMEOUT_S else max(left, 0.001)
+        return self._sent(data, wait) or self._received(wait, answers)
+
+    def send(self, data: bytes, *, deadline: float) -> Fault | None:
+        """Sends what ``receive`` reads the answer to."""
+        return self._sent(data, max(0.001, min(READ_TIMEOUT_S, deadline - time.monotonic())))
+
+    def converse(self, conversation: Generator[Exchange, Any, T], *, deadline: float) -> T:
+        """Holds a conversation. Returns its result."""
+        return drive(conversation, lambda trip: self.exchange(trip.data, deadline=deadline, answers=trip.answers))
+
+    def receive(self, wait: float) -> Any:
+        """The next answer to what was sent before."""
+        wait = max(wait, 0.001)
+        try:
+            self._bound(wait)
+        except (OSError, ValueError) as exc:
+            return of_exception(exc, sent=True)
+        return self._received(wait, 1)
+
+    def _sent(self, data: bytes, wait: float) -> Fault | None:
+        """Sends, and leaves a socket whose reads take no longer than ``wait``."""
+        sock, left = self.sock, data
+        try:
+            self._bound(wait)
+            if self._is_plain:
+                # sendall would first ask if there is room: one system call more
+                with contextlib.suppress(BlockingIOError):
+                    left = data[os.write(sock.fileno(), data) :]
+            if left:
+                sock.sendall(left)
+        except (OSError, ValueError) as exc:
+            # What is sent in part is never executed: a failure here is one before sending.
+            return self._last_word() or of_exception(exc, sent=False)
+        return None
+
+    def _bound(self, wait: float) -> None:
+        """Sets the timeout of the socket, unless it is about that already."""
+        timeout = self.sock.gettimeout()
+        if timeout is None or not wait <= timeout <= wait + SLACK_S:
+            self.sock.settimeout(wait)
+
+    def _received(self, wait: float, answers: int) -> Any:
+        try:
+            while True:
+                answer = self.reader.gets()
+                while answer is INCOMPLETE:
+                    chunk = self.sock.recv(CHUNK)
+                    if not chunk:
+                        return of_exception(ConnectionResetError("the server closed the connection"), sent=True)
+                    self.reader.feed(chunk)
+                    answer = self.reader.gets()
+                answers -= 1
+                if not answers:
+                    self.used = time.monotonic()
+                    return answer
+        except TimeoutError:
+            return timed_out(wait)
+        except (OSError, ValueError, HiredisError) as exc:
+            return of_exception(exc, sent=True)
+
+    def _last_word(self) -> Fault | None:
+        """The server's reason for ending the connection, if it told one: perhaps while we were sending."""
+        try:
+            self.sock.settimeout(0)
+            self.reader.feed(self.sock.recv(CHUNK))
+            said = self.reader.gets()
+        except ssl.SSLError as exc:
+            return None if isinstance(exc, ssl.SSLWantReadError | ssl.SSLEOFError) else of_exception(exc, sent=False)
+        except (OSError, ValueError, HiredisError):
+            return None
+        fault = of_reply(said.text, asked=self.address) if isinstance(said, ErrorReply) else None
+        # It was no answer to us: the next connection may well be served.
+        return fault if fault is not None and fault.reaction is Reaction.WAIT else None
+
+    def dead(self, now: float) -> bool:
+        """True if the server has closed it, or if it holds bytes that nobody asked for."""
+        return now - self.used > LOOK_AFTER_S and readable(self.sock, 0)
+
+    def interrupt(self) -> None:
+        """Makes a blocked exchange of another thread end at once."""
+        with contextlib.suppress(OSError):
+            # Not the TLS socket's own way, which takes its state from under the reading thread.
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    @property
+    def open(self) -> bool:
+        return self.sock.fileno() >= 0
+
+    def close(self) -> None:
+        """Gives the descriptor back. Sends nothing, so that the child of a fork can call it too."""
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+
+def open_connection(
+    settings: Settings, address: str, *, timeout: float, protocol: int | None = None, sentinel: bool = False
+) -> Connection | Fault:
+    """Connects and shakes hands, or returns why that failed."""
+    deadline = time.monotonic() + timeout
+    sock = open_socket(settings, address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return sock
+    connection = Connection(sock, address)
+    steps = handshake(settings, protocol=protocol or settings.protocol, sentinel=sentinel)
+    try:
+        fault = connection.converse(steps, deadline=deadline)
+    except BaseException:
+        connection.close()
+        raise
+    if fault is None:
+        return connection
+    connection.close()
+    return fault
+
+
+def readable(sock: socket.socket, timeout: float) -> bool:
+    """True if there are bytes to read, or the end. (No ``select``: it can't look at descriptors past 1,023.)"""
+    poll = select.poll()
+    try:
+        poll.register(sock, select.POLLIN)
+    except ValueError:  # closed
+        return True
+    return bool(poll.poll(timeout * 1000))
+
+
+def probe(address: str, data: bytes, *, timeout: float) -> bytes:
+    """The first answer to some bytes on a bare connection; empty if none comes in time."""
+    deadline = time.monotonic() + timeout
+    sock = connect(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return b""
+    with sock:
+        try:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            sock.sendall(data)
+            return sock.recv(CHUNK)
+        except OSError:
+            return b""

@@ -1,0 +1,228 @@
+"""The retries of one call: what to send next, where, when, and when to give up. No I/O.
+
+Both drivers carry a ``RetryingCall``: they send what ``packed()`` returns, report each fault to ``failed_with()`` and
+do what the ``RetryStep`` says. Retries are bounded by time, never by number. That time is the user's: of a command that
+takes several calls, each gets what the ones before have left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from shardq.core.calls.request import Call, Command
+from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, Reaction
+from shardq.core.layout.keys import shard_named
+from shardq.errors import (
+    AccessDenied,
+    OutOfMemory,
+    ReadOnly,
+    ServerFault,
+    ServerTooOld,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
+
+T = TypeVar("T")
+
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+# The first backoff is about the time that a slot's handover or a reconnect takes on a local network ...
+FIRST_PAUSE_S = 0.005
+# ... and the longest keeps the delay after a failover small, and 64 pollers at some 1,000 tries a second.
+LONGEST_PAUSE_S = 0.1
+# A try after a fault of our own side begins with that much of its time left, or half of it: what it meets in less would
+# be blamed on a node that was never asked before.
+LAST_TRY_S = 1.0
+# More redirections in a row mean that two nodes point at each other: from then on there is a backoff between them.
+REDIRECTS_AT_ONCE = 5
+# The most keys that an error names where it can't tell which of them is of another type.
+MOST_KEYS = 12
+
+_LINE = re.compile(r"user_script:(\d+)")
+_KEY = re.compile(r"KEYS\[(\d+)\]")
+
+
+class RetryStep(NamedTuple):
+    """The step before a call is sent again."""
+
+    backoff_s: float = 0.0
+    refresh: bool = False
+    """Learn the slot map again."""
+    moved: tuple[int, str] | None = None
+    """This slot is served by this node now."""
+    doubted: str = ""
+    """The node where the fault was met: the last one to ask for the map."""
+
+
+class RetryingCall(Generic[T]):
+    """One call until its answer. Invariant: once the call is ``in_doubt``, only its ``after_loss()`` form is sent."""
+
+    __slots__ = (
+        "_again_until", "_began", "_in_full", "_last", "_retry_for_s", "_tries", "address", "call", "deadline", "key",
+        "request", "sent", "sent_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        call: Command[T],
+        *,
+        timeout: float,
+        deadline: float | None = None,
+        now: float | None = None,
+        key: Any = None,
+    ) -> None:
+        """``deadline``: the end of the caller's ``timeout``, which began before this call if others went before it.
+        Without it, this call has all of the timeout.
+        """
+        if now is None:
+            # A look at the clock less for most calls.
+            now = time.monotonic() if deadline is None or call.retry_for_s is not None else deadline - timeout
+        self.call = call
+        """The call as the caller gave it."""
+        self.key = key
+        """The caller's key for it, where it is one of many."""
+        self.request = call
+        """The call as it is sent now."""
+        self.deadline = now + timeout if deadline is None else deadline
+        if call.retry_for_s is not None and call.within_s is not None:
+            self.deadline = min(self.deadline, now + call.within_s)
+        self.address: str | None = None
+        """The node of the next try, if a node said ASK; else the slot map says."""
+        self.sent = b""
+        """The bytes of the try in flight."""
+        self.sent_at = now
+        """The time at which they were made."""
+        self._in_full = False
+        self._tries = 0
+        self._last: Fault | None = None
+        """The fault of the last try."""
+        self._retry_for_s = timeout if call.retry_for_s is None else min(call.retry_for_s, timeout)
+        self._began = now
+        self._again_until = min(self.deadline, now + self._retry_for_s)
+
+    def bound(self, deadline: float) -> None:
+        """Ends this call at another time."""
+        self.deadline = deadline
+        self._again_until = min(deadline, self._began + self._retry_for_s)
+
+    def packed(self) -> bytes:
+        """The bytes of the next try; with an ``address``, ASKING goes first and has an answer of its own."""
+        data = self.request.packed_in_full() if self._in_full else self.request.packed()
+        self.sent = data if self.address is None else ASKING + data
+        self.sent_at = time.monotonic()
+        return self.sent
+
+    @property
+    def answers(self) -> int:
+        """The number of answers of the next try; the last one counts."""
+        return 1 if self.address is None else 2
+
+    def finished(self, answer: Any) -> None:
+        """Decodes an answer that came for a caller that was interrupted meanwhile."""
+        if not isinstance(answer, (Fault, ErrorReply)):
+            with contextlib.suppress(ShardqError):
+                self.request.decode(answer)
+
+    def failed_with(self, fault: Fault, *, now: float, node: str, chance: float) -> RetryStep:
+        """Decides what follows a fault met at ``node``. Raises when the call is over.
+
+        ``chance`` is a random number in [0, 1): it spreads the backoffs of many callers.
+        """
+        if fault is OVERDUE:
+            fault = self._last or fault
+        self._last = fault
+        if fault.lost:
+            self.call.in_doubt = True
+            self.request = self.request.after_loss()
+            self._in_full = False
+        if fault.reaction is Reaction.IN_FULL and not self._in_full and now < self.deadline:
+            self._in_full = True
+            return RetryStep()
+        self.address = None
+        self._tries += 1
+        waits = fault.reaction in (Reaction.WAIT, Reaction.PAUSE)
+        backoffs = self._tries - (0 if waits else REDIRECTS_AT_ONCE)
+        pause = backoff_s(backoffs, chance)
+        # No try begins past the deadline: nobody could wait for its answer.
+        until = self._again_until
+        if fault.reaction is Reaction.PAUSE:
+            until -= min(LAST_TRY_S, self._retry_for_s / 2)
+        if fault.reaction in (Reaction.END, Reaction.IN_FULL) or now + pause >= until:
+            raise self._over(fault, now, node) from fault.cause
+        if fault.reaction is Reaction.ASK:
+            self.address = fault.address
+            return RetryStep(pause)
+        if fault.reaction is Reaction.PAUSE:
+            return RetryStep(pause)
+        moved = (fault.slot, fault.address) if fault.reaction is Reaction.MOVED else None
+        return RetryStep(pause, refresh=True, moved=moved, doubted=node)
+
+    def _over(self, fault: Fault, now: float, node: str) -> ShardqError:
+        if fault.reaction is Reaction.IN_FULL and not self._in_full:  # its time is over before the script was sent
+            fault = dataclasses.replace(fault, reaction=Reaction.WAIT, error=Unavailable)
+        error = self._told(fault, node)
+        if isinstance(error, ServerFault):
+            error.node = node
+            error.tried_s = now - self._began
+        return error
+
+    def _told(self, fault: Fault, node: str) -> ShardqError:
+        verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
+        if fault.text.startswith("WRONGTYPE") and isinstance(self.call, Call):
+            fault = dataclasses.replace(fault, advice=_of_another_type(self.call, fault.text))
+        error = fault.error(explained(fault, node, f"{verb} was not done", self._retry_for_s))
+        if self.call.in_doubt:
+            unanswered = Unanswered(
+                f"{verb} was sent to {node}, its answer was lost, and no later try within "
+                f"{self._retry_for_s:g} s was answered either (last: {fault.text}); it may or may not have "
+                "happened: look, or repeat it where that is safe"
+            )
+            unanswered.last = error
+            return unanswered
+        return error
+
+
+def _of_another_type(call: Call[Any], text: str) -> str:
+    """Names the key that somebody else has written: the server tells the line of the script that met it."""
+    found = _LINE.search(text)
+    lines = call.script.text.splitlines()
+    line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
+    named = [call.keys[int(number) - 1] for number in _KEY.findall(line) if int(number) <= len(call.keys)]
+    keys = " or ".join(dict.fromkeys(named)) or f"one of {', '.join(call.keys[:MOST_KEYS])}"
+    shard = shard_named(call.keys[0]) if call.keys else None
+    where = "" if shard is None else f" of shard {shard}"
+    return f"another program has written {keys}{where}: look at it (TYPE, in redis-cli), then rename or delete it"
+
+
+def backoff_s(tries: int, chance: float) -> float:
+    """The backoff after so many tries: it doubles, and is between half and the whole of its length."""
+    if tries <= 0:
+        return 0.0
+    whole: float = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 10), LONGEST_PAUSE_S)
+    return whole * (0.5 + chance / 2)
+
+
+def explained(fault: Fault, node: str, what: str, timeout_s: float) -> str:
+    """The message of the error that a fault ends in: what was wrong, and what to do."""
+    error = fault.error
+    if fault.reaction is not Reaction.END and issubclass(error, (Unavailable, ReadOnly)):
+        what = f"{what} within {timeout_s:g} s"
+    usual: dict[type[ShardqError], str] = {
+        Unavailable: "check that the server runs and can be reached from here",
+        ReadOnly: "check that the master can save to its disk, and that the address is not a replica's",
+        OutOfMemory: "raise its maxmemory, or let consumers drain it",
+        AccessDenied: "check the user, the password and the ACL",
+        ServerTooOld: "shardq needs Redis 7.0 or newer, or Valkey",
+    }
+    advice = fault.advice or usual.get(error)
+    if fault.is_loading:
+        advice = "the server is loading its data: try again later, or with a longer timeout"
+    return f"{node}: {what}: {fault.text}" + (f"; {advice}" if advice else "")
+
+
+def _shown(word: str | bytes | int | float) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)

@@ -1,0 +1,150 @@
+"""The slot map of one driver, and every decision about it: the node of a call, when to learn the map again, how long to
+try to open, why nothing can be sent. No I/O.
+
+``router`` and ``aiorouter`` add connections and locks, for threads and for asyncio.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Protocol, TypeVar
+
+from shardq.core.calls.request import Command
+from shardq.core.drivers.discover import Question, discover, greet
+from shardq.core.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.core.drivers.retry import RetryingCall, RetryStep, backoff_s, explained
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.slots import SlotMap
+from shardq.errors import EmbeddedFault, EngineClosed, ShardqError
+
+T = TypeVar("T")
+
+# Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
+REFRESH_EVERY_S = 0.1
+
+NOT_OPEN = "the connections are not open: open the engine first"
+CLOSED = "the engine is closed: make a new one, or open it again"
+FORKED = (
+    "this belongs to the parent process, which made it before a fork: ask the engine for another in this process "
+    "(engine.consumer(), engine.growth(), …); the engine itself works here, too"
+)
+
+
+class Journal(Protocol):
+    """Notes what servers have acknowledged."""
+
+    def note(self, call: Command[Any], result: Any, *, packed: bytes, sent: float, node: str) -> None: ...
+
+
+class Routing:
+    """Names the node of each call, by a slot map that follows the servers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.map = SlotMap(settings.addresses)
+        self.version = ""
+        """The servers' version, like ``valkey 9.1.2``; empty before it was learnt."""
+        self._closed: str | None = NOT_OPEN
+        """Why nothing can be sent."""
+        self.journal: Journal | None = None
+        """Told of every answer, if there is one."""
+        self.is_held: Callable[[str, float], bool] = _never
+        """True while pollers that connected to a node at that time must not dispatch there yet."""
+        self._set_up()
+
+    def _set_up(self) -> None:
+        self._learned = 0.0
+        self._doubted = ""
+        self._missing: Fault | None = None
+        """Why there is no server to connect, as the last look for it said."""
+        self._followers: tuple[Callable[[], object], ...] = ()
+
+    def check_open(self) -> None:
+        """Raises unless the driver is open."""
+        if self._closed is not None:
+            raise EngineClosed(self._closed)
+
+    # ---- calls
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        """The node for the next try of a call; None if no node serves its slot."""
+        return retrying.address or self.map.node(retrying.request.slot)
+
+    def failed_with(self, answer: ErrorReply | Fault, retrying: RetryingCall[Any], address: str | None) -> RetryStep:
+        """Decides what follows a try that got no result at this address. Raises when the call is over."""
+        fault = of_reply(answer.text, asked=address or "") if isinstance(answer, ErrorReply) else answer
+        node = address or self.settings.safe_url
+        return retrying.failed_with(fault, now=time.monotonic(), node=node, chance=random.random())
+
+    def result(self, retrying: RetryingCall[T], answer: Any, address: str) -> T:
+        """Decodes the answer of a node to the last try of a call."""
+        result: T = retrying.request.decode(answer)
+        if self.journal is not None:
+            self.journal.note(retrying.request, result, packed=retrying.sent, sent=retrying.sent_at, node=address)
+        return result
+
+    # ---- the slot map
+
+    def _opening(self) -> Generator[Question, Any, Fault | None]:
+        """One try to open: learns the slot map, and checks the servers. Returns why that failed."""
+        fault = yield from self._learning()
+        if fault is not None:
+            return fault
+        version = yield from greet(self.settings, self.map.nodes)
+        if isinstance(version, Fault):
+            return version
+        self.version = version
+        return None
+
+    def _pause_s(self, fault: Fault, tries: int, begun: float, deadline: float) -> float:
+        """The pause after so many tries to open. Raises when they are over: a server that loads is given longer than
+        one that is not there.
+        """
+        timeout = self.settings.timeout if fault.is_loading else self.settings.connect_timeout
+        timeout = min(timeout, max(0.0, deadline - begun))
+        pause = backoff_s(tries, random.random())
+        if fault.is_final or time.monotonic() + pause >= begun + timeout:
+            raise self._error(fault, "could not connect", timeout) from fault.cause
+        return pause
+
+    def _learning(self, doubted: str = "") -> Generator[Question, Any, Fault | None]:
+        """Learns the slot map, from the node ``doubted`` last. Returns why no node could tell."""
+        known = self.map.nodes if self._learned else ()
+        # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
+        self._doubted = doubted or self._doubted
+        found = yield from discover(self.settings, known, doubted=self._doubted)
+        self._learned = time.monotonic()
+        if isinstance(found, Fault):
+            # A caller whose time was over has not learnt that there is none.
+            self._missing = found if isinstance(found.cause, EmbeddedFault) else None
+            return found
+        self._missing = None
+        self._adopt(found)
+        return None
+
+    def _share_s(self, left: float) -> float:
+        """The part of the time left for one question: where one server hangs, the next is asked."""
+        return left if self.settings.kind == "single" else left / 2
+
+    @property
+    def _just_learned(self) -> bool:
+        return time.monotonic() - self._learned <= REFRESH_EVERY_S
+
+    def _correct(self, moved: tuple[int, str] | None) -> None:
+        """Notes which node serves a slot, as a MOVED told."""
+        if moved is not None and self.map.node(moved[0]) != moved[1]:
+            self._adopt(self.map.corrected(*moved))
+
+    def _adopt(self, found: SlotMap) -> None:
+        self.map = found
+        for follower in self._followers:
+            follower()
+
+    def _error(self, fault: Fault, what: str, timeout: float) -> ShardqError:
+        return fault.error(explained(fault, self.settings.safe_url, what, timeout))
+
+
+def _never(address: str, since: float) -> bool:
+    return False

@@ -1,0 +1,105 @@
+"""Connects sockets, for threads: from a name to TCP or a unix socket, and to TLS, all before one deadline.
+
+What is said first on them is up to ``handshake``. The asyncio twin is ``aiosockets``; what both need is here.
+Called by ``connection``.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import hiredis
+
+from shardq.core.drivers.faults import ErrorReply, Fault, of_connecting, of_resolving, of_tls
+from shardq.core.drivers.resolving import Address, known, look_up
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.slots import host_of
+from shardq.core.drivers.tls import context_of
+
+# The reader's word for "no whole answer yet": RESP3 has a False of its own.
+INCOMPLETE = object()
+# A firewall that forgot a connection, or a machine that lost its power, says nothing: the kernel asks after 30 s
+# without a byte, and gives up 15 s later.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+
+def reader() -> hiredis.Reader:
+    """A parser whose error answers are values, and whose "no whole answer yet" is ``INCOMPLETE``."""
+    # Our value class is no exception, which hiredis accepts, whatever its types say.
+    as_value: Any = ErrorReply
+    return hiredis.Reader(replyError=as_value, notEnoughData=INCOMPLETE)
+
+
+def open_socket(settings: Settings, address: str, *, deadline: float) -> socket.socket | Fault:
+    """A connected socket, with TLS where the URL says so; the caller owns it. Raises InvalidUrl for TLS files only."""
+    try:
+        context = context_of(settings.tls) if settings.tls is not None else None
+    except OSError as exc:  # no descriptor for its files
+        return of_connecting(exc)
+    sock = connect(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return sock
+    if context is None:
+        return sock
+    try:
+        sock.settimeout(_left(deadline))
+        return context.wrap_socket(sock, server_hostname=server_name(address))
+    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
+        sock.close()
+        return of_tls(exc)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def connect(address: str, *, deadline: float) -> socket.socket | Fault:
+    """A connected socket, with nothing sent on it yet."""
+    try:
+        addresses = known(address) or look_up(address).result(_left(deadline))
+    except OSError as exc:
+        return of_resolving(exc, address)
+    try:
+        return _connected(addresses, deadline)
+    except OSError as exc:
+        return of_connecting(exc)
+
+
+def unconnected(family: socket.AddressFamily) -> socket.socket:
+    """A new socket that sends small packets at once, and notices in the end when its peer is gone."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    if family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return sock
+
+
+def server_name(address: str) -> str:
+    """The name that the server's certificate must have: the host as written, without the zone of an IPv6 address."""
+    return host_of(address).partition("%")[0]
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _connected(addresses: list[Address], deadline: float) -> socket.socket:
+    """A socket connected to the first address that accepts. Each try leaves time for those after it."""
+    last: OSError | None = None
+    for place, (family, where) in enumerate(addresses):
+        sock = unconnected(family)
+        try:
+            sock.settimeout(_left(deadline) / (len(addresses) - place))
+            sock.connect(where)
+            return sock
+        except OSError as exc:
+            sock.close()
+            last = exc
+        except BaseException:
+            sock.close()
+            raise
+    raise last or OSError("the name has no address")

@@ -1,0 +1,294 @@
+"""A process's report about itself: its form in Redis, its bounds, and when it is sent. Used by ``member``, which reads
+reports, and by whoever sends a heartbeat. No I/O.
+
+A report is a msgpack map, whose fields are those of ``Report``; ``lua/README.md`` has them for other clients. It takes
+``MOST_BYTES`` at most, whatever a process serves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from shardq.core.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
+from shardq.core.fleet.sinks import SinkStats
+
+MOST_BYTES = 8192
+
+MOST_ERROR = 300
+"""Characters of an error."""
+
+MOST_SINKS = 16
+MOST_SINK_TEXT = 120
+"""Characters of a sink's URL, and of its error."""
+
+MOST_TASKS = 32
+MOST_UNKNOWN = 8
+MOST_RUNNING = 4
+MOST_PROBLEMS = 4
+MOST_NAME = 120
+"""Characters of the name of a call, of an id, and of a problem."""
+
+LONG_S = 10.0
+"""A task that runs for less is not named: a worker reports every ten seconds."""
+
+LEAST_GAP_S = 5.0
+"""The time between two reports that differ in counters only."""
+
+
+class UnknownCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one named task that a worker was given lately, and does not know.
+
+    >>> for call in UNKNOWN:
+    ...     print(call.task, call.topic, call.count, call.seconds)
+    """
+
+    task: str
+    """The name of the function."""
+    topic: str
+    count: int
+    """How often the worker has given such a call back."""
+    seconds: float
+    """The time since it met the first of them."""
+
+
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task whose handler has been running for ten seconds or longer.
+
+    >>> for task in LONGEST:
+    ...     print(task.id, task.topic, task.seconds)
+    """
+
+    id: str
+    topic: str
+    seconds: float
+    """The time for which its handler has been running."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The report of a process on itself. All counters count since ``since``. ``Reports`` adds which process it is."""
+
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    since: float
+    """When it started, in seconds since 1970 by its own clock."""
+    alive_s: float
+    """The time for which a heartbeat says that it lives."""
+    shards: tuple[int, ...] = ()
+    """The shards that a dispatcher serves, as the first and the last of each run."""
+    topics: tuple[str, ...] = ()
+    """The topics that a worker serves."""
+    concurrency: int = 0
+    running: int = 0
+    dispatched: int = 0
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    snoozed: int = 0
+    error: str = ""
+    tasks: tuple[str, ...] = ()
+    """The named tasks that a worker knows."""
+    unknown: tuple[UnknownCall, ...] = ()
+    """The calls that a worker was given lately, and does not know."""
+    longest: tuple[RunningTask, ...] = ()
+    """The tasks whose handlers have been running longest."""
+    stuck: int = 0
+    """Handlers that have been running for longer than their timeout, or for ten minutes where they have none."""
+    problems: tuple[str, ...] = ()
+    """The reasons why a worker is not healthy."""
+    dispatch: dict[str, list[int]] = {}
+    """Topic → its dispatch lateness, as ``sparse``."""
+    pickup: dict[str, list[int]] = {}
+    """The same of the pick-up lateness."""
+    sinks: tuple[SinkStats, ...] = ()
+    """The sinks to which a dispatcher forwards, by topic."""
+    forwards: int = 0
+    """The number of them: not all may be named."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def encode(report: Report) -> bytes:
+    """The stored form. If it took too many bytes, topics with few tasks are put together, and in the end bins."""
+    most = MOST_TOPICS
+    while True:
+        fitting = msgspec.structs.replace(
+            report,
+            host=_text(report.host, 64),
+            topics=named(report.topics, most),
+            error=_text(report.error, MOST_ERROR),
+            tasks=_named_tasks(report.tasks, min(most, MOST_TASKS)),
+            unknown=_fewer_unknown(report.unknown, min(most, MOST_UNKNOWN)),
+            longest=_fewer_running(report.longest, min(most, MOST_RUNNING)),
+            problems=tuple(_text(each, MOST_NAME) for each in report.problems[: min(most, MOST_PROBLEMS)]),
+            dispatch=_fewer(report.dispatch, most),
+            pickup=_fewer(report.pickup, most),
+            sinks=_fewer_sinks(report.sinks, min(most, MOST_SINKS)),
+            forwards=len(report.sinks),
+        )
+        text = _encoder.encode(fitting)
+        if len(text) <= MOST_BYTES:
+            return text
+        if not most:
+            coarse = {name: _coarse(getattr(fitting, name)) for name in ("dispatch", "pickup")}
+            return _encoder.encode(msgspec.structs.replace(fitting, **coarse))
+        most //= 2
+
+
+def decode(text: bytes) -> Report | None:
+    """None: a report of another form, which says nothing to this version."""
+    try:
+        return _decoder.decode(text)
+    except msgspec.MsgspecError:
+        return None
+
+
+def named(topics: Iterable[str], most: int = MOST_TOPICS) -> tuple[str, ...]:
+    """The first of these topics, and ``OTHERS`` if there are more."""
+    topics = tuple(topics)
+    return topics if len(topics) <= most else (*topics[:most], OTHERS)
+
+
+def _text(text: str, most: int) -> str:
+    """Its first characters, of which none is half of a pair: no heartbeat may fail for what an error says."""
+    return text[:most].encode("utf-8", "replace").decode()
+
+
+def _fewer(histograms: dict[str, list[int]], most: int) -> dict[str, list[int]]:
+    if len(histograms) <= most:
+        return histograms
+    by_count = sorted(histograms, key=lambda topic: (topic == OTHERS, -sum(histograms[topic][2::2])))
+    kept, rest = by_count[:most], by_count[most:]
+    others = Lateness.total(dense(histograms[topic]) for topic in rest)
+    return {topic: histograms[topic] for topic in kept} | {OTHERS: sparse(others)}
+
+
+def _fewer_sinks(sinks: tuple[SinkStats, ...], most: int) -> tuple[SinkStats, ...]:
+    """Those that fail first, and then those that have sent most."""
+    chosen = sorted(sinks, key=lambda sink: (sink.circuit == "closed", -sink.sent))[:most]
+    return tuple(
+        msgspec.structs.replace(sink, to=_text(sink.to, MOST_SINK_TEXT), error=_text(sink.error, MOST_SINK_TEXT))
+        for sink in sorted(chosen, key=lambda sink: sink.topic)
+    )
+
+
+def _named_tasks(tasks: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """Those with names that fit, and ``OTHERS`` if there are more."""
+    fitting = tuple(task for task in tasks if _text(task, MOST_NAME) == task)[:most]
+    return fitting if fitting == tasks else (*fitting, OTHERS)
+
+
+def _fewer_unknown(calls: tuple[UnknownCall, ...], most: int) -> tuple[UnknownCall, ...]:
+    """Those that were given back most often."""
+    chosen = sorted(calls, key=lambda call: -call.count)[:most]
+    return tuple(msgspec.structs.replace(call, task=_text(call.task, MOST_NAME)) for call in chosen)
+
+
+def _fewer_running(tasks: tuple[RunningTask, ...], most: int) -> tuple[RunningTask, ...]:
+    """Those that have been running longest."""
+    chosen = sorted(tasks, key=lambda task: -task.seconds)[:most]
+    return tuple(msgspec.structs.replace(task, id=_text(task.id, MOST_NAME)) for task in chosen)
+
+
+def _coarse(histograms: dict[str, list[int]]) -> dict[str, list[int]]:
+    """All tasks of a doubling in its last bin: none reads lower than it was."""
+    found: dict[str, list[int]] = {}
+    for topic, flat in histograms.items():
+        lateness = dense(flat)
+        counts = [0] * BINS
+        for at, count in enumerate(lateness.counts):
+            counts[at if at < EXACT else min(at | (PER_DOUBLING - 1), BINS - 1)] += count
+        found[topic] = sparse(Lateness(tuple(counts), lateness.early))
+    return found
+
+
+def sparse(lateness: Lateness) -> list[int]:
+    """The stored form of a histogram: tasks that were early, then each bin that is not empty and the tasks in it."""
+    flat = [lateness.early]
+    for at, count in enumerate(lateness.counts):
+        if count:
+            flat += (at, count)
+    return flat
+
+
+def dense(flat: list[int]) -> Lateness:
+    """The histogram of a stored form."""
+    bins = dict(zip(flat[1::2], flat[2::2], strict=False))
+    counts = [bins.get(at, 0) for at in range(min(max(bins, default=-1) + 1, BINS))]
+    return Lateness(tuple(counts), flat[0] if flat else 0)
+
+
+def by_topic(histograms: Mapping[str, Lateness]) -> dict[str, list[int]]:
+    return {topic: sparse(lateness) for topic, lateness in histograms.items()}
+
+
+def runs(shards: Iterable[int]) -> tuple[int, ...]:
+    """Shards as the first and the last of each run.
+
+    >>> runs([0, 1, 2, 7])
+    (0, 2, 7, 7)
+    """
+    flat: list[int] = []
+    for shard in sorted(shards):
+        if flat and flat[-1] == shard - 1:
+            flat[-1] = shard
+        else:
+            flat += (shard, shard)
+    return tuple(flat)
+
+
+def shards_of(flat: tuple[int, ...]) -> tuple[int, ...]:
+    """The shards of such runs."""
+    pairs = zip(flat[0::2], flat[1::2], strict=False)
+    return tuple(shard for first, last in pairs for shard in range(first, last + 1))
+
+
+def _signed(report: Report) -> Report:
+    """The report as that of this process."""
+    from shardq.version import __version__  # here: it brings importlib.metadata
+
+    return msgspec.structs.replace(report, host=socket.gethostname(), pid=os.getpid(), version=__version__)
+
+
+class Reports:
+    """Decides which report goes with each heartbeat of one process: none while it is as before. One thread calls it."""
+
+    def __init__(self, make: Callable[[float], Report]) -> None:
+        """``make``: makes the present report, given the time for which the heartbeat counts."""
+        self._make = make
+        self._sent = b""
+        self._sent_at = -math.inf
+        self._known: object = None
+        """The part of the last report that others should know at once."""
+
+    def next(self, now: float, alive_s: float) -> bytes:
+        """The report to send at ``now``; empty when none is needed."""
+        report = self._make(alive_s)
+        if self._news_of(report) == self._known and now - self._sent_at < LEAST_GAP_S:
+            return b""
+        text = encode(_signed(report))
+        return b"" if text == self._sent else text
+
+    def sent(self, text: bytes, now: float) -> None:
+        """Notes what was stored."""
+        if text:
+            self._sent, self._sent_at, self._known = text, now, self._news_of(_decoder.decode(text))
+
+    def forgotten(self) -> None:
+        """Notes that nothing of this process is stored any more."""
+        self._sent, self._sent_at, self._known = b"", -math.inf, None
+
+    def has_news(self, alive_s: float) -> bool:
+        """True if something has changed that others should know at once: not a counter."""
+        return self._news_of(self._make(alive_s)) != self._known
+
+    @staticmethod
+    def _news_of(report: Report) -> object:
+        return report.alive_s, report.shards, [(sink.topic, sink.circuit == "closed") for sink in report.sinks]

@@ -1,0 +1,259 @@
+"""The topology as a value: how many shards there are, which counts came before, routes, pauses and settings.
+
+Called by whatever turns an id into a shard (``calls``, the producer) and by what reads or changes the
+``topology`` hash of the control slot. Nothing here talks to a server; a new topology is a new value with a
+higher epoch.
+
+The hash has one field for each attribute below, and one for each of ``settings``: ``epoch`` and ``shards`` in decimal,
+the others as JSON.
+Fields of other makers are left alone: they are not read here, and whoever writes sets fields, it does not
+replace the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import mmh3
+import msgspec
+
+from shardq.core.layout import destinations
+from shardq.core.layout.buckets import BUCKETS, table
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.errors import ShardqError
+
+_MASK = BUCKETS - 1
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a topic's payloads go, in place of our consumers."""
+
+    to: str
+    """The name of a list, ``stream:NAME``, or a URL; ``destinations`` reads it. A URL may hold a password."""
+    side: Literal["right", "left"] = "right"
+    """The end of a list that they are put on: RPUSH or LPUSH."""
+    maxlen: int | None = None
+    """About how many entries a stream keeps: older ones are trimmed. None: all."""
+    keep: bool = False
+    """True for a route to a function that stays when the last process that serves it ends."""
+
+    def __repr__(self) -> str:
+        return f"Route(to={self.shown!r}, side={self.side!r}, maxlen={self.maxlen!r})"
+
+    @property
+    def is_here(self) -> bool:
+        """True for a list or a stream of this engine's servers."""
+        return destinations.is_here(self.to)
+
+    @property
+    def is_function(self) -> bool:
+        """True for a function of the processes that have registered it."""
+        return destinations.is_function(self.to)
+
+    @property
+    def key(self) -> str:
+        """The name of the list or of the stream here."""
+        return destinations.key_of(self.to)
+
+    @property
+    def way(self) -> Literal["right", "left", "stream"]:
+        """How payloads are put there: the end of a list, or as entries of a stream."""
+        return "stream" if destinations.is_stream(self.to) else self.side
+
+    @property
+    def shown(self) -> str:
+        """The destination without its secrets."""
+        return destinations.masked(self.to)
+
+    @property
+    def masked(self) -> Route:
+        """The same route, for people."""
+        return msgspec.structs.replace(self, to=self.shown)
+
+    @property
+    def named(self) -> str:
+        """The destination without its secrets, as a sentence names it."""
+        return destinations.named(self.shown)
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """The limits of a topic, over the whole fleet."""
+
+    rate: float | None = None
+    """Tasks a second."""
+    concurrency: int | None = None
+    """Tasks at once."""
+
+
+DEFAULT_ATTEMPTS = 25
+"""With a worker's backoff they take days; without, they still end."""
+
+DEFAULT_DEAD_AGE_S = 30 * 86_400.0
+DEFAULT_DEAD_COUNT = 100_000
+"""Enough for every incident that somebody will look into, some 50 MB of ordinary tasks."""
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an engine, which all of its processes go by. ``engine.configure`` changes them.
+
+    >>> print(engine.stats().settings.max_attempts)
+    """
+
+    max_attempts: int = DEFAULT_ATTEMPTS
+    """The attempts of a task that brings no limit of its own, and whose handler has none."""
+    dead_age: float = DEFAULT_DEAD_AGE_S
+    """The seconds for which dead tasks are kept."""
+    dead_count: int = DEFAULT_DEAD_COUNT
+    """The dead tasks that are kept at most, over all shards: in each its part."""
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """One state of the engine's layout."""
+
+    epoch: int
+    shards: int
+    priors: tuple[int, ...] = ()
+    """Earlier counts, oldest first, whose tasks have not all been moved yet."""
+    pending: int | None = None
+    """The count that comes in force next: its shards are served already, and get no task yet."""
+    since: int = 1
+    """The epoch in which ``shards`` came in force."""
+    move_rate: float | None = None
+    """Tasks a second that the fleet may move; None: as fast as it can."""
+    routes: Mapping[str, Route] = {}
+    """Topic → where it goes."""
+    ended: Mapping[str, str] = {}
+    """Topic → the function of a route that ended with its last process: a process that has it takes the route up."""
+    paused: tuple[str, ...] = ()
+    """Topics of which nothing is given out."""
+    limits: Mapping[str, Limit] = {}
+    """Topic → its limits."""
+    settings: EngineSettings = EngineSettings()
+
+    @property
+    def dead_age_ms(self) -> int:
+        """The ms for which dead tasks are kept."""
+        return round(self.settings.dead_age * 1000)
+
+    @property
+    def dead_in_a_shard(self) -> int:
+        """The dead tasks that one shard keeps: its part by the fewest shards of the present and earlier counts, because
+        while tasks move, dead tasks of many shards may be in few.
+        """
+        return -(-self.settings.dead_count // min((self.shards, *self.priors)))
+
+    @property
+    def open_routes(self) -> Mapping[str, Route]:
+        """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
+        return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}
+
+    def shard_of(self, id: str) -> int:
+        """The shard that a new task of this id goes to. The whole id counts, its topic included."""
+        return table(self.shards)[mmh3.hash(id) & _MASK]
+
+    def shards_of(self, ids: Iterable[str]) -> list[int]:
+        """``shard_of`` for many ids, in their order."""
+        # the low bits of the hash are the same whether it is taken as signed or not
+        owners = table(self.shards)
+        return [owners[hashed & _MASK] for hashed in map(mmh3.hash, ids)]
+
+    def homes(self, id: str) -> list[int]:
+        """The shards in which to look for an existing id, in the direction in which tasks move, the present one last.
+
+        Between two look-ups a task moves on, never back; a shard that occurs twice keeps its last place.
+        """
+        bucket = mmh3.hash(id) & _MASK
+        backwards = [table(count)[bucket] for count in (self.shards, *reversed(self.priors))]
+        return list(dict.fromkeys(backwards))[::-1]
+
+    def span(self) -> range:
+        """All shards that may hold tasks, under the present count, an earlier one or the next."""
+        return range(max((self.shards, self.pending or 0, *self.priors)))
+
+    def downstream(self) -> list[int]:
+        """The span in an order in which tasks move: each shard before all those to which its tasks may go.
+
+        A count takes buckets for its new shards only from those before them. So what is in a shard past the present
+        count goes to one within it; and what is in a shard within it stays, or goes to one of a higher number.
+        """
+        span = len(self.span())
+        return [*range(self.shards, span), *range(self.shards)]
+
+    def to_fields(self) -> dict[bytes, bytes]:
+        """The fields of the hash."""
+        return {
+            b"epoch": b"%d" % self.epoch,
+            b"shards": b"%d" % self.shards,
+            b"priors": msgspec.json.encode(self.priors),
+            b"pending": b"%d" % (self.pending or 0),
+            b"since": b"%d" % self.since,
+            b"move_rate": msgspec.json.encode(self.move_rate),
+            b"routes": msgspec.json.encode(self.routes),
+            b"ended": msgspec.json.encode(self.ended),
+            b"paused": msgspec.json.encode(self.paused),
+            b"limits": msgspec.json.encode(self.limits),
+            b"max_attempts": b"%d" % self.settings.max_attempts,
+            b"dead_age": msgspec.json.encode(self.settings.dead_age),
+            b"dead_count": b"%d" % self.settings.dead_count,
+        }
+
+    def in_force(self) -> Topology:
+        """The topology after an announced count: a function of this one, so that anybody may complete the change."""
+        assert self.pending is not None, "only an announced count can come in force"
+        return msgspec.structs.replace(
+            self,
+            epoch=self.epoch + 1,
+            since=self.epoch + 1,
+            shards=self.pending,
+            priors=(*self.priors, self.shards),
+            pending=None,
+        )
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Topology:
+        """Reads a shard's copy."""
+        return msgspec.json.decode(text, type=cls)
+
+    def to_text(self) -> str:
+        """The copy that every shard's meta keeps."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
+        """Reads the hash; fields unknown here are ignored."""
+        try:
+            topology = cls(
+                epoch=int(fields[b"epoch"]),
+                shards=int(fields[b"shards"]),
+                priors=msgspec.json.decode(fields.get(b"priors", b"[]"), type=tuple[int, ...]),
+                pending=int(fields.get(b"pending", b"0")) or None,
+                since=int(fields.get(b"since", b"1")),
+                move_rate=msgspec.json.decode(fields.get(b"move_rate", b"null"), type=float | None),
+                routes=msgspec.json.decode(fields.get(b"routes", b"{}"), type=dict[str, Route]),
+                ended=msgspec.json.decode(fields.get(b"ended", b"{}"), type=dict[str, str]),
+                paused=msgspec.json.decode(fields.get(b"paused", b"[]"), type=tuple[str, ...]),
+                limits=msgspec.json.decode(fields.get(b"limits", b"{}"), type=dict[str, Limit]),
+                settings=msgspec.convert(
+                    {
+                        name: msgspec.json.decode(fields[name.encode()])
+                        for name in EngineSettings.__struct_fields__
+                        if name.encode() in fields
+                    },
+                    EngineSettings,
+                ),
+            )
+        except KeyError as exc:
+            raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
+        except (ValueError, msgspec.MsgspecError) as exc:
+            raise _unreadable(str(exc)) from exc
+        if not all(1 <= count <= MAX_SHARDS for count in (topology.shards, *topology.priors)):
+            raise _unreadable(f"it has a shard count outside 1..{MAX_SHARDS}")
+        return topology
+
+
+def _unreadable(why: str) -> ShardqError:
+    return ShardqError(
+        f"the stored topology can't be read: {why}; epoch and shards must be decimal, priors, routes and "
+        "paused JSON: if something else wrote under this name, use another name"
+    )

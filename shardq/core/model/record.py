@@ -1,0 +1,350 @@
+"""The record: how a task's payload and options are stored, byte by byte, and the codecs.
+
+Called by the producer (encode) and by what reads tasks back (decode). Scripts look at the first byte and the
+head's length only, to find where the payload begins.
+
+    byte 0      version (high 4 bits, now 1), has-head (bit 3), codec (low 3 bits)
+    if has-head:
+      2 bytes   length of the head, big-endian
+      head      a msgpack map: "m" max_attempts (int), "h" headers (str to str), "x" when it expires
+              (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place),
+              "n" the nonce of the push, where the caller chose the id (int): how a resend knows its own first send,
+              "t" tags (list of str); other names are passed over
+    the rest    the payload, exactly as the codec made it
+
+    codec 0 raw bytes, 1 JSON, 2 msgpack, 7 the caller's own
+
+The byte names the codec, so an engine reads what another wrote with a different default. To change the
+layout: a new version here, the reader of the old one kept, ``forward.lua``, and the tables in
+``lua/README.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
+from shardq.core.model.typed import to_builtins
+from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
+
+VERSION = 1
+
+_HEADED = 0b1000
+_CODEC = 0b0111
+_OWN = 7
+
+
+class Codec(Protocol):
+    """How payloads become bytes and come back. An object of your own as ``codec=`` is used as it is.
+
+    >>> class Text:
+    ...     name = "text"
+    ...     def encode(self, payload): return payload.encode()
+    ...     def decode(self, data): return data.decode()
+    >>> notes = shardq.Engine(codec=Text())
+    """
+
+    @property
+    def name(self) -> str:
+        """The codec's name in messages."""
+
+    def encode(self, payload: Any, /) -> bytes:
+        """Bytes of a payload. May raise anything: the caller sees PayloadNotEncodable."""
+
+    def decode(self, data: bytes, /) -> Any:
+        """A payload of its bytes. May raise anything: the caller sees PayloadNotDecodable."""
+
+
+class Builtin(msgspec.Struct, frozen=True):
+    """A built-in codec; its number goes into the record."""
+
+    name: str
+    number: int
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    refused: tuple[type, ...] = ()
+    """Types of payload that it could encode and would not give back."""
+
+
+def _to_bytes(payload: Any) -> bytes:
+    # bytes(5) would make five zero bytes of a mistake.
+    if not isinstance(payload, BYTES):
+        raise TypeError('codec="raw" takes bytes, bytearray or memoryview only')
+    return bytes(payload)
+
+
+BYTES = (bytes, bytearray, memoryview)
+
+
+RAW = Builtin("raw", 0, _to_bytes, bytes)
+JSON = Builtin(
+    "json", 1, msgspec.json.Encoder(enc_hook=to_builtins).encode, msgspec.json.Decoder().decode, refused=BYTES
+)
+MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder(enc_hook=to_builtins).encode, msgspec.msgpack.Decoder().decode)
+
+_BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
+_BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
+PLAIN: Mapping[int, Callable[[bytes], Any]] = {VERSION << 4 | codec.number: codec.decode for codec in _BY_NAME.values()}
+"""First byte of a record without a head → the decoder of the rest, which is its payload. Most records have none, and
+whoever reads many saves the calls of ``decode_payload``, which are as much as the decoding.
+"""
+_WITH_NONCE = {
+    bytes([VERSION << 4 | _HEADED | codec.number]) + b"\0\x08\x81\xa1n\xce": codec.decode for codec in _BY_NAME.values()
+}
+"""First bytes of a record whose head is a nonce alone, as with most ids of the caller's own → likewise."""
+_NONCE_END = 11
+"""The payload's place in such a record."""
+
+
+def codec_named(choice: str | Codec) -> Codec:
+    """The codec for the option ``codec=``: a name, or an object of the caller's own."""
+    if isinstance(choice, str):
+        if choice in _BY_NAME:
+            return _BY_NAME[choice]
+    elif all(hasattr(choice, part) for part in ("name", "encode", "decode")):
+        return choice
+    raise InvalidOption(
+        f"codec can't be {choice!r}; use one of {', '.join(map(repr, _BY_NAME))}, "
+        "or an object with a name and the methods encode and decode"
+    )
+
+
+class _Head(msgspec.Struct, omit_defaults=True):
+    m: int | None = None
+    h: dict[str, str] = {}
+    x: int | None = None
+    n: int | None = None
+    t: tuple[str, ...] = ()
+
+
+_encode_head = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(_Head).decode
+
+
+def encode_head(
+    *,
+    headers: Mapping[str, str] | None = None,
+    max_attempts: int | None = None,
+    expires: int | None = None,
+    nonce: int | None = None,
+    tags: tuple[str, ...] = (),
+) -> bytes | None:
+    """The head of a record, or None when nothing goes into it. The arguments have been checked."""
+    if not headers and max_attempts is None and expires is None and nonce is None and not tags:
+        return None
+    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires, n=nonce, t=tags))
+
+
+def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None], bytes]:
+    """``encode(payload, head)`` for many tasks of one codec; ``limit`` in bytes, of the encoded payload."""
+    plain, headed = _first_byte(codec), _first_byte(codec, headed=True)
+    to_bytes = codec.encode
+    refused = refused_types(codec)
+
+    def encode(payload: Any, head: bytes | None) -> bytes:
+        if isinstance(payload, refused):
+            raise PayloadNotEncodable(
+                f"a payload of {type(payload).__name__} would come back as base64 text from the codec {codec.name!r}; "
+                'open the engine with codec="raw" to push bytes as they are, or with codec="msgpack", or decode them'
+            )
+        try:
+            encoded = to_bytes(payload)
+            record = plain + encoded if head is None else _headed(headed, head, encoded)
+        except Exception as exc:  # a codec, or a payload it calls, may raise anything
+            raise PayloadNotEncodable(
+                f"the codec {codec.name!r} can't encode a payload of type {type(payload).__name__}: {exc}; "
+                "push what it can encode, or choose another codec="
+            ) from exc
+        if len(encoded) > limit:
+            check_payload_size(encoded, limit)
+        return record
+
+    return encode
+
+
+def plain_records_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Iterable[Any]], list[bytes]]:
+    """``encode(payloads)`` for many tasks without a head at once, none of them of ``refused_types``. An error does not
+    say which was wrong.
+    """
+    plain = _first_byte(codec)
+    to_bytes = codec.encode
+
+    def encode(payloads: Iterable[Any]) -> list[bytes]:
+        try:
+            encoded = list(map(to_bytes, payloads))
+            records = [plain + each for each in encoded]
+        except Exception as exc:  # as above
+            raise PayloadNotEncodable(f"the codec {codec.name!r} can't encode one of the payloads: {exc}") from exc
+        check_payload_size(max(encoded, key=len, default=b""), limit)
+        return records
+
+    return encode
+
+
+def refused_types(codec: Codec) -> tuple[type, ...]:
+    """The types of payload that the codec would change without a word."""
+    return codec.refused if isinstance(codec, Builtin) else ()
+
+
+def _first_byte(codec: Codec, *, headed: bool = False) -> bytes:
+    number = codec.number if isinstance(codec, Builtin) else _OWN
+    return bytes([VERSION << 4 | (_HEADED if headed else 0) | number])
+
+
+def encode_record(codec: Codec, payload: Any, head: bytes | None = None) -> bytes:
+    """The record of one task."""
+    return record_encoder(codec)(payload, head)
+
+
+def expiring_sooner(record: bytes, elapsed_ms: int) -> bytes:
+    """The record of a push that is sent again after so many ms: an expiry that counts from the push is that much
+    sooner.
+    """
+    return _with_expiry_moved(record, lambda from_push: from_push and min(-1, from_push + elapsed_ms))
+
+
+def dated(record: bytes, began_ms: int) -> bytes:
+    """The same record, whose expiry is an instant: one that counts from the push, which began then, is added up."""
+    return _with_expiry_moved(record, lambda from_push: began_ms - from_push)
+
+
+def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
+    """The same record, with another expiry in place of one that counts from the push."""
+    # most records have none, and need not be read
+    if not record[0] & _HEADED:
+        return record
+    _, head, encoded = _parts(record)
+    if head is None or head.x is None or head.x > 0:
+        return record
+    head.x = moved(head.x)
+    return _headed(record[:1], _encode_head(head), encoded)
+
+
+def with_expiry(record: bytes, expires_ms: int) -> bytes:
+    """The record with the instant after which its task is worth nothing."""
+    number, head, encoded = _parts(record)
+    head = head or _Head()
+    head.x = expires_ms
+    return _headed(bytes([VERSION << 4 | _HEADED | number]), _encode_head(head), encoded)
+
+
+def _headed(first: bytes, head: bytes, encoded: bytes) -> bytes:
+    return first + len(head).to_bytes(2, "big") + head + encoded
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """The content of a record."""
+
+    payload: Any
+    headers: Mapping[str, str]
+    max_attempts: int | None
+    codec: str
+    tags: tuple[str, ...] = ()
+
+
+def decode_record(record: bytes, *, own: Codec | None = None) -> Decoded:
+    """Read a record. ``own`` is the codec for those that the caller's own codec wrote."""
+    number, head, encoded = _parts(record)
+    codec = _codec_numbered(number, own)
+    try:
+        payload = codec.decode(encoded)
+    except Exception as exc:  # a codec may raise anything
+        raise _undecodable(codec, encoded, exc) from exc
+    if head is None:
+        return Decoded(payload, {}, None, codec.name)
+    return Decoded(payload, head.h, head.m, codec.name, head.t)
+
+
+def undecoded(record: bytes) -> Decoded:
+    """The same with the payload as its codec made it. Of a record that can't be read at all, it is the whole record."""
+    try:
+        number, head, encoded = _parts(record)
+    except PayloadNotDecodable:
+        return Decoded(record, {}, None, "")
+    codec = "own" if number == _OWN else _BY_NUMBER[number].name if number in _BY_NUMBER else ""
+    if head is None:
+        return Decoded(encoded, {}, None, codec)
+    return Decoded(encoded, head.h, head.m, codec, head.t)
+
+
+def decode_payload(record: bytes, own: Codec | None = None) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
+    """The payload, the headers and the tags, as ``decode_record`` reads them; in a third of its time for records whose
+    head is a nonce alone.
+    """
+    if len(record) >= _NONCE_END and (decode := _WITH_NONCE.get(record[:7])) is not None:
+        try:
+            return decode(record[_NONCE_END:]), {}, ()
+        except Exception as exc:
+            raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[_NONCE_END:], exc) from exc
+    decoded = decode_record(record, own=own)
+    return decoded.payload, decoded.headers, decoded.tags
+
+
+def _undecodable(codec: Codec | Builtin, encoded: bytes, exc: Exception) -> PayloadNotDecodable:
+    return PayloadNotDecodable(
+        f"the codec {codec.name!r} can't decode a payload of {len(encoded)} bytes: {exc}; "
+        "was it written by another codec of the same kind?"
+    )
+
+
+def encoded_parts(record: bytes) -> tuple[bytes, Mapping[str, str]]:
+    """The payload's bytes as the codec made them, and the headers, for consumers that are not ours."""
+    _, head, encoded = _parts(record)
+    return encoded, {} if head is None else head.h
+
+
+class EncodedPayload(msgspec.Struct, frozen=True):
+    """A payload as it is stored."""
+
+    data: bytes
+    codec: str
+    """``json``, ``msgpack``, ``raw``, or ``own`` for the caller's own."""
+
+
+def as_stored(record: bytes, own: Codec | None = None) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:
+    """Like ``decode_payload``, with the payload as it is stored: for what hands it on."""
+    number, head, encoded = _parts(record)
+    known = _BY_NUMBER.get(number)
+    payload = EncodedPayload(encoded, known.name if known else "own")
+    return (payload, {}, ()) if head is None else (payload, head.h, head.t)
+
+
+def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
+    """Codec number, head, encoded payload."""
+    if not record or record[0] >> 4 != VERSION:
+        found = f"version {record[0] >> 4}" if record else "nothing"
+        raise PayloadNotDecodable(
+            f"the stored record is of {found}, this library reads version {VERSION}; "
+            "it was written by a newer shardq, or by something else: upgrade, or look at the raw value"
+        )
+    first = record[0]
+    if not first & _HEADED:
+        return first & _CODEC, None, record[1:]
+    start = 3
+    end = start + int.from_bytes(record[1:start], "big")
+    if len(record) < max(start, end):
+        raise PayloadNotDecodable(f"the stored record is cut off in its head, at {len(record)} bytes")
+    try:
+        head = _decode_head(record[start:end])
+    except msgspec.MsgspecError as exc:
+        raise PayloadNotDecodable(f"the head of the stored record can't be read: {exc}") from exc
+    return first & _CODEC, head, record[end:]
+
+
+def _codec_numbered(number: int, own: Codec | None) -> Codec:
+    if number == _OWN:
+        if own is None or isinstance(own, Builtin):  # an engine's default may be one of ours
+            raise PayloadNotDecodable(
+                "the payload was written by a codec of the caller's own, and this engine has none; "
+                "open the engine with the codec= that wrote it"
+            )
+        return own
+    codec = _BY_NUMBER.get(number)
+    if codec is None:
+        raise PayloadNotDecodable(
+            f"the payload's codec has number {number}, which this version does not know; upgrade shardq"
+        )
+    return codec

@@ -1,0 +1,126 @@
+"""Cancelling, rescheduling, requeueing and looking up tasks by id: the operations, written once for both engines."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from shardq.core.calls import by_id
+from shardq.core.calls.request import Call, Moving
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import topic_of
+from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
+from shardq.core.model.task import Outcome, TaskInfo
+from shardq.core.operation import Operation
+from shardq.core.recovery import CallChain, Make, call_shards, walk_shards
+from shardq.core.resharding.migration import bring_in, bring_in_and_clear
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ShardqError
+
+T = TypeVar("T")
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+def find_and_call(
+    cache: TopologyCache, id: str, make: Make[T], *, absent: Callable[[T], bool], in_doubt: bool = False
+) -> Operation[T]:
+    """Sends a request about one id to each shard that may hold the id, until one knows it.
+
+    Shards are asked in the direction in which tasks move: an id that moves meanwhile is met in a later one. A topology
+    that changes meanwhile starts the walk anew. A moving task is put where it goes, and asked for there. ``in_doubt``:
+    an earlier send may have been executed.
+    """
+
+    def walk(chain: CallChain) -> Operation[T]:
+        while True:
+            topology = cache.topology
+            shards = topology.homes(id)
+            for shard in shards:
+                keys = cache.keys(shard)
+                try:
+                    result: T = yield chain.next(keys, make(keys, topology.epoch))
+                except Moving:
+                    if shard == shards[-1]:
+                        yield from bring_in_and_clear(cache, keys, id)
+                    else:
+                        yield from bring_in(cache, keys, id)
+                else:
+                    if shard == shards[-1] or not absent(result):
+                        return result
+
+    return walk_shards(cache, walk, in_doubt=in_doubt)
+
+
+def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:
+    return (yield from find_and_call(cache, id, partial(by_id.cancel, id=id), absent=is_gone))
+
+
+def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
+    return (yield from find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=is_gone))
+
+
+def requeue(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
+    return (yield from find_and_call(cache, id, partial(by_id.requeue, id=id, due=due), absent=is_gone))
+
+
+def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:
+    """Sends a command for each of these ids: all together where the ids belong, and one by one where an id may be
+    elsewhere. Returns, by id, the outcome or the error.
+    """
+    epoch = cache.topology.epoch
+    calls: dict[str, list[Call[Outcome]]] = {id: [] for id in makes}
+
+    def noted(id: str, keys: ShardKeys, epoch: int) -> Call[Outcome]:
+        calls[id].append(makes[id](keys, epoch))
+        return calls[id][-1]
+
+    requests = {id: (cache.keys(cache.topology.homes(id)[-1]), partial(noted, id)) for id in makes}
+    answers: dict[str, Outcome | ShardqError] = dict((yield from call_shards(cache, requests)))
+    for id, answer in answers.items():
+        moves = len(cache.topology.homes(id)) > 1 or cache.topology.epoch != epoch
+        if isinstance(answer, Moving) or (moves and answer in (Outcome.GONE, Outcome.UNKNOWN)):
+            in_doubt = any(call.in_doubt for call in calls[id])
+            try:
+                answers[id] = yield from find_and_call(cache, id, makes[id], absent=is_gone, in_doubt=in_doubt)
+            except ShardqError as exc:
+                answers[id] = exc
+    return answers
+
+
+def get(cache: TopologyCache, id: str, codec: Codec | None) -> Operation[TaskInfo | None]:
+    """Reads a task. Without a codec its payload stays as it is stored."""
+    task = yield from find_and_call(cache, id, partial(by_id.get, id=id), absent=lambda found: found is None)
+    if task is None:
+        return None
+    return info_of(id, task, undecoded(task.record) if codec is None else decode_record(task.record, own=codec))
+
+
+def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
+    """The facts that a caller is told of a task."""
+    # No division: a float would miss the millisecond in years far away.
+    instant = _EPOCH + dt.timedelta(milliseconds=task.instant_ms) if task.instant_ms is not None else None
+    return TaskInfo(
+        id=id,
+        topic=topic_of(id),
+        state=task.state,
+        due=instant if task.state == "scheduled" else None,
+        deadline=instant if task.state == "leased" else None,
+        holder=task.token.rpartition(":")[0] or task.token if task.state == "leased" else None,
+        died=instant if task.state == "dead" else None,
+        attempt=task.failures + task.lapses + (task.state != "dead"),
+        failures=task.failures,
+        lapses=task.lapses,
+        reason=task.reason,
+        payload=record.payload,
+        headers=record.headers,
+        max_attempts=record.max_attempts,
+        tags=record.tags,
+    )
+
+
+def is_gone(outcome: Outcome) -> bool:
+    """True if the shard that was asked does not hold the id now."""
+    return outcome in (Outcome.GONE, Outcome.UNKNOWN)

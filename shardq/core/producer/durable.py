@@ -1,0 +1,174 @@
+"""Durable pushes: they return when replicas, or the disk, have confirmed them (WAIT, WAITAOF).
+
+WAIT is about the writes of its own connection, so it is sent on the connection that carried the push. It is about the
+last write there, and a push may have written nothing: its task was stored before, by an earlier send or by somebody
+else. So each node that took a push gets one more write before the WAIT. Replication is a stream, and so is the
+append-only file: what confirms a later write confirms all before it. A connection that was lost between the push and
+the WAIT may have led to another server than the one there now, and confirms nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypeVar
+
+from shardq.core.calls import node_info
+from shardq.core.calls.request import Call, Command, Stale
+from shardq.core.drivers.pipelines import Deadline, Spare
+from shardq.core.drivers.sync import BorrowedConnections, Driver
+from shardq.core.model.task import Receipt
+from shardq.core.operation import Operation, run
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import (
+    DurabilityUnavailable,
+    InvalidOption,
+    NotReplicated,
+    ServerFault,
+    ShardqError,
+    Unanswered,
+    Unavailable,
+)
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+Durability = Literal["replicated", "fsynced"]
+
+WAIT_MS = 2000
+"""The time that replicas have to confirm. They do in a round trip; a replica that needs longer is no good copy now."""
+
+PUSHES = ("push", "push_unique")
+
+
+def check_durability(durability: str | None) -> None:
+    if durability not in (None, "replicated", "fsynced"):
+        raise InvalidOption(f"durability={durability!r} is not possible; use 'replicated', 'fsynced', or None")
+
+
+def push_durably(
+    driver: Driver,
+    cache: TopologyCache,
+    ids: list[str],
+    operation: Operation[list[Receipt]],
+    durability: Durability,
+    deadline: float,
+) -> list[Receipt]:
+    """Carries a push out before the deadline. Raises NotReplicated when its tasks are stored and too few replicas have
+    confirmed it, and DurabilityUnavailable, with nothing stored, when none ever could.
+    """
+    with driver.borrow(deadline) as loan:
+        confirming = Confirming(driver, loan, durability)
+        topology = cache.topology
+        shards = topology.span() if topology.priors else topology.shards_of(ids)
+        slots = {cache.keys(shard).slot for shard in shards}
+        for some in driver.slot_groups(sorted(slots)).values():
+            confirming.check(some[0])
+        receipts = run(confirming, operation, deadline=deadline)
+        confirming.wait_for_copies(receipts)
+    return receipts
+
+
+class Confirming:
+    """Carries the calls of one push, in the place of a driver, and has them confirmed."""
+
+    def __init__(self, driver: Driver, loan: BorrowedConnections, durability: Durability) -> None:
+        self._driver = driver
+        self._loan = loan
+        self._durability = durability
+        self._wanted: dict[str, int] = {}
+        """Node → the replicas that it has."""
+        self._pushed: dict[str, tuple[int, Call[object]]] = {}
+        """Node → the connection that took its first push, and its last push."""
+
+    def check(self, slot: int) -> None:
+        """Asks the slot's master if it has a way to confirm a push. Raises DurabilityUnavailable if it has none."""
+        if self._durability == "replicated":
+            count = self._loan.call(node_info.replicas(slot))
+            if not count:
+                raise self._unavailable("has no replica", "add one, or push without durability=")
+            self._wanted[self._loan.address] = count
+            return
+        try:
+            self._loan.call(node_info.wait_aof(slot, timeout_ms=1))
+        except ServerFault as exc:
+            if "appendonly" in str(exc):
+                raise self._unavailable(
+                    "has no append-only file", "set appendonly yes, or use durability='replicated'"
+                ) from exc
+            if "unknown command" in str(exc):
+                raise self._unavailable(
+                    "does not know WAITAOF", "use Redis 7.2 or newer, or Valkey, or durability='replicated'"
+                ) from exc
+            raise
+        self._wanted[self._loan.address] = 1
+
+    def _unavailable(self, why: str, advice: str) -> DurabilityUnavailable:
+        return DurabilityUnavailable(
+            f"{self._loan.address} {why}, so durability={self._durability!r} is not possible there, and nothing was "
+            f"stored; {advice}"
+        )
+
+    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
+        """The loan has the deadline."""
+        result: T = self._loan.call(call)
+        if isinstance(call, Call) and call.script.name in PUSHES:
+            address = self._loan.address
+            connection, _ = self._pushed.get(address, (self._loan.connects[address], call))
+            self._pushed[address] = connection, call
+        return result
+
+    def call_all(
+        self,
+        calls: Iterable[tuple[K, Command[T]]],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline[K] = None,
+        spare: Spare | None = None,
+    ) -> Iterator[tuple[K, T | ShardqError]]:
+        for key, call in calls:
+            try:
+                yield key, self.call(call)
+            except ShardqError as exc:
+                yield key, exc
+
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
+        return self._driver.confirm(seals, deadline)
+
+    def wait_for_copies(self, receipts: list[Receipt]) -> None:
+        """Waits for the replicas of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""
+        missing: int | None = None
+        cause: ServerFault | None = None
+        for address, (connection, call) in self._pushed.items():
+            wanted = self._wanted.get(address, 1)
+            try:
+                reached = self._reached(call, wanted)
+            except ServerFault as exc:
+                # It is stored; that it is also elsewhere can't be said.
+                reached, cause = 0, exc
+            if (self._loan.address, self._loan.connects[address]) != (address, connection):
+                reached = 0
+            if reached < wanted:
+                missing = reached if missing is None else min(reached, missing)
+        if missing is not None:
+            refusal = "" if cause is None or isinstance(cause, Unavailable | Unanswered) else str(cause)
+            raise NotReplicated(receipts, missing, self._durability, refusal) from cause
+
+    def _reached(self, push: Call[object], wanted: int) -> int:
+        slot, epoch = push.slot, int(push.words[0])
+        while True:
+            try:
+                self._loan.call(node_info.seal(push.keys[0], slot, epoch))
+                break
+            except Stale as exc:
+                # Only what this server wrote matters, not where the tasks are now.
+                epoch = exc.epoch
+        if self._durability == "replicated":
+            return self._loan.call(node_info.wait(slot, wanted, timeout_ms=self._wait_ms))
+        return self._loan.call(node_info.wait_aof(slot, timeout_ms=self._wait_ms))
+
+    @property
+    def _wait_ms(self) -> int:
+        """The time for replicas, so that the answer comes in time. 0 would be for ever."""
+        return max(1, min(WAIT_MS, round((self._loan.deadline - time.monotonic()) * 900)))

@@ -1,0 +1,288 @@
+"""Pushing, written once for both engines."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TypeVar
+
+from shardq.core.calls import by_id
+from shardq.core.calls.by_id import unique
+from shardq.core.calls.request import Call, Word
+from shardq.core.model.task import Receipt
+from shardq.core.operation import Operation
+from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
+from shardq.core.recovery import REFUSALS, CallChain, Recovery, walk_shards
+from shardq.core.resharding.migration import bring_in, bring_in_and_clear
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import Conflict, PushError, ShardqError, Unanswered
+
+T = TypeVar("T")
+
+
+RECEIPTS = 8000
+"""Receipts made at a time, in less than a millisecond."""
+
+
+@dataclass(slots=True)
+class PushResults:
+    """The results of one push so far."""
+
+    ids: list[str]
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Id that collided → the id that took its place."""
+    failures: int = 0
+    """The number of tasks that are not stored, or not known to be."""
+    _answers: list[tuple[int, Sequence[str], Sequence[str | ShardqError]]] = field(default_factory=list)
+    """The number of a batch, its ids, and for each push_unique's answer or an error. Tasks that are not here are
+    stored. Answers come in any order, and a call may have a caller's id more than once.
+    """
+    _ready: list[Receipt] = field(default_factory=list)
+    """The first receipts, if all goes well."""
+    _sent_count: int = 0
+
+    def sending(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Call[list[str]]]]:
+        """Yields the calls of these batches. Makes receipts when one is in flight, while the servers work."""
+        for batch in batches:
+            batch.number = self._sent_count
+            yield batch, batch.call
+            self._sent_count += len(batch.words) // batch.width
+            if self._sent_count - len(self._ready) >= RECEIPTS or self._sent_count == len(self.ids):
+                self._make(self._sent_count)
+
+    def _make(self, until: int) -> None:
+        made = self.ids[len(self._ready) : until]
+        # Each receipt is an object to the garbage collector, which would go through all of a process's objects several
+        # times in a large push: half a microsecond a task. Receipts hold nothing that could be garbage, so it is
+        # paused.
+        collecting = gc.isenabled()
+        gc.disable()
+        self._ready += map(Receipt, made)
+        if collecting:
+            gc.enable()
+
+    def receipts(self) -> list[Receipt]:
+        """The receipts in the order of the tasks. Raises PushError unless every task is stored, or kept as the caller
+        allowed.
+        """
+        if self.failures:
+            raise self._error()
+        if not self.renamed and not self._answers:
+            self._make(len(self.ids))
+            return self._ready
+        return [Receipt.of(id, outcome) for id, outcome in self.each()]  # type: ignore[arg-type]  # none is an error
+
+    def outcomes(self) -> dict[str, list[str | ShardqError]]:
+        """Id → the outcomes of its tasks, in their order."""
+        outcomes: dict[str, list[str | ShardqError]] = {}
+        for _, ids, said in sorted(self._answers, key=itemgetter(0)):
+            for id, outcome in zip(ids, said, strict=True):
+                outcomes.setdefault(id, []).append(outcome)
+        return outcomes
+
+    def each(self) -> Iterator[tuple[str, str | ShardqError]]:
+        """Yields each task's id and outcome, in the order of the tasks."""
+        left = {id: iter(said) for id, said in self.outcomes().items()}
+        for first in self.ids:
+            id = self.renamed.get(first, first)
+            yield id, next(left[id], "pushed") if id in left else "pushed"
+
+    def _error(self) -> PushError:
+        ids: list[str] = []
+        failed: dict[str, ShardqError] = {}
+        unknown: list[str] = []
+        for id, outcome in self.each():
+            if isinstance(outcome, str):
+                ids.append(Receipt.of(id, outcome))
+                continue
+            ids.append(id)
+            if isinstance(outcome, Unanswered):
+                unknown.append(id)
+            else:
+                failed.setdefault(id, outcome)
+        return PushError(ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown)
+
+    def answered(self, ids: Sequence[str], answers: Sequence[str | ShardqError], number: int | None = None) -> None:
+        """Notes push_unique's answers for ids of the caller, or the errors of any tasks. ``number``: their batch's."""
+        said = [
+            Conflict(id, answer.removeprefix("refused:"))
+            if isinstance(answer, str) and answer.startswith("refused:")
+            else answer
+            for id, answer in zip(ids, answers, strict=True)
+        ]
+        self.failures += len([1 for outcome in said if isinstance(outcome, ShardqError)])
+        self._answers.append((self._sent_count if number is None else number, ids, said))
+
+    def note(self, batch: Batch, result: list[str] | ShardqError, packer: Packer) -> list[Word]:
+        """Notes a batch's answer. Returns the words to send again, under other ids."""
+        if isinstance(result, ShardqError):
+            self.answered(batch.ids, [result] * len(batch.ids), batch.number)
+            return []
+        if batch.width == UNIQUE:
+            self.answered(batch.ids, result, batch.number)
+            return []
+        if not result:
+            return []
+        collided = set(result)
+        again: list[Word] = []
+        first_names = {new: old for old, new in self.renamed.items()}
+        words = batch.words
+        for at in range(0, len(words), FRESH):
+            taken, due, record = str(words[at]), *words[at + 1 : at + FRESH]
+            if taken in collided:
+                fresh = packer.again(taken, due, record)
+                self.renamed[first_names.get(taken, taken)] = fresh[0]
+                again += fresh
+            else:
+                again += (taken, due, record)
+        return again
+
+
+def push(
+    cache: TopologyCache, packer: Packer, entries: Entries, *, most: int, in_doubt: bool = False
+) -> Operation[list[Receipt]]:
+    """Stores packed tasks. All or nothing for each batch; raises PushError if not all of them are stored.
+
+    ``in_doubt``: an earlier push of the same entries may have been executed. They are sent as after a lost answer: what
+    is stored, or remembered, of that push counts as pushed.
+    """
+    return (yield from complete(cache, packer, PushResults(entries.ids), entries, most=most, in_doubt=in_doubt))
+
+
+def complete(
+    cache: TopologyCache,
+    packer: Packer,
+    results: PushResults,
+    entries: Entries,
+    *,
+    most: int,
+    in_doubt: bool = False,
+) -> Operation[list[Receipt]]:
+    """Stores the tasks of a push that are still to be sent."""
+    for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
+        recovery = Recovery(cache)
+        while words:
+            # The epoch first. A shard then refuses what another thread's newer topology has decided meanwhile, and it
+            # is decided anew.
+            epoch = cache.topology.epoch
+            if width == UNIQUE and cache.topology.priors:
+                yield from push_each(cache, results, words, UNIQUE, in_doubt=in_doubt)
+                break
+            parts = batches(cache, epoch, words, width, most=most, sizes=windows(cache.topology.shards))
+            if in_doubt:
+                parts = _in_doubt(parts)
+            words = []
+            for batch, result in (yield from recovery.send(results.sending(parts))):
+                if not isinstance(result, REFUSALS):
+                    words += results.note(batch, result, packer)
+                elif batch.call.in_doubt:
+                    # Some of it may be stored, under the older topology: each task is asked for where it may be.
+                    yield from push_each(cache, results, batch.words, width, in_doubt=True, number=batch.number)
+                else:
+                    words += batch.words
+    packer.pushed += len(results.ids) - results.failures
+    return results.receipts()
+
+
+def _in_doubt(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same batches, in the form in which they are sent after a lost answer."""
+    for batch in batches:
+        batch.call = batch.call.after_loss()
+        yield batch
+
+
+def push_each(
+    cache: TopologyCache,
+    results: PushResults,
+    words: list[Word],
+    width: int,
+    *,
+    in_doubt: bool = False,
+    number: int | None = None,
+) -> Operation[None]:
+    """Pushes tasks one by one, each looked for where it may be before it is pushed where it belongs: caller-given ids
+    while tasks move, and any task ``in_doubt``, whose earlier send may have been executed. ``number``: their batch's.
+    """
+    for at in range(0, len(words), width):
+        task = words[at : at + width]
+        id = str(task[0])
+        try:
+            answer = yield from push_unique(cache, task if width == UNIQUE else unique(task), in_doubt=in_doubt)
+        except ShardqError as exc:
+            results.answered([id], [exc], number)
+        else:
+            # What is stored under an id that was made here is ours.
+            if width == UNIQUE:
+                results.answered([id], [answer], number)
+
+
+def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = False) -> Operation[str]:
+    """Pushes one task under its id to a shard that already has the id, else to the shard where it belongs. Returns the
+    answer.
+
+    Shards are asked in the direction in which tasks move, so that a task that moves meanwhile is met in a later one.
+    ``in_doubt``: an earlier send may have been executed.
+    """
+    id = str(words[0])
+
+    def walk(chain: CallChain) -> Operation[str]:
+        while True:
+            topology = cache.topology
+            *former, home = map(cache.keys, topology.homes(id))
+            for keys in former:
+                (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="1"))
+                if answer == "moving":
+                    # Asked again: what has arrived may be done before we look there, and its window is still here.
+                    yield from bring_in(cache, keys, id)
+                    (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="2"))
+                if answer != "elsewhere":
+                    return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
+            (answer,) = yield chain.next(home, by_id.push_unique(home, topology.epoch, words))
+            if answer != "moving":
+                return answer  # type: ignore[no-any-return]  # as above
+            yield from bring_in_and_clear(cache, home, id)
+
+    return walk_shards(cache, walk, in_doubt=in_doubt)
+
+
+def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt: bool = False) -> Operation[Receipt]:
+    """Stores one packed task, and raises its own error as it is.
+
+    ``in_doubt``: an earlier push of it may have been executed.
+    """
+    id, words = entries.ids[0], entries.fresh
+    if not words:
+        receipt = receipt_of(id, (yield from push_unique(cache, entries.unique, in_doubt=in_doubt)))
+        packer.pushed += 1
+        return receipt
+    # The epoch first, as above.
+    epoch = cache.topology.epoch
+    call = by_id.push(cache.home(id), epoch, words)
+    try:
+        if not in_doubt and not (yield call):
+            packer.pushed += 1
+            return Receipt(id)
+    except REFUSALS:
+        in_doubt = call.in_doubt
+    if in_doubt:
+        yield from push_unique(cache, unique(words), in_doubt=True)
+        packer.pushed += 1
+        return Receipt(id)
+    # Refused, or the id is taken: begun anew like many.
+    results = PushResults(entries.ids)
+    try:
+        (receipt,) = yield from complete(cache, packer, results, entries, most=1)
+    except PushError:
+        ((_, error),) = results.each()
+        assert isinstance(error, ShardqError)
+        raise error from error.__cause__
+    return receipt
+
+
+def receipt_of(id: str, answer: str) -> Receipt:
+    """The receipt that an answer of push_unique means. Raises Conflict."""
+    if answer.startswith("refused:"):
+        raise Conflict(id, answer.removeprefix("refused:"))
+    return Receipt.of(id, answer)

@@ -1,0 +1,152 @@
+"""push_iter: stores any number of tasks in bounded memory, and returns ids in the order of the tasks. No I/O.
+
+Tasks are taken in *windows*: the next window is packed while the servers work on the last. The drivers' ``call_all``
+pulls calls from here and hands the answers back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from shardq.core.calls.request import Command, Word
+from shardq.core.model.task import Receipt, Task
+from shardq.core.operation import Operation
+from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
+from shardq.core.producer.pushing import PushResults, complete, push_each
+from shardq.core.recovery import REFUSALS
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import PushError, ShardqError
+
+WINDOW_BYTES = 16 << 20
+"""The bytes of records in one window, which bound the memory where payloads are large."""
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """Tasks that are taken together, and what is still to be done for them."""
+
+    results: PushResults
+    entries: Entries
+    """All of its tasks, for who keeps those that are not stored."""
+    taken_ms: int
+    """When they were taken, by this machine's clock: their delays count from then."""
+    deadline: float
+    """The time at which its tasks must be stored. What the caller does between two windows does not count."""
+    open: int = 0
+    packed: bool = False
+    leftover: Entries = field(default_factory=Entries)
+    """Tasks to send again, because of a newer topology or a collision."""
+    uncertain: list[Batch] = field(default_factory=list)
+    """Tasks in doubt, because of a lost answer and then a newer topology."""
+
+
+InFlight = tuple[Window, Batch]
+"""The key of a call."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """One run of push_iter."""
+
+    cache: TopologyCache
+    packer: Packer
+    tasks: Iterator[Task]
+    most: int
+    timeout: float
+    """The time for each window."""
+    halted: Callable[[], bool] = lambda: False
+    """Asked before each window: if true, no more input is read, and the rest is for another run."""
+    exhausted: bool = False
+    """True once all input was read."""
+    ended_by: BaseException | None = None
+    """The error of a wrong task, or whatever the input raised. The tasks of its window were not sent."""
+    errors: list[PushError] = field(default_factory=list)
+    """Errors of partly stored windows. After the first, no more input is read; what is in flight is finished."""
+    _windows: deque[Window] = field(default_factory=deque)
+    _record_bytes: float = 1.0
+    """The bytes of a record, as the last window lets expect."""
+
+    def calls(self) -> Iterator[tuple[InFlight, Command[list[str]]]]:
+        """The calls of all tasks, packed when they are asked for, with the key that ``note`` takes."""
+        sizes = windows(self.cache.topology.shards)
+        while not self.errors and not self.halted() and (tasks := self._taken(next(sizes))):
+            entries = Entries(tasks.ids, tasks.fresh, tasks.unique)
+            deadline = time.monotonic() + self.timeout
+            window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
+            self._windows.append(window)
+            epoch = self.cache.topology.epoch
+            if self.cache.topology.priors:
+                # Looked for where they may be, one by one, when the rest of the window is done.
+                window.leftover.unique, tasks.unique = list(tasks.unique), []
+            for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
+                parts = batches(self.cache, epoch, words, width, most=self.most, sizes=[len(words) // width])
+                for batch, call in window.results.sending(parts):
+                    window.open += 1
+                    yield (window, batch), call
+            window.packed = True
+
+    def _taken(self, most: int) -> Entries | None:
+        size = max(1, min(most, int(WINDOW_BYTES / self._record_bytes)))
+        try:
+            entries = self.packer.many(itertools.islice(self.tasks, size))
+        except BaseException as exc:  # noqa: BLE001  raised when all that was sent is answered, see check
+            self.ended_by = exc
+            return None
+        if not entries.ids:
+            self.exhausted = True
+            return None
+        self._record_bytes = entries.bytes / len(entries.ids)
+        return entries
+
+    def deadline(self, sent: InFlight) -> float:
+        """The end of a call's time, for ``call_all``."""
+        return sent[0].deadline
+
+    def came_back(self, left: float) -> None:
+        """Notes that the caller, who had left with receipts at that time, has come back."""
+        away_s = time.monotonic() - left
+        for window in self._windows:
+            window.deadline += away_s
+
+    def note(self, answered: InFlight, result: list[str] | ShardqError) -> None:
+        window, batch = answered
+        window.open -= 1
+        refused = isinstance(result, REFUSALS)
+        if refused and batch.call.in_doubt:
+            window.uncertain.append(batch)
+            return
+        again: list[Word] = batch.words if refused else window.results.note(batch, result, self.packer)
+        (window.leftover.fresh if batch.width == FRESH else window.leftover.unique).extend(again)
+
+    def completed(self, window: Window) -> Operation[list[Receipt] | None]:
+        """Sends again what must be. Returns the ids of a finished window, or None if some of it is not stored."""
+        try:
+            return (yield from self._completed(window))
+        except PushError as exc:
+            self.errors.append(exc)
+            return None
+
+    def check(self) -> None:
+        """Raises, at the end, the errors of all windows at once, and what ended the input."""
+        error = PushError.merged(self.errors) if self.errors else None
+        if error is not None and (self.ended_by is None or isinstance(self.ended_by, Exception)):
+            raise error from self.ended_by
+        if self.ended_by is not None:
+            raise self.ended_by from error or self.ended_by.__cause__
+
+    def _completed(self, window: Window) -> Operation[list[Receipt]]:
+        for batch in window.uncertain:
+            yield from push_each(
+                self.cache, window.results, batch.words, batch.width, in_doubt=True, number=batch.number
+            )
+        return (yield from complete(self.cache, self.packer, window.results, window.leftover, most=self.most))
+
+    def finished(self) -> Iterator[Window]:
+        """Yields the windows whose answers are all here, in order."""
+        while self._windows and self._windows[0].packed and not self._windows[0].open:
+            yield self._windows.popleft()

@@ -1,0 +1,432 @@
+"""Recovery from an old topology, and the upkeep of the stored one. Operations, for both drivers.
+
+A shard may answer that the caller's topology is old (``Stale``), or that the shard was never opened (``Missing``). The
+guard of every script answers so before anything is written. A ``Recovery`` then refreshes or repairs the topology, and
+the request is sent again. An earlier send whose answer was lost may have been executed under the older topology: such a
+request is ``in_doubt``, and what takes its place is sent as after a lost answer, wherever it goes.
+
+Calls on given shards go by ``call_shards``; a search for an id, from shard to shard, by ``walk_shards``.
+
+A repair may have to complete a change of the number of shards that somebody else began; so that is here, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from shardq.core.calls import control, node_info, resharding
+from shardq.core.calls.request import Call, Missing, Stale
+from shardq.core.calls.resharding import MovingTask
+from shardq.core.layout.keys import ShardKeys, control_keys
+from shardq.core.layout.topology import EngineSettings, Topology
+from shardq.core.operation import Confirm, Histories, Many, Operation, Pause, values
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+REPAIR_ROUND = 8
+"""About half a second of rounds."""
+
+ANNOUNCED_PAUSE_S = 0.05
+"""The time between two looks at an announced change: most come in force at the first."""
+
+ROUNDS = 40
+"""Refreshes before giving up on a topology that stays behind its shards. With the pauses that is about 4 s, longer than
+any change of topology needs to reach both.
+"""
+
+
+ARRIVAL_ROUNDS = 10
+"""In each round the replicas have a second to confirm what has arrived."""
+
+
+def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
+    """Returns the topology of this name: the stored one, or a new one of ``shards`` shards, with all of them opened."""
+    first = Topology(epoch=1, shards=shards, settings=settings or EngineSettings())
+    answer = yield control.declare(control_keys(name), 0, first.to_fields())
+    topology = Topology.from_fields(answer.fields)
+    if answer.changed:
+        cache = TopologyCache(name, topology)
+        yield from open_shards(cache, cache.span())
+    return topology
+
+
+def open_shards(
+    cache: TopologyCache, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
+) -> Operation[None]:
+    """Writes an epoch and a copy of its topology to these shards, unless they have a newer one.
+
+    No process is registered as waiting in a shard that was empty: those who wait are told to register again. ``anew``:
+    the shards are to be used from now on.
+    """
+    known = cache.topology if topology is None else topology
+    text = known.to_text()
+    requests = {keys.shard: control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards}
+    empty: list[int] = []
+    failure: ShardqError | None = None
+    for shard, result in (yield Many(requests)):
+        if isinstance(result, ShardqError):
+            failure = failure or (None if isinstance(result, Stale) else result)
+        elif result:
+            empty.append(shard)
+    if empty:
+        # A process that does not hear it asks by itself after a while.
+        with contextlib.suppress(ServerFault):
+            yield control.tell_opened(cache.control, sorted(empty))
+    if failure is not None:
+        raise failure
+
+
+def refresh(cache: TopologyCache) -> Operation[None]:
+    """Reads the stored topology. One that is older than the known one (a failover lost the newer) is restored."""
+    fields = yield control.read_topology(cache.control)
+    stored = Topology.from_fields(fields) if fields else None
+    known = cache.topology
+    if stored is not None and stored.epoch >= known.epoch:
+        cache.learn(stored)
+        return
+    yield from declare(cache, stored.epoch if stored else 0, known)
+
+
+def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operation[bool]:
+    """Publishes a topology in place of the one of ``seen_epoch``, and learns what is published then. Returns True if it
+    is ours.
+    """
+    answer = yield control.declare(cache.control, seen_epoch, topology.to_fields())
+    cache.learn(Topology.from_fields(answer.fields))
+    return bool(answer.changed)
+
+
+def put_in_force(cache: TopologyCache) -> Operation[None]:
+    """Completes an announced change of the number of shards. Anybody may call it, any number of times.
+
+    Every shard is told before the change is published: once a producer knows the new number, no other can still push by
+    the old one. Between the two, a producer that meets a shard already told waits for the publication.
+
+    First, what is still moving since an earlier change arrives, and nothing more is taken. So tasks move in one
+    direction only, the one in which they are looked for, and none gets into a shard that was found swept.
+    """
+    announced = cache.topology
+    if announced.pending is None:
+        return
+    following = announced.in_force()
+    span = [cache.keys(shard) for shard in following.span()]
+    yield from open_shards(cache, span, topology=announced)
+    yield from _wait_for_arrival(cache, span)
+    yield from open_shards(cache, span, topology=following)
+    yield from declare(cache, announced.epoch, following)
+
+
+def topology_in_force(cache: TopologyCache) -> Operation[Topology]:
+    """Returns the present topology once no change of the number of shards is announced. After a while an announced one
+    counts as interrupted, and is completed.
+    """
+    round = 0
+    while (known := cache.topology).pending is not None:
+        yield Pause(ANNOUNCED_PAUSE_S)
+        yield from refresh(cache) if round < REPAIR_ROUND else put_in_force(cache)
+        round += 1
+    return known
+
+
+def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[None]:
+    """Delivers everything that is moving out of these shards."""
+    for _ in range(ARRIVAL_ROUNDS):
+        counts: dict[ShardKeys, int] = values((yield Many({keys: resharding.moving_tasks(keys) for keys in shards})))
+        left = [source for source, count in counts.items() if count]
+        if not left:
+            return
+        for source in left:
+            yield from deliver_all(cache, source)
+    raise Unavailable(
+        "nothing is changed: tasks that were moved are not on all replicas yet; an announced resize waits for that, "
+        "and so do pauses, limits and routes: see that the replicas are connected and keep up (`shardq stats`), and "
+        "repeat it"
+    )
+
+
+def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
+    """Delivers what is moving out of a shard. Returns True if there was something."""
+    found = False
+    cursor = ""
+    while cursor != "0":
+        cursor, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
+        if moving_tasks:
+            found = True
+            yield from deliver(cache, source, moving_tasks)
+    return found
+
+
+def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
+    """Delivers moving tasks that were taken, under whatever topology, and clears at the source those that are on the
+    replicas of their target. A later call delivers the others.
+    """
+    targets = [cache.keys(target) for target in sorted({moving_task.target for moving_task in moving_tasks})]
+    barrier = ReplicaBarrier(cache)
+    yield from barrier.behind(targets)
+    yield from put(cache, moving_tasks)
+    behind = yield from barrier.behind(targets)
+    arrived = resharding.loads(moving_task for moving_task in moving_tasks if moving_task.target not in behind)
+    clears = [partial(resharding.clear, moving_tasks=some) for _, some in arrived]
+    results = yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})
+    values(results.items())
+
+
+def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+    """Puts moving tasks that were taken into their targets, under whatever topology."""
+    puts = [
+        (cache.keys(target), partial(resharding.put, moving_tasks=some))
+        for target, some in resharding.loads(moving_tasks)
+    ]
+    values((yield from call_shards(cache, dict(enumerate(puts)))).items())
+
+
+class ReplicaBarrier:
+    """Knows what is on replicas. What was written to a shard between two questions of one barrier is on its replicas if
+    the second says so, whatever became of its node in between.
+    """
+
+    def __init__(self, cache: TopologyCache) -> None:
+        self._cache = cache
+        self._histories: dict[int, str] = {}
+        """Shard → its replication history, as last confirmed."""
+
+    def knows(self, shard: int) -> bool:
+        return shard in self._histories
+
+    def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
+        """Those of the shards whose replicas may lack something; among them all that are asked about for the first
+        time.
+        """
+        asked, epoch = list(shards), self._cache.topology.epoch
+        histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked])
+        behind = set()
+        for keys in asked:
+            history = histories[keys.slot]
+            if history is None or self._histories.get(keys.shard) != history:
+                behind.add(keys.shard)
+            if history is not None:
+                self._histories[keys.shard] = history
+        return behind
+
+
+Refusal = Stale | Missing
+REFUSALS = (Stale, Missing)
+"""The guard's answers to a call under a topology that is not the shard's. Nothing was written."""
+
+
+@dataclass(slots=True, eq=False)
+class Routed(Generic[T]):
+    """A call on its way to a shard, and the key of that call. Subclasses say what it is about."""
+
+    keys: ShardKeys
+    call: Call[T]
+
+
+R = TypeVar("R", bound=Routed[Any])
+
+
+@dataclass(slots=True, eq=False)
+class Recovery:
+    """The recovery of one operation from an old topology. It goes by rounds: each takes longer than the one before, and
+    the later ones repair what nobody else has.
+    """
+
+    _cache: TopologyCache
+    _round: int = field(default=0, init=False)
+
+    def over(self) -> None:
+        """Forgets the rounds so far, when a trip met no refusal: for loops, whose next one is a first one."""
+        self._round = 0
+
+    def recover(self, keys: ShardKeys, refusal: Refusal, *, in_doubt: bool = False) -> Operation[None]:
+        """Makes one round after a shard's refusal of a call, so that it can be sent again. Raises why it can't be.
+
+        ``in_doubt``: an earlier send may have been executed. Then Unanswered is raised in place of Unavailable.
+        """
+        failed = yield from self.recover_all([(keys, refusal)])
+        if failed:
+            raise _told(failed[keys.shard], keys, in_doubt=in_doubt)
+
+    def recover_all(self, refusals: Iterable[tuple[ShardKeys, Refusal]]) -> Operation[dict[int, ShardqError]]:
+        """Makes one round after the refusals of several shards. Returns, by shard, why calls can't be sent again."""
+        round, self._round = self._round, self._round + 1
+        failed: dict[int, ShardqError] = {}
+        for keys, refusal in {keys.shard: (keys, refusal) for keys, refusal in refusals}.values():
+            try:
+                yield from _recover(self._cache, keys, refusal, round)
+            except EngineClosed:
+                raise
+            except ShardqError as exc:
+                failed[keys.shard] = exc
+        return failed
+
+    def send(self, calls: Iterable[tuple[R, Call[Any]]]) -> Operation[list[tuple[R, Any]]]:
+        """Sends calls together, and returns each with its result or error. A refusal among these has been recovered
+        from: its call can be sent again.
+        """
+        answers = yield Many(calls)
+        refusals = [(routed.keys, result) for routed, result in answers if isinstance(result, REFUSALS)]
+        if refusals and (failed := (yield from self.recover_all(refusals))):
+            return [
+                (routed, _told(failed[routed.keys.shard], routed.keys, in_doubt=routed.call.in_doubt))
+                if isinstance(result, REFUSALS) and routed.keys.shard in failed
+                else (routed, result)
+                for routed, result in answers
+            ]
+        return answers  # type: ignore[no-any-return]  # what a yield gives back is untyped
+
+
+def _told(error: ShardqError, keys: ShardKeys, *, in_doubt: bool) -> ShardqError:
+    """The error of a call that was refused and can't be sent again."""
+    if not in_doubt or isinstance(error, Unanswered) or not isinstance(error, ServerFault):
+        return error
+    unanswered = Unanswered(
+        f"an answer of shard {keys.shard} was lost, and it could not be asked again: {error}; the order may or may "
+        "not have been carried out: look, or repeat it where that is safe"
+    )
+    unanswered.__cause__ = error
+    return unanswered
+
+
+def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) -> Operation[None]:
+    if round >= ROUNDS:
+        raise Unavailable(
+            f"the stored topology of {cache.name!r} and its shard {keys.shard} do not agree: {fault}. "
+            "A failover or a restore may have lost writes, and no repair of it has lasted: see that the server keeps "
+            "what is written, and try again"
+        ) from fault
+    yield from refresh(cache)
+    if isinstance(fault, Missing):
+        if keys.shard in cache.topology.span():
+            yield from open_shards(cache, [keys])
+    elif cache.topology.epoch < fault.epoch:
+        # The change is just being published. After a while it counts as interrupted, or lost by a failover.
+        yield Pause(min(0.1, 0.002 * 2.0**round))
+        if round >= REPAIR_ROUND:
+            yield from _repair(cache, keys, fault.epoch)
+
+
+def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None]:
+    """Repairs a control slot that lacks a topology of this epoch, which a shard has seen: completes it, or restores it
+    from a copy, the shard's or another's. If nobody has a copy that topology is lost, and the present one takes its
+    place.
+    """
+    known = cache.topology
+    if known.pending is not None:
+        yield from put_in_force(cache)
+        return
+    own = yield control.read_copy(keys)
+    if not (newest := _newest([own], known)):
+        answers = yield Many({other: control.read_copy(other) for other in cache.span()})
+        newest = _newest([copy for _, copy in answers if isinstance(copy, bytes)], known)
+    if newest:
+        yield from declare(cache, known.epoch, newest)
+        return
+    # Past the lost topology, and the one that comes in force after it: whoever knows them must learn this one.
+    following = msgspec.structs.replace(known, epoch=epoch + 2)
+    if (yield from declare(cache, known.epoch, following)):
+        yield from open_shards(cache, cache.span())
+
+
+def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
+    """The newest of some copies, if it is newer than the known one."""
+    newest = max((Topology.from_text(copy) for copy in copies if copy), key=lambda copy: copy.epoch, default=known)
+    return newest if newest.epoch > known.epoch else None
+
+
+Make = Callable[[ShardKeys, int], Call[T]]
+"""Makes a call for a shard under the topology of an epoch."""
+
+Request = tuple[ShardKeys, Make[T]]
+"""A call for a given shard, under whatever topology."""
+
+
+@dataclass(slots=True, eq=False)
+class _Keyed(Routed[T], Generic[K, T]):
+    key: K
+
+
+def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Operation[dict[K, T | ShardqError]]:
+    """Makes calls on given shards, in no order. Those that are refused are sent again. Returns results and errors by
+    key.
+    """
+    results: dict[K, T | ShardqError] = {}
+    recovery, left, doubted = Recovery(cache), dict(requests), set[K]()
+    while left:
+        epoch = cache.topology.epoch
+        calls: list[tuple[_Keyed[K, T], Call[T]]] = []
+        for key, (keys, make) in left.items():
+            call = make(keys, epoch)
+            if key in doubted:
+                call = call.after_loss()
+            calls.append((_Keyed(keys, call, key), call))
+        for routed, result in (yield from recovery.send(calls)):
+            if not isinstance(result, REFUSALS):
+                results[routed.key] = result
+                del left[routed.key]
+            elif routed.call.in_doubt:
+                doubted.add(routed.key)
+    return results
+
+
+def call_shard(cache: TopologyCache, keys: ShardKeys, make: Make[T]) -> Operation[T]:
+    """Makes one call on a given shard."""
+    results = yield from call_shards(cache, {keys.shard: (keys, make)})
+    return values(results.items())[keys.shard]
+
+
+def call_every_shard(cache: TopologyCache, make: Make[T]) -> Operation[list[tuple[ShardKeys, T | ShardqError]]]:
+    """Makes one call on every shard, also of a topology that comes meanwhile. Returns results and errors, by shard."""
+    results: dict[int, T | ShardqError] = {}
+    span = cache.span()
+    while new := {keys.shard: (keys, make) for keys in span if keys.shard not in results}:
+        results |= yield from call_shards(cache, new)
+        span = cache.span()
+    return [(keys, results[keys.shard]) for keys in span]
+
+
+@dataclass(slots=True, eq=False)
+class CallChain(Recovery):
+    """Calls about one thing on one shard after another. Once the answer of one was lost, all later ones are sent, and
+    their answers read, as after that, wherever they go.
+    """
+
+    _in_doubt: bool
+    _last: tuple[ShardKeys, Call[Any]] | None = field(default=None, init=False)
+
+    def next(self, keys: ShardKeys, call: Call[T]) -> Call[T]:
+        """Returns the call in the form in which it is to be sent now."""
+        if self._in_doubt or (self._last is not None and self._last[1].in_doubt):
+            self._in_doubt, call = True, call.after_loss()
+        self._last = keys, call
+        return call
+
+    def refused(self, refusal: Refusal) -> Operation[None]:
+        """Recovers from the refusal of the last call."""
+        assert self._last is not None, "a refusal follows a call"
+        keys, call = self._last
+        yield from self.recover(keys, refusal, in_doubt=call.in_doubt)
+
+
+def walk_shards(
+    cache: TopologyCache, walk: Callable[[CallChain], Operation[T]], *, in_doubt: bool = False
+) -> Operation[T]:
+    """Carries out a walk over the shards that the topology names; again from its beginning when one refuses a call.
+
+    ``in_doubt``: an earlier send may have been executed.
+    """
+    chain = CallChain(cache, in_doubt)
+    while True:
+        try:
+            return (yield from walk(chain))
+        except REFUSALS as refusal:
+            yield from chain.refused(refusal)

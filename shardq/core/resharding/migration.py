@@ -1,0 +1,297 @@
+"""Moves the tasks of one shard that belong elsewhere under the present number of shards. Operations, for both drivers.
+
+Scheduled and dead tasks migrate, and the ends of dedup windows; ready and leased tasks drain where they are.
+``calls.resharding`` says why every step may be repeated, by anybody, at any time. A move happens under one topology
+from its first step to its last: a shard that knows a newer one refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from operator import itemgetter
+from typing import Any, Literal
+
+from shardq.core.calls import resharding
+from shardq.core.calls.request import FIRST_PAGE, Command, next_page
+from shardq.core.calls.resharding import MovingTask
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import Many, Operation, Pause, values
+from shardq.core.recovery import ReplicaBarrier, deliver, deliver_all, put
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ShardqError
+
+GROUP = 1000
+"""Tasks moved at a time. While they move, for some tens of milliseconds, they can't be dispatched."""
+
+PART_S = 0.1
+"""With a rate limit, the part of a second that is moved at a time: a process that is stopped pauses no longer than
+that.
+"""
+
+Misplaced = tuple[int, str]
+"""The shard where a task belongs, and its id."""
+
+
+class MoveTokens:
+    """Names for attempts to move, never used before: the process's name and a number."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._count = count(1)
+
+    def next(self) -> str:
+        return f"{self._process}:{next(self._count)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRate:
+    """The speed at which one process may move."""
+
+    rate: float | None = None
+    """Tasks a second; None: as fast as it can."""
+    moving: Callable[[], None] = lambda: None
+    """Called when something was moved."""
+    stopped: Callable[[], bool] = lambda: False
+    """True when no more may be moved: what is moving arrives, and nothing else is taken."""
+
+    def groups(self, misplaced: Sequence[Misplaced]) -> Iterator[Sequence[Misplaced]]:
+        size = GROUP if self.rate is None else max(1, min(GROUP, int(self.rate * PART_S)))
+        return (misplaced[at : at + size] for at in range(0, len(misplaced), size))
+
+    def pause_s(self, done: int) -> float:
+        if done:
+            self.moving()
+        return 0.0 if self.rate is None else done / self.rate
+
+
+def bring_in(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
+    """Puts one moving task, met by a look-up, into its target. The source keeps it as moving until the next sweep has
+    made sure that the target's replicas have it.
+    """
+    moving_task = yield resharding.moving_task_of(source, id)
+    if moving_task is not None:
+        yield from put(cache, [moving_task])
+
+
+def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
+    """Puts everything that is moving out of a shard into its targets."""
+    cursor = ""
+    while cursor != "0":
+        cursor, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
+        yield from put(cache, moving_tasks)
+
+
+def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
+    """Puts one moving task into its target, and clears it at the source: for a look-up that has no other shard to
+    ask.
+    """
+    moving_task = yield resharding.moving_task_of(source, id)
+    if moving_task is not None:
+        yield from deliver(cache, source, [moving_task])
+
+
+class MigrationPipeline:
+    """Moves tasks out of one shard in groups that overlap: one trip clears the first group, puts the next, takes the
+    next and reserves the last. So neither the servers nor this process wait for the other, and a task is moving for two
+    short trips.
+
+    After each trip the replicas, if there are any, confirm all of it. Where they do not, nothing goes on: what was
+    reserved is not taken, and what was put is not cleared.
+
+    The next sweep finds what was taken by a process that has died: it is in ``moved``.
+    """
+
+    def __init__(self, cache: TopologyCache, topology: Topology, source: ShardKeys, numbers: MoveTokens) -> None:
+        self._cache = cache
+        self._topology = topology
+        self._source = source
+        self._numbers = numbers
+        self._barrier = ReplicaBarrier(cache)
+        self._behind: set[int] = set()
+        """Shards whose replicas do not keep up. Nothing more is taken for them in this sweep; or nothing at all, if the
+        source is one.
+        """
+        self._reserved: list[tuple[ShardKeys, str, list[str]]] = []
+        self._taken: list[MovingTask] = []
+        self._put: list[MovingTask] = []
+
+    @property
+    def held_up(self) -> bool:
+        """True if nothing more can be taken."""
+        return self._source.shard in self._behind
+
+    def advance(self, group: Iterable[Misplaced] = ()) -> Operation[int]:
+        """Makes one trip, and admits the next group. Returns how many tasks it took.
+
+        Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
+        """
+        group = yield from self._admit(group)
+        epoch, reserved = self._topology.epoch, self._reserved
+        self._reserved = [
+            (self._cache.keys(home), self._numbers.next(), ids) for home, ids in _batches(group, resharding.BATCH)
+        ]
+
+        def requests() -> Iterator[tuple[Literal["clear", "put", "take", "reserve"], Command[Any]]]:
+            for _, moving_tasks in resharding.loads(self._put):
+                yield "clear", resharding.clear(self._source, epoch, moving_tasks)
+            for target, moving_tasks in resharding.loads(self._taken):
+                yield "put", resharding.put(self._cache.keys(target), epoch, moving_tasks)
+            for keys, number, ids in reserved:
+                yield "take", resharding.take(self._source, epoch, number, keys.shard, ids)
+            for keys, number, ids in self._reserved:
+                yield "reserve", resharding.reserve(keys, epoch, number, ids)
+
+        taken: list[MovingTask] = []
+        refused: ShardqError | None = None
+        for step, result in (yield Many(requests())):
+            if isinstance(result, ShardqError):
+                # A take whose answer was lost may have taken something: it is found in moved.
+                refused = refused or result
+            elif step == "take":
+                taken += result
+        if refused is not None:
+            under_way, self._reserved, self._taken, self._put = [*self._put, *self._taken, *taken], [], [], []
+            yield from deliver(self._cache, self._source, under_way)
+            raise refused
+        self._put, self._taken = self._taken, taken
+        yield from self._confirmed(taking=bool(taken))
+        return len(taken)
+
+    def finish(self) -> Operation[int]:
+        """Delivers all that is moving. Returns how many more tasks it took."""
+        taken = 0
+        while self._reserved or self._taken or self._put:
+            taken += yield from self.advance()
+        return taken
+
+    def _admit(self, group: Iterable[Misplaced]) -> Operation[list[Misplaced]]:
+        """Those of a group that may be moved now."""
+        group = list(group)
+        new = {home for home, _ in group if not self._barrier.knows(home)} - self._behind
+        if new:
+            ends = [self._cache.keys(shard) for shard in {*new, self._source.shard}]
+            yield from self._barrier.behind(ends)
+            self._behind |= {keys.shard for keys in ends if not self._barrier.knows(keys.shard)}
+        return [] if self.held_up else [misplaced for misplaced in group if misplaced[0] not in self._behind]
+
+    def _confirmed(self, *, taking: bool) -> Operation[None]:
+        """Holds back what the replicas do not have."""
+        targets = {keys.shard for keys, _, _ in self._reserved} | {moving_task.target for moving_task in self._put}
+        if ends := targets | ({self._source.shard} if taking else set()):
+            behind = yield from self._barrier.behind([self._cache.keys(shard) for shard in ends])
+            self._behind |= behind
+            self._put = [moving_task for moving_task in self._put if moving_task.target not in behind]
+            self._reserved = [entry for entry in self._reserved if entry[0].shard not in behind]
+            if self.held_up:
+                # A failover may undo a take: what was really taken is in moved.
+                self._reserved, self._taken = [], []
+
+
+def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate) -> Operation[bool]:
+    """Goes through a shard once, and moves what belongs elsewhere. If nothing does, and nothing is moving, notes that
+    in the shard and returns True.
+
+    It stays so: pushes under an older topology are refused, and a retry stays where its lease was.
+    """
+    topology = cache.topology
+    if topology.pending is not None or (yield from deliver_all(cache, source)):
+        return False
+    if source.shard >= max(topology.priors, default=0):
+        # Under no earlier number was there such a shard: all that is here belongs here.
+        yield resharding.swept(source, topology.epoch, topology.since)
+        return True
+    found, pipeline = False, MigrationPipeline(cache, topology, source, numbers)
+    for key in (source.due, source.dead):
+        # From the latest on: what is due soon has mostly gone when its turn comes, and neighbours cost the servers
+        # less. Tasks that fall between two pages, because others add and remove meanwhile, are found by the next sweep.
+        kept = leaving = 0
+        while ids := (yield resharding.latest(source, key, kept + leaving, count=resharding.PAGE)):
+            # Tasks of one target together, so that calls are few.
+            misplaced = sorted(_misplaced(topology, source, ids), key=itemgetter(0))
+            kept += len(ids) - len(misplaced)
+            leaving += len(misplaced)
+            for group in pace.groups(misplaced):
+                if pace.stopped() or pipeline.held_up:
+                    yield from pipeline.finish()
+                    yield from deliver_all(cache, source)
+                    return False
+                found = True
+                done = yield from pipeline.advance(group)
+                if pace.rate is not None:
+                    done += yield from pipeline.finish()
+                leaving -= done
+                if pause := pace.pause_s(done):
+                    yield Pause(pause)
+        pace.pause_s((yield from pipeline.finish()))
+    if pipeline.held_up:
+        yield from deliver_all(cache, source)
+    if found or (yield from _holds_misplaced(topology, source)):
+        return False
+    # No record of a misplaced task is here, and none can come: so there is no window of one either, and nothing to
+    # take.
+    moved = yield from _move_windows(cache, topology, source)
+    if (yield from deliver_all(cache, source)) or not moved:
+        return False
+    yield resharding.swept(source, topology.epoch, topology.since)
+    return True
+
+
+def _holds_misplaced(topology: Topology, source: ShardKeys) -> Operation[bool]:
+    """True if the record of a misplaced task is here. It looks at records, which stay in place: a task that goes from
+    state to state could be missed in each of them.
+    """
+    cursor, size = "0", FIRST_PAGE
+    while True:
+        page = yield resharding.stock(source, topology.epoch, cursor, count=size)
+        if _misplaced(topology, source, page.ids):
+            return True
+        if page.cursor == "0":
+            return False
+        cursor = page.cursor
+        size = next_page(size, page.bytes, most=resharding.SCAN)
+
+
+def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -> Operation[bool]:
+    """Moves the ends of dedup windows. Returns False if some stay because the replicas of their targets lack them."""
+    cursor, barrier, all_moved = "", ReplicaBarrier(cache), True
+    ahead_ms: int = yield resharding.ahead(source)
+    while cursor != "0":
+        cursor, ends = yield resharding.scan(source, source.seen, cursor or "0", count=resharding.SCAN)
+        parts = [
+            (cache.keys(home), {id: ends[id] for id in ids})
+            for home, ids in _batches(_misplaced_windows(topology, source, ends), resharding.WINDOWS)
+        ]
+        if not parts:
+            continue
+        homes = {keys.shard: keys for keys, _ in parts}.values()
+        if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
+            yield from barrier.behind(new)
+        # At no instant in neither shard: an id that is asked for meanwhile is asked for here first.
+        remembers = [resharding.remember(keys, topology.epoch, some, ahead_ms=ahead_ms) for keys, some in parts]
+        values((yield Many(enumerate(remembers))))
+        behind = yield from barrier.behind(homes)
+        all_moved = all_moved and not behind
+        gone = [some for keys, some in parts if keys.shard not in behind]
+        values((yield Many(enumerate(resharding.forget(source, topology.epoch, some) for some in gone))))
+    return all_moved
+
+
+def _misplaced(topology: Topology, source: ShardKeys, ids: Collection[str]) -> list[Misplaced]:
+    return [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != source.shard]
+
+
+def _misplaced_windows(topology: Topology, source: ShardKeys, members: Collection[str]) -> list[Misplaced]:
+    """Members of ``seen``: ids, and ids with the nonce of a push, whose window only its resends know of."""
+    homes = topology.shards_of([member.partition("\n")[0] for member in members])
+    return [(home, member) for home, member in zip(homes, members, strict=True) if home != source.shard]
+
+
+def _batches(misplaced: Iterable[Misplaced], most: int) -> Iterator[tuple[int, list[str]]]:
+    """Groups them by target, in parts of at most ``most``."""
+    by_home: dict[int, list[str]] = {}
+    for home, id in misplaced:
+        by_home.setdefault(home, []).append(id)
+    return ((home, ids[at : at + most]) for home, ids in by_home.items() for at in range(0, len(ids), most))

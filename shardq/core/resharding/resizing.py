@@ -1,0 +1,150 @@
+"""Announces another number of shards, brings it in force, and forgets the earlier numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from shardq.core.calls import resharding
+from shardq.core.calls.observe import peek
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.operation import Many, Operation, Pause, values
+from shardq.core.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
+from shardq.core.resharding.preview import Holding, Preview, preview
+from shardq.core.resharding.progress import Progress
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ChangeUnderWay, ShardqError
+
+LOOK_S = 0.02
+TAKE_OVER_S = 3.0
+"""The time that dispatchers have to begin with the new shards: a dead one is noticed in that time."""
+
+
+def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: int) -> Operation[None]:
+    """Returns when ``shards`` is in force. Begins the change, or goes on with one that was interrupted, then at this
+    rate.
+
+    ``members``: the number of live dispatchers. Without any there is nobody to wait for.
+    """
+    yield from refresh(cache)
+    yield from _announce(cache, shards, rate)
+    if cache.topology.pending is None:
+        yield from _set_rate(cache, shards, rate)
+        return
+    new = [cache.keys(shard) for shard in range(cache.topology.shards, cache.topology.pending)]
+    yield from open_shards(cache, new, anew=True)
+    waited = 0.0
+    while members and waited < TAKE_OVER_S and not (yield from _all_polled(new)):
+        yield Pause(LOOK_S)
+        waited += LOOK_S
+    yield from put_in_force(cache)
+    yield from _set_rate(cache, shards, rate)
+
+
+def _announce(cache: TopologyCache, shards: int, rate: float | None) -> Operation[None]:
+    while True:
+        known = cache.topology
+        if known.pending not in (None, shards):
+            assert known.pending is not None, "just compared"
+            raise ChangeUnderWay(known.pending, shards)
+        if known.pending == shards or known.shards == shards:
+            return
+        announced = msgspec.structs.replace(known, epoch=known.epoch + 1, pending=shards, move_rate=rate)
+        if (yield from declare(cache, known.epoch, announced)):
+            return
+
+
+def _set_rate(cache: TopologyCache, shards: int, rate: float | None) -> Operation[None]:
+    """Gives a change that is in force another rate. An announced one is left alone: anybody may be completing it."""
+    while True:
+        known = cache.topology
+        if not known.priors or (known.shards, known.pending) != (shards, None) or known.move_rate == rate:
+            return
+        paced = msgspec.structs.replace(known, epoch=known.epoch + 1, move_rate=rate)
+        if (yield from declare(cache, known.epoch, paced)):
+            # A process that moves at the old rate is refused, and begins anew at this one.
+            yield from open_shards(cache, cache.span())
+            return
+
+
+def _all_polled(shards: list[ShardKeys]) -> Operation[bool]:
+    """True if all of them have a poller: its first step writes the time up to which it sleeps."""
+    answers = yield Many({keys: resharding.meta_fields(keys, "wake_at") for keys in shards})
+    return all(not isinstance(fields, ShardqError) and fields[0] is not None for _, fields in answers)
+
+
+def unswept(cache: TopologyCache, shards: Sequence[int]) -> Operation[list[ShardKeys]]:
+    """Those of some shards in which tasks may belong elsewhere since the present number came in force."""
+    since = b"%d" % cache.topology.since
+    answers = yield Many({keys: resharding.meta_fields(keys, "swept") for keys in map(cache.keys, shards)})
+    return [keys for keys, fields in answers if isinstance(fields, ShardqError) or fields[0] != since]
+
+
+def progress(cache: TopologyCache, *, shards: int = 0) -> Operation[Progress]:
+    """Reads the progress of a change from the topology as stored now.
+
+    ``shards``: a number of shards at an earlier time. Tasks moved out of shards no longer used count, too.
+    """
+    yield from refresh(cache)
+    topology = cache.topology
+    span = topology.span()
+    asked = map(cache.keys, range(max(shards, len(span))))
+    since = b"%d" % topology.since
+    swept = moved = 0
+    for keys, fields in (yield Many({keys: resharding.meta_fields(keys, "swept", "moved") for keys in asked})):
+        if not isinstance(fields, ShardqError):
+            swept += keys.shard < len(span) and fields[0] == since
+            moved += int(fields[1] or 0)
+    return Progress(
+        shards=topology.shards,
+        in_force=topology.pending is None,
+        swept=swept if topology.priors else len(span),
+        of=len(span),
+        moved=moved,
+        done=topology.pending is None and not topology.priors,
+    )
+
+
+def forget_priors(cache: TopologyCache) -> Operation[bool]:
+    """Forgets the earlier numbers when every shard is swept. Returns True if they are forgotten now."""
+    topology = cache.topology
+    if topology.pending is not None:
+        return False
+    if not topology.priors:
+        return True
+    state = yield from progress(cache)
+    if state.swept < state.of:
+        return False
+    # What was noted of a shard, and all that was done before it, is on the replicas. Otherwise a failover could bring
+    # back misplaced tasks when nobody looks for them any more.
+    span, barrier = cache.span(), ReplicaBarrier(cache)
+    yield from barrier.behind(span)
+    state = yield from progress(cache)
+    if cache.topology.epoch != topology.epoch or state.swept < state.of or (yield from barrier.behind(span)):
+        return False
+    # Shards that are no longer used are told, too: their metas stay, and refuse whoever still knows them.
+    following = msgspec.structs.replace(topology, epoch=topology.epoch + 1, priors=(), move_rate=None)
+    if (yield from declare(cache, topology.epoch, following)):
+        yield from open_shards(cache, span)
+        # Only now, and only where no failover can undo it: a process that left a mark and stands still can take
+        # nothing.
+        if not (yield from barrier.behind(span)):
+            yield Many({keys: resharding.unmark(keys, following.epoch) for keys in span})
+    return not cache.topology.priors
+
+
+def preview_resize(cache: TopologyCache, shards: int, node_of: Callable[[int], str]) -> Operation[Preview]:
+    """Estimates what a change to ``shards`` would move now. ``node_of`` returns the node that serves a slot."""
+    yield from refresh(cache)
+    topology = cache.topology
+    holdings: dict[int, Holding] = {}
+    answers = yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, []))
+    for keys, counts in values(answers).items():
+        size = yield resharding.record_bytes(keys)
+        records = yield resharding.records(keys)
+        tasks = counts.scheduled + counts.dead
+        # Ready and leased tasks stay, and so do their bytes.
+        holdings[keys.shard] = Holding(tasks, size * tasks // max(tasks, records, 1), node_of(keys.slot))
+    targets = {shard: node_of(cache.keys(shard).slot) for shard in range(shards)}
+    return preview(topology.shards, shards, holdings, targets)

@@ -1,0 +1,69 @@
+"""The topology cache of one engine: its name, the present topology, and the keys of every shard. No I/O.
+
+Everything that talks to shards asks the cache where to go. A newer topology replaces the present one as a whole, and
+calls the listeners. ``recovery.refresh`` reads the stored topology and tells it to ``learn``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
+from shardq.core.layout.topology import Topology
+
+Listener = Callable[[Topology], None]
+
+
+class TopologyCache:
+    """The present topology and the keys that follow from it. Reading takes no lock: ``topology`` is one reference."""
+
+    def __init__(self, name: str, topology: Topology) -> None:
+        self.name = name
+        self.control: ControlKeys = control_keys(name)
+        self._topology = topology
+        self._listeners: list[Listener] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<TopologyCache {self.name!r} epoch {self._topology.epoch}, {self._topology.shards} shards>"
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    def learn(self, topology: Topology) -> bool:
+        """Takes a topology if it is newer than the present one. Returns True if it was."""
+        with self._lock:
+            if topology.epoch <= self._topology.epoch:
+                return False
+            self._topology = topology
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(topology)
+        return True
+
+    def on_change(self, listener: Listener) -> Callable[[], None]:
+        """Calls ``listener`` with every newer topology, from the thread that learnt it. Returns a function that ends
+        this.
+        """
+        with self._lock:
+            self._listeners.append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return stop
+
+    def keys(self, shard: int) -> ShardKeys:
+        return shard_keys(self.name, shard)
+
+    def span(self) -> Sequence[ShardKeys]:
+        """Every shard that may hold tasks."""
+        return [self.keys(shard) for shard in self._topology.span()]
+
+    def home(self, id: str) -> ShardKeys:
+        """The shard that a new task of this id goes to."""
+        return self.keys(self._topology.shard_of(id))

@@ -1,0 +1,1 @@
+"""What an engine offers beside pushing and claiming. A feature knows the core, and no engine."""

@@ -1,0 +1,151 @@
+"""Writes the history: a thread of each dispatcher. The first of the living dispatchers writes a row each minute. The
+second one looks a little later if that was done. Nothing but the number of requests hangs on that order: the first who
+comes writes the row (``history.lua``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from shardq.core.calls import control, observe
+from shardq.core.calls.request import Command
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.member import fleet
+from shardq.core.operation import Many, Operation, run
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ShardqError, Unanswered, Unavailable
+from shardq.features.history.stored import (
+    LENGTH,
+    MINUTE_MS,
+    ROW_BYTES,
+    STATE_BYTES,
+    Counted,
+    Row,
+    State,
+    hour_at,
+    merged,
+    minute_at,
+    noted,
+    rows_of,
+)
+
+log = logging.getLogger("shardq.dispatcher")
+
+AFTER_MS = 2000
+"""The time from the end of a minute to its row. A dispatcher's first look comes so long after its start."""
+
+AFTER_ANOTHER_MS = 8000
+"""How much later the second dispatcher looks."""
+
+WRITERS = 2
+"""The dispatchers that look at all."""
+
+CALL_TIMEOUT_S = 2.0
+
+
+class Recorder:
+    """The writer of one process, started once and stopped once. ``clock_ms``: the control slot's clock."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        *,
+        process: str,
+        members: Callable[[], tuple[str, ...]],
+        clock_ms: Callable[[], float],
+    ) -> None:
+        self._driver = driver
+        self._cache = cache
+        self._process = process
+        self._members = members
+        self._clock_ms = clock_ms
+        self._stopping = threading.Event()
+        self._said = False
+        """True if it was logged that the history can't be written."""
+        self.thread = threading.Thread(target=self._run, name="shardq-history", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Tells the thread to end."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        wait_ms: float = AFTER_MS
+        while not self._stopping.wait(wait_ms / 1000):
+            place = self._place()
+            if place < WRITERS:
+                self._guarded_step()
+            wait_ms = MINUTE_MS - self._clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)
+
+    def _place(self) -> int:
+        """The place of this process among the living dispatchers."""
+        return sum(other < self._process for other in self._members())
+
+    def _guarded_step(self) -> None:
+        try:
+            self.step()
+        except (Unavailable, Unanswered) as exc:  # pollers and the heartbeat log that
+            log.debug("no row of the history for the moment: %s", exc)
+        except Exception as exc:
+            if not self._said and not self._stopping.is_set():
+                self._said = True
+                fields, trace = {"error": type(exc).__name__}, not isinstance(exc, ShardqError)
+                log.warning("the history is not written, trying each minute: %s", exc, exc_info=trace, extra=fields)
+        else:
+            self._said = False
+
+    def step(self) -> bool:
+        """Writes the row of the last whole minute, if nobody has. Returns True if it was written."""
+        keys = self._cache.control
+        minute = int(self._clock_ms() // MINUTE_MS) - 1
+        stored = self._driver.call(control.read_history(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
+        before = State.of(stored)
+        # A state ahead of the clock by more is of a clock that was set back since.
+        if before is not None and minute <= before.minute <= minute + 1:
+            return False
+        members = run(self._driver, fleet(keys), CALL_TIMEOUT_S)
+        state, row = noted(before, minute, run(self._driver, counted(self._cache), CALL_TIMEOUT_S), members)
+        parts = [(0, state.packed())]
+        if row.minutes:
+            hour = minute // 60
+            kept = self._driver.call(control.read_history(keys, hour_at(hour), ROW_BYTES), CALL_TIMEOUT_S)
+            hourly = merged(rows_of(kept).get(hour, Row(hour)), row)
+            parts += (minute_at(minute), row.packed()), (hour_at(hour), hourly.packed())
+        return self._driver.call(control.write_history(keys, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
+
+
+def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:
+    """Counts every shard by plain commands, of which an idle shard needs two: a look for ``stats`` costs ten times as
+    many. Shard → its counts; None: it could not be read.
+    """
+    span = cache.span()
+    first: dict[tuple[int, str], Command[Any]] = {}
+    for keys in span:
+        first[keys.shard, "dispatched"] = observe.dispatched(keys).briefly()
+        first[keys.shard, "scheduled"] = observe.scheduled(keys).briefly()
+    known = dict((yield Many(first)))
+    then: dict[tuple[int, str], Command[Any]] = {}
+    for keys in span:
+        topics = known[keys.shard, "dispatched"]
+        if topics and not isinstance(topics, ShardqError):
+            then[keys.shard, "died"] = observe.died(keys, [*topics]).briefly()
+            then |= {(keys.shard, f"ready/{topic}"): observe.ready(keys, topic).briefly() for topic in topics}
+    if then:
+        known |= dict((yield Many(then)))
+    of_shard: dict[int, dict[str, Any]] = {keys.shard: {} for keys in span}
+    for (shard, what), answer in known.items():
+        of_shard[shard][what] = answer
+    return {shard: _counted(answers) for shard, answers in of_shard.items()}
+
+
+def _counted(answers: dict[str, Any]) -> Counted | None:
+    if any(isinstance(answer, ShardqError) for answer in answers.values()):
+        return None
+    ready = sum(count for what, count in answers.items() if what.startswith("ready/"))
+    return Counted(answers["scheduled"], ready, sum(answers["dispatched"].values()), answers.get("died", 0))

@@ -1,0 +1,196 @@
+"""Cancels, requeues and reschedules all tasks that a query matches, page by page. Operations, for both drivers.
+
+A page gives the ids, and each gets the command that ``engine.cancel`` and its like send by id. Between the two a task
+may have gone on: it is then dealt with as it is by that time, and one that a worker has leased meanwhile is left alone.
+
+Every walk ends, although what it has dealt with may come back. Tasks that die anew have died after the walk began, and
+are not met. Rescheduled tasks all get one instant, and those that are due then are passed over. So are tasks that
+become ready after the walk has come to the ready ones, and all of these if the new time has come already.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from shardq.core.calls import by_id, observe
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.task import Outcome, State
+from shardq.core.operation import Many, Operation, values
+from shardq.core.producer.by_id import call_each
+from shardq.core.recovery import Make
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import InvalidOption, ShardqError
+from shardq.features.listing import pages
+from shardq.features.listing.query import Due, Place, Query
+from shardq.features.listing.reasons import cause_of
+
+Verb = Literal["cancel", "requeue", "reschedule"]
+
+STATES: Mapping[Verb, tuple[State, ...]] = {
+    "cancel": ("scheduled", "ready", "dead"),
+    "requeue": ("dead",),
+    "reschedule": ("scheduled", "ready"),
+}
+"""The states of the tasks that a command can be given for."""
+
+DONE: Mapping[Verb, str] = {"cancel": "cancelled", "requeue": "requeued", "reschedule": "rescheduled"}
+
+PAGE = 1000
+"""Commands sent together, in some 10 ms of the servers."""
+
+
+class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a command on many tasks, or how far it came. True if all that matched were dealt with.
+
+    >>> result = engine.cancel_all(topic="mail", state="scheduled")
+    >>> print(result.done, "of", result.matched, "cancelled; the others:", result.others)
+    """
+
+    matched: int
+    """The tasks that were met."""
+    done: int
+    """Those that were cancelled, requeued or rescheduled."""
+    others: Mapping[Outcome, int] = {}
+    """Outcome → the number of those that were not: they had been leased meanwhile, for example."""
+
+    def __bool__(self) -> bool:
+        return self.done == self.matched
+
+
+def bulk_query(
+    verb: Verb, *, topic: str | None, state: str | None = None, due: Due | None = None, everything: bool = False
+) -> Query:
+    """Checks which tasks a command is for. All of them have to be asked for by ``everything``."""
+    if not isinstance(everything, bool):
+        raise InvalidOption(f"everything={everything!r} is not possible; give True for the tasks of all topics")
+    given = topic is not None or state is not None or due is not None
+    if given == everything:
+        some = 'topic="name" ("" is the default topic)' if verb == "requeue" else "topic=, state= or due="
+        raise InvalidOption(f"{verb}_all needs {some}, or everything=True for all tasks that can be {DONE[verb]}")
+    query = Query.checked(topic=topic, state="dead" if verb == "requeue" else state, due=due)
+    states = tuple(each for each in STATES[verb] if each in query.states)
+    if not states:
+        allowed = " or ".join(map(repr, STATES[verb]))
+        raise InvalidOption(f"{query.states[0]} tasks can't be {DONE[verb]}; use state={allowed}, or leave it out")
+    return msgspec.structs.replace(query, states=states)
+
+
+class Bulk:
+    """One command on all tasks that match, page by page."""
+
+    def __init__(
+        self,
+        cache: TopologyCache,
+        verb: Verb,
+        query: Query,
+        *,
+        due: int = 0,
+        reason: str | None = None,
+        count_only: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._verb = verb
+        self._query = self._asked = query
+        self._due = due
+        """A due word: of a reschedule, made an instant when the walk begins."""
+        self._reason = reason
+        """The cause of their deaths, as ``reasons`` groups them; None: any."""
+        self._count_only = count_only
+        self._place: Place | None = query.first
+        self._began_ms: int | None = None
+        self._ready_ends: Mapping[tuple[int, str], int] | None = None
+        self._matched = self._done = 0
+        self._others: Counter[Outcome] = Counter()
+
+    @property
+    def so_far(self) -> BulkResult:
+        return BulkResult(matched=self._matched, done=self._done, others=dict(self._others))
+
+    @property
+    def words(self) -> str:
+        """The command as a sentence; empty if nothing was done."""
+        query = self._asked
+        which = [f"topic {shown_topic(query.topic)}"] if query.topic is not None else []
+        which += [f"died of {self._reason}"] if self._reason is not None else []
+        which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
+        return f"{DONE[self._verb]} {self._done:,} tasks: {', '.join(which) or 'every topic'}" if self._done else ""
+
+    def following(self) -> Operation[bool]:
+        """Deals with the next page. Returns False at the end."""
+        try:
+            return (yield from self._following())
+        except ShardqError as exc:
+            if self._done:
+                exc.add_note(f"{self._done} tasks were {DONE[self._verb]} before that; repeat it for the rest")
+            raise
+
+    def _following(self) -> Operation[bool]:
+        if self._place is None:
+            return False
+        if self._began_ms is None:
+            self._place = yield from self._begin(self._place)
+            if self._place is None:
+                return False
+        if self._place.state == "ready" and self._verb == "reschedule" and self._ready_ends is None:
+            self._ready_ends = yield from pages.ready_ends(self._cache)
+        entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
+        if self._reason is not None:
+            entries = yield from self._of_reason(entries, self._reason)
+        ids = [entry.id for entry in entries if not self._is_passed_over(entry.place)]
+        self._matched += len(ids)
+        if self._count_only or not ids:
+            return True
+        outcomes = yield from call_each(self._cache, {id: self._make(id) for id in ids})
+        failure: ShardqError | None = None
+        for outcome in outcomes.values():
+            if isinstance(outcome, ShardqError):
+                failure = failure or outcome
+            elif outcome:
+                self._done += 1
+            else:
+                self._others[outcome] += 1
+        if failure is not None:
+            raise failure
+        return True
+
+    def _begin(self, first: Place) -> Operation[Place | None]:
+        """Notes when the walk begins, by the servers' clock. Returns the place where it does."""
+        self._began_ms = now_ms = yield from pages.server_now(self._cache)
+        if self._verb == "requeue":
+            self._query = msgspec.structs.replace(self._query, end_ms=now_ms + 1)
+        elif self._verb == "reschedule" and self._due <= 0:
+            self._due = now_ms - self._due
+        if self._verb == "reschedule" and self._due <= now_ms:
+            self._query = msgspec.structs.replace(self._query, states=("scheduled",))
+            return first if first.state == "scheduled" else None
+        return first
+
+    def _of_reason(self, entries: Sequence[pages.Entry], reason: str) -> Operation[list[pages.Entry]]:
+        """The entries of dead tasks that died of it."""
+        of_shard: dict[ShardKeys, list[str]] = {}
+        for entry in entries:
+            of_shard.setdefault(entry.keys, []).append(entry.id)
+        answers = yield Many({keys: observe.reasons_of(keys, ids) for keys, ids in of_shard.items()})
+        found: set[str] = set()
+        for keys, reasons in values(answers).items():
+            found.update(id for id, why in zip(of_shard[keys], reasons, strict=True) if cause_of(why) == reason)
+        return [entry for entry in entries if entry.id in found]
+
+    def _is_passed_over(self, place: Place) -> bool:
+        """True if a rescheduled task may have come back to that place."""
+        if self._verb != "reschedule" or place.at is None:
+            return False
+        if self._ready_ends is None:
+            return place.at == self._due
+        return place.at > self._ready_ends.get((place.shard, place.topic), 0)
+
+    def _make(self, id: str) -> Make[Outcome]:
+        if self._verb == "cancel":
+            return partial(by_id.cancel, id=id)
+        return partial(by_id.requeue if self._verb == "requeue" else by_id.reschedule, id=id, due=self._due)

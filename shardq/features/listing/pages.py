@@ -1,0 +1,218 @@
+"""Reads the ids of a page. Operations, for both drivers.
+
+*Scheduled, leased and dead* tasks have an instant (due time, deadline, death), and are listed by it across all shards;
+those of one instant by the bytes of their ids; dead ones also exactly the other way round. Every shard gives the first
+of its own behind the place of the cursor, and they are merged. A shard stops after so many ids; what others have behind
+that point waits for the next page, so a page has no gap. The place of a task is a function of the task, and not of the
+shard that it is in.
+
+*Ready* tasks have no instant. They are listed shard by shard and topic by topic, as they stand in their lists.
+
+**While the number of shards changes** tasks that are scheduled or dead move. One that moves between two looks of a page
+could be in neither shard when that was looked at. So each page is then read twice, and what is on its way is put where
+it goes in between: a task that the first look did not meet in its old shard had left that before, and is met by the
+second in the new one. Under one topology a task moves once at most; if that changes meanwhile, the page is read anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+
+from shardq.core.calls import listing, observe, resharding
+from shardq.core.calls.listing import LOOK, IdPage, SortedState, Span
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.operation import Many, Operation, values
+from shardq.core.recovery import Make, call_every_shard, call_shards
+from shardq.core.resharding.migration import bring_in_all
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import AccessDenied, Unavailable
+from shardq.features.listing.query import Place, Query
+
+MOST_CHANGES = 10
+"""The most times that a page is read anew because the number of shards has changed."""
+
+SPARE = 16
+"""Ids that a shard gives beyond its share of a page: shares are not equal."""
+
+LISTS = 64
+"""The most ready lists that are read for one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One task of a page."""
+
+    id: str
+    place: Place
+    keys: ShardKeys
+    """The shard that it is in."""
+
+
+Entries = tuple[list[Entry], Place | None]
+"""The tasks of a page, and the place behind it; None: nothing follows."""
+
+
+def following(cache: TopologyCache, query: Query, place: Place, limit: int) -> Operation[Entries]:
+    """Reads the page behind a place: ``limit`` ids at most, all of one state. A state without tasks is passed over."""
+    while True:
+        if place.state == "ready":
+            entries, last = yield from _ready(cache, query, place, limit)
+        else:
+            entries, last = yield from _sorted(cache, query, place.state, place, limit)
+        if last is not None:
+            return entries, last
+        following = query.after(place.state)
+        if entries or following is None:
+            return entries, following
+        place = following
+
+
+def server_now(cache: TopologyCache) -> Operation[int]:
+    """The latest clock of all shards, in ms."""
+    make = partial(listing.page, state="scheduled", span=Span(), count=1, look=1)
+    pages = values((yield from call_every_shard(cache, make)))
+    return max(page.now_us for page in pages.values()) // 1000
+
+
+def ready_ends(cache: TopologyCache) -> Operation[dict[tuple[int, str], int]]:
+    """The place of the last entry of each ready list, by shard and topic."""
+    counts = values((yield from call_every_shard(cache, partial(observe.peek, topics=()))))
+    return {(keys.shard, topic): last for keys, seen in counts.items() for topic, last in seen.dispatched.items()}
+
+
+# ---- scheduled, leased, dead
+
+
+def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place, limit: int) -> Operation[Entries]:
+    begin = query.begin_ms if place.at is None else place.at
+    first, last = ("+inf", "-inf") if query.newest else ("-inf", "+inf")
+    span = Span(
+        begin_ms=first if begin is None else str(begin),
+        after=place.id,
+        end_ms=last if query.end_ms is None else str(query.end_ms),
+        newest=query.newest,
+    )
+    shards = len(cache.topology.span())
+    make = partial(
+        listing.page,
+        state=state,
+        span=span,
+        topic=query.topic,
+        holder=query.holder,
+        count=min(limit, 2 * limit // shards + SPARE),
+        look=LOOK,
+    )
+    found: dict[str, Entry] = {}
+    ends: list[tuple[int, bytes]] = []
+    for keys, page in (yield from _in_every_shard(cache, make)):
+        found.update((id, Entry(id, Place(state, at, id), keys)) for at, id in page.ids)
+        if not page.whole:
+            ends.append(_order(page.last))
+    entries = sorted(found.values(), key=_order_of, reverse=query.newest)
+    known_to: tuple[int, bytes] | None = None
+    if ends:
+        # the place that every shard was looked through to
+        known_to = max(ends) if query.newest else min(ends)
+        entries = [
+            entry
+            for entry in entries
+            if (_order_of(entry) >= known_to if query.newest else _order_of(entry) <= known_to)
+        ]
+    if len(entries) > limit:
+        return entries[:limit], entries[limit - 1].place
+    if known_to is None:
+        return entries, None
+    return entries, Place(state, known_to[0], known_to[1].decode())
+
+
+def _order(last: tuple[int, str]) -> tuple[int, bytes]:
+    return last[0], last[1].encode()
+
+
+def _order_of(entry: Entry) -> tuple[int, bytes]:
+    assert entry.place.at is not None, "an entry has an instant"
+    return entry.place.at, entry.id.encode()
+
+
+def _in_every_shard(cache: TopologyCache, make: Make[IdPage]) -> Operation[list[tuple[ShardKeys, IdPage]]]:
+    """Looks into every shard, so that each task that stays what it is is met, also one that is moved meanwhile."""
+    for _ in range(MOST_CHANGES):
+        since = cache.topology.since
+        pages = list(values((yield from call_every_shard(cache, make))).items())
+        if cache.topology.priors:
+            # a user that may only look leaves it to others: what is on its way then may be missing from this page
+            with contextlib.suppress(AccessDenied):
+                yield from _bring_in(cache)
+            pages += values((yield from call_every_shard(cache, make))).items()
+        if cache.topology.since == since:
+            return pages
+    raise Unavailable(
+        f"the number of shards changed {MOST_CHANGES} times while one page was read; repeat it when no change is under "
+        "way"
+    )
+
+
+def _bring_in(cache: TopologyCache) -> Operation[None]:
+    """Puts what is moving out of any shard where it goes."""
+    counts: dict[ShardKeys, int] = values((yield Many({keys: resharding.moving_tasks(keys) for keys in cache.span()})))
+    for keys, count in counts.items():
+        if count:
+            yield from bring_in_all(cache, keys)
+
+
+# ---- ready
+
+
+def _ready(cache: TopologyCache, query: Query, place: Place, limit: int) -> Operation[Entries]:
+    lists, rest = yield from _lists(cache, query, place)
+    makes = {
+        (keys, topic): (
+            keys,
+            partial(
+                listing.page_ready,
+                topic=topic,
+                after=place.at if (keys.shard, topic) == (place.shard, place.topic) else None,
+                count=limit,
+            ),
+        )
+        for keys, topic in lists
+    }
+    pages = values((yield from call_shards(cache, makes)).items())
+    entries: list[Entry] = []
+    for keys, topic in lists:
+        page = pages[keys, topic]
+        ids = page.ids[: limit - len(entries)]
+        entries += [Entry(id, Place("ready", at, "", keys.shard, topic), keys) for at, id in ids]
+        if len(ids) < len(page.ids):
+            return entries, entries[-1].place
+        if not page.whole:
+            return entries, Place("ready", page.last, "", keys.shard, topic)
+    return entries, rest
+
+
+def _lists(
+    cache: TopologyCache, query: Query, place: Place
+) -> Operation[tuple[list[tuple[ShardKeys, str]], Place | None]]:
+    """The next ready lists from a place on, and the place of the one behind them; None: there is none."""
+    shards = [keys for keys in cache.span() if keys.shard >= place.shard]
+    topics: dict[ShardKeys, list[str]]
+    if query.topic is not None:
+        topics = {keys: [query.topic] for keys in shards[: LISTS + 1]}
+    else:
+        asked = {keys: (keys, partial(observe.peek, topics=())) for keys in shards[: LISTS + 1]}
+        counts = values((yield from call_shards(cache, asked)).items())
+        topics = {keys: sorted(counts[keys].dispatched) for keys in asked}
+    lists = [
+        (keys, topic)
+        for keys, names in topics.items()
+        for topic in names
+        if (keys.shard, topic) >= (place.shard, place.topic)
+    ]
+    if len(lists) > LISTS:
+        keys, topic = lists[LISTS]
+        return lists[:LISTS], Place("ready", None, "", keys.shard, topic)
+    if len(shards) > LISTS + 1:
+        return lists, Place("ready", None, "", shards[LISTS + 1].shard)
+    return lists, None

@@ -1,0 +1,174 @@
+"""The question that a list of tasks answers, and the cursor of a page. No I/O.
+
+A cursor holds a place in the order of the tasks, and no server's own cursor: so it means the same after a failover and
+with another number of shards. It carries a checksum of itself and of its query.
+"""
+
+from __future__ import annotations
+
+import binascii
+import datetime as dt
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from typing import get_args
+from zlib import crc32
+
+import msgspec
+
+from shardq.core.model.checks import check_name, check_topic, instant_ms
+from shardq.core.model.task import State, TaskInfo
+from shardq.errors import InvalidOption
+
+Instant = float | dt.datetime
+Due = tuple[Instant | None, Instant | None]
+
+STATES: tuple[State, ...] = get_args(State)
+"""In the order in which a task goes through them, and in which they are listed."""
+
+MAX_LIMIT = 1000
+
+
+class TaskPage(list[TaskInfo]):
+    """A page of tasks, and where the next one begins.
+
+    >>> page = engine.tasks(topic="mail", state="dead", limit=500)
+    >>> while page.cursor is not None:
+    ...     page = engine.tasks(topic="mail", state="dead", limit=500, cursor=page.cursor)
+    """
+
+    def __init__(self, tasks: Iterable[TaskInfo] = (), cursor: str | None = None) -> None:
+        super().__init__(tasks)
+        self.cursor = cursor
+        """To be given with the next call; None at the end. A page may be short, or empty, before the end."""
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the order of the tasks: those behind it are yet to be listed."""
+
+    state: State
+    at: int | None = None
+    """Instant in ms of the last one; in a ready list its place there. None: at the beginning."""
+    id: str = ""
+    """Its id; empty in a ready list."""
+    shard: int = 0
+    """The shard of the ready list. The other states are listed across all shards."""
+    topic: str = ""
+    """The topic of the ready list."""
+
+
+class Query(msgspec.Struct, frozen=True, array_like=True):
+    """The tasks that are asked for."""
+
+    states: tuple[State, ...]
+    topic: str | None = None
+    begin_ms: int | None = None
+    """Due at this instant or later."""
+    end_ms: int | None = None
+    """Due before this instant."""
+    holder: str | None = None
+    newest: bool = False
+    """The latest deaths first."""
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        topic: str | None = None,
+        state: str | None = None,
+        due: Due | None = None,
+        holder: str | None = None,
+        newest: bool = False,
+    ) -> Query:
+        if topic is not None:
+            check_topic(topic)
+        if state is not None and state not in STATES:
+            raise InvalidOption(f"state={state!r} is not possible; use one of {', '.join(map(repr, STATES))}, or none")
+        states = STATES if state is None else tuple(each for each in STATES if each == state)
+        begin_ms = end_ms = None
+        if due is not None:
+            states = _only("scheduled", states, f"due={due!r}", "a due time")
+            begin_ms, end_ms = _bounds(due)
+        if holder is not None:
+            check_name(holder, of="consumer")
+            states = _only("leased", states, f"holder={holder!r}", "a holder")
+        if not isinstance(newest, bool):
+            raise InvalidOption(f"newest={newest!r:.80} is not possible; give True for the latest deaths first")
+        if newest:
+            states = _only("dead", states, "newest=True", "a time of death")
+        return cls(states, topic, begin_ms, end_ms, holder, newest)
+
+    @property
+    def first(self) -> Place:
+        return Place(self.states[0])
+
+    def after(self, state: State) -> Place | None:
+        """The beginning of the state that is listed after this one; None: it was the last."""
+        following = self.states[self.states.index(state) + 1 :]
+        return Place(following[0]) if following else None
+
+    def cursor(self, name: str, place: Place | None) -> str | None:
+        """The cursor of a place, for the engine of that name."""
+        if place is None:
+            return None
+        text = msgspec.json.encode(place)
+        return urlsafe_b64encode(self._sums(name, text) + text).rstrip(b"=").decode()
+
+    def place(self, name: str, cursor: str | None) -> Place:
+        """The place of a cursor; the first one without a cursor. Raises InvalidOption."""
+        if cursor is None:
+            return self.first
+        if not isinstance(cursor, str):
+            raise InvalidOption(f"a cursor can't be {cursor!r:.80}; give the .cursor of a page, or None to begin")
+        try:
+            data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+            text = data[8:]
+            place = msgspec.json.decode(text, type=Place)
+        except (ValueError, binascii.Error, msgspec.MsgspecError):
+            raise InvalidOption(_MALFORMED.format(cursor)) from None
+        own, asked = self._sums(name, text)[:4], self._sums(name, text)[4:]
+        if data[:4] != own:
+            raise InvalidOption(_MALFORMED.format(cursor))
+        if data[4:8] != asked:
+            raise InvalidOption(
+                f"the cursor {cursor!r:.80} is of another query, or of another engine; give the same topic=, state=, "
+                "due=, holder= and newest= as in the call that returned it (the same instants in due=), or no cursor "
+                "to begin"
+            )
+        return place
+
+    def _sums(self, name: str, text: bytes) -> bytes:
+        asked = crc32(name.encode() + b"/" + msgspec.json.encode(self))
+        return crc32(text).to_bytes(4, "big") + asked.to_bytes(4, "big")
+
+
+_MALFORMED = (
+    "the cursor {!r:.80} is not one that a page gave, or not all of it; give the .cursor of a page as it is, or none "
+    "to begin"
+)
+
+
+def check_limit(limit: int) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidOption(
+            f"limit={limit!r} is not possible; give an int from 1 to {MAX_LIMIT:,}, and the .cursor of each page with "
+            "the next call for more"
+        )
+
+
+def _only(state: State, states: tuple[State, ...], given: str, what: str) -> tuple[State, ...]:
+    """The one state whose tasks have what a filter asks for."""
+    if state not in states:
+        raise InvalidOption(
+            f"{given} was given with state={states[0]!r}, but only {state} tasks have {what}; use state={state!r}, or "
+            "leave one of them out"
+        )
+    return (state,)
+
+
+def _bounds(due: Due) -> tuple[int | None, int | None]:
+    if not isinstance(due, tuple) or len(due) != 2:
+        raise InvalidOption(f"due={due!r:.80} is not possible; give (from, to), two instants, or None for an open end")
+    begin_ms, end_ms = (None if at is None else instant_ms(at, "due") for at in due)
+    if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
+        raise InvalidOption(f"due={due!r} holds nothing: its end must be later than its beginning")
+    return begin_ms, end_ms

@@ -1,0 +1,188 @@
+"""The journal: the calls of the last seconds that a server acknowledged, by the node that did. No I/O.
+
+Drivers tell it of every answer (``Routing.result``). A note is the call's bytes as they were sent, with the time and
+the answer: one append for each call, however many tasks it has. ``Replayer`` removes what can't be lost any more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from shardq.core.calls.request import Call, Command
+from shardq.core.model.task import Outcome
+from shardq.errors import InvalidOption
+
+DEFAULT_BYTES = 64 << 20
+"""Some 300,000 tasks of 100 bytes: a few seconds of a process that does nothing but push."""
+
+MIN_BYTES = 1 << 20
+"""A call has up to that."""
+
+MAX_SECONDS = 3600
+
+OVERHEAD = 200
+"""The bytes of a note beside its call."""
+
+PUSHES = ("push", "push_unique")
+BY_ID = ("cancel", "reschedule")
+NOTED = frozenset((*PUSHES, *BY_ID))
+
+_NOTED_OUTCOMES = {
+    # Gone, or unknown: what a lost push of ours had stored must not come back after its cancel.
+    "cancel": (Outcome.CANCELLED, Outcome.GONE, Outcome.UNKNOWN),
+    "reschedule": (Outcome.MOVED,),
+}
+
+
+def check_replay(seconds: float | None, most_bytes: int) -> None:
+    """Checks the options ``replay`` and ``replay_bytes``. Raises InvalidOption."""
+    given: object = seconds
+    if given is not None and (
+        isinstance(given, bool) or not isinstance(given, int | float) or not 0.1 <= given <= MAX_SECONDS
+    ):
+        raise InvalidOption(
+            f"replay={seconds!r} is not possible; give the seconds that are sent again after a failover, from 0.1 to "
+            f"{MAX_SECONDS}, or None"
+        )
+    given = most_bytes
+    if not isinstance(given, int) or isinstance(given, bool) or given < MIN_BYTES:
+        raise InvalidOption(f"replay_bytes={most_bytes!r} is not possible; give bytes, {MIN_BYTES:,} or more")
+
+
+class Note(NamedTuple):
+    """One acknowledged call."""
+
+    at: float
+    """The time of its answer, by ``time.monotonic``."""
+    sent: float
+    """A time before it was sent."""
+    script: str
+    slot: int
+    packed: bytes
+    """The call as it was sent."""
+    answer: Any
+    """The answers of push_unique, unless all are ``pushed``; the outcome of a command by id; else None."""
+
+
+class _Notes:
+    """The notes of one node."""
+
+    __slots__ = ("bytes", "notes")
+
+    def __init__(self) -> None:
+        self.notes: deque[Note] = deque()
+        self.bytes = 0
+
+
+class Journal:
+    """The notes of one engine. Thread-safe."""
+
+    def __init__(self, seconds: float, most_bytes: int) -> None:
+        self.seconds = seconds
+        self.most_bytes = most_bytes
+        self.bytes = 0
+        self.dropped = 0
+        """The calls that had to go early, because the notes would have taken more than ``most_bytes``."""
+        self.reach: float | None = None
+        """The seconds that the notes went back when the last of those was dropped."""
+        self.filled = threading.Event()
+        """Set by the first note after none: there is something to look after."""
+        self._nodes: dict[str, _Notes] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Journal: {len(self)} calls, {self.bytes:,} bytes>"
+
+    def __len__(self) -> int:
+        return sum(len(node.notes) for node in list(self._nodes.values()))
+
+    def note(self, call: Command[Any], result: Any, *, packed: bytes, sent: float, node: str) -> None:
+        """Notes a call that the node has answered, if it is one that is replayed and has changed something."""
+        if not isinstance(call, Call) or call.script.name not in NOTED:
+            return
+        name, answer = call.script.name, None
+        if name == "push":
+            if result:  # collided: nothing was stored
+                return
+        elif name == "push_unique":
+            # Without answers, everything is stored: the form that is sent after a lost answer.
+            if result.count("pushed") != len(result):
+                answer = result
+        elif result in _NOTED_OUTCOMES[name]:
+            answer = result
+        else:
+            return
+        with self._lock:
+            notes = self._nodes.get(node)
+            if notes is None:
+                notes = self._nodes[node] = _Notes()
+            # The time in the lock: notes of a node are in the order of their times.
+            notes.notes.append(Note(time.monotonic(), sent, name, call.slot, packed, answer))
+            size = len(packed) + OVERHEAD
+            first = not self.bytes
+            notes.bytes += size
+            self.bytes += size
+            while self.bytes > self.most_bytes:
+                self._drop()
+        if first:
+            self.filled.set()
+
+    def _drop(self) -> None:
+        """Drops the oldest note of the node with the most: a node that is failing over gets no new ones, and its old
+        ones are needed.
+        """
+        most = max(self._nodes.values(), key=lambda node: node.bytes)
+        note = most.notes[0]
+        self.reach = time.monotonic() - note.at
+        self.dropped += 1
+        self._remove_first(most)
+
+    def _remove_first(self, notes: _Notes) -> None:
+        size = len(notes.notes.popleft().packed) + OVERHEAD
+        notes.bytes -= size
+        self.bytes -= size
+
+    def nodes(self) -> list[str]:
+        """The nodes that acknowledged what is noted."""
+        with self._lock:
+            return [address for address, notes in self._nodes.items() if notes.notes]
+
+    def prune(self, node: str, before: float) -> None:
+        """Removes the notes of a node from before that time."""
+        with self._lock:
+            notes = self._nodes.get(node)
+            while notes is not None and notes.notes and notes.notes[0].at < before:
+                self._remove_first(notes)
+
+    def take(self, node: str) -> list[Note]:
+        """Returns the notes of a node, and removes them."""
+        with self._lock:
+            notes = self._nodes.pop(node, None)
+            if notes is None:
+                return []
+            self.bytes -= notes.bytes
+            return list(notes.notes)
+
+    def put_back(self, node: str, taken: Iterable[Note]) -> None:
+        """Puts notes back that were taken, before those that came meanwhile."""
+        with self._lock:
+            notes = self._nodes.setdefault(node, _Notes())
+            for note in reversed(list(taken)):
+                notes.notes.appendleft(note)
+                size = len(note.packed) + OVERHEAD
+                notes.bytes += size
+                self.bytes += size
+            while self.bytes > self.most_bytes:
+                self._drop()
+
+    def since(self, at: float, slots: set[int]) -> list[Note]:
+        """The notes of all nodes since that time, on these slots, of calls that may be about an id that was pushed
+        before: by id, or with ids of the caller's own.
+        """
+        with self._lock:
+            every = [note for notes in self._nodes.values() for note in notes.notes]
+        return [note for note in every if note.at >= at and note.slot in slots and note.script != "push"]

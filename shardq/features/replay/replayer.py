@@ -1,0 +1,326 @@
+"""Looks at the masters, and sends again what a new master lacks. One thread for each engine with ``replay=``.
+
+While there are notes it looks twice a second, and whenever the slot map was learnt or a poller has connected. A call
+that fails leaves its notes where they are: the next look begins again. What is sent again is noted like any call, so a
+second failover finds it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
+
+from shardq.core.calls import by_id, node_info
+from shardq.core.calls.node_info import Lineage
+from shardq.core.calls.request import Command, Word
+from shardq.core.drivers.faults import Fault
+from shardq.core.drivers.sync import Driver
+from shardq.core.model.task import Outcome
+from shardq.core.operation import Operation, run, values
+from shardq.core.producer import by_id as commands
+from shardq.core.producer import pushing
+from shardq.core.producer.packing import BATCH, UNIQUE, Entries, Packer
+from shardq.core.recovery import Make
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import AccessDenied, EngineClosed, ShardqError
+from shardq.features.replay.journal import Journal, Note
+from shardq.features.replay.masters import NOTHING_KNOWN, Loss, Master, loss
+from shardq.features.replay.plan import Plan, latest_task, plan
+from shardq.features.replay.stats import ReplayStats
+
+log = logging.getLogger("shardq.replay")
+
+T = TypeVar("T")
+
+MODE = 3
+"""The conflict rule among the words of a task."""
+
+LOOK_S = 0.5
+"""The time between two looks: after a failover, what was acknowledged up to this long before the last replicated write
+is sent again though it is there.
+"""
+
+ASK_TIMEOUT_S = 1.0
+
+HOLD_S = 5.0
+"""Pollers of this process wait for cancels to be replayed for this long at most: mostly some milliseconds."""
+
+CLOSE_S = 2.0
+"""close() waits for a replay under way for this long."""
+
+COMMANDS = 500
+"""Commands by id sent together."""
+
+UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1)
+"""The lineage of a server that may not be asked: only the slot map tells of a failover then."""
+
+
+class Replayer:
+    """The thread that watches the masters for one engine."""
+
+    def __init__(self, driver: Driver, cache: TopologyCache, journal: Journal, packer: Packer) -> None:
+        self._driver = driver
+        self._cache = cache
+        self._journal = journal
+        self._packer = packer
+        self._wakeup = journal.filled
+        self._masters: dict[str, Master] = {}
+        self._looked: dict[str, float] = {}
+        """Node → when it was asked last, with all that it lacked replayed."""
+        self._denied = False
+        self._failing = ""
+        """The last error of a replay, which is logged once."""
+        self._replays = self._replayed = self._cancelled = self._late = 0
+        self._begun: set[str] = set()
+        """Nodes whose replay failed half-way."""
+        self._replaying = False
+        """True while notes are out of the journal."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="shardq-replay", daemon=True)
+        self._unfollow: Callable[[], None] = lambda: None
+
+    def __repr__(self) -> str:
+        return f"<Replayer: {self._replays} replays, {self._replayed} tasks stored again>"
+
+    def start(self) -> None:
+        self._unfollow = self._driver.on_new_map(self._wakeup.set)
+        self._driver.hold(self._is_held)
+        self._wakeup.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread. A replay under way is waited for, for a moment."""
+        self._unfollow()
+        self._stopping = True
+        self._wakeup.set()
+        self._thread.join(CLOSE_S)
+
+    def stats(self) -> ReplayStats:
+        journal = self._journal
+        return ReplayStats(
+            replays=self._replays,
+            replayed=self._replayed,
+            cancelled=self._cancelled,
+            late=self._late,
+            calls=len(journal),
+            bytes=journal.bytes,
+            dropped=journal.dropped,
+            reach=journal.reach,
+        )
+
+    def _is_held(self, node: str, since: float) -> bool:
+        """True while a poller that connected to the node at that time has to wait for what is to be replayed there."""
+        nothing = not len(self._journal) and not self._replaying
+        if nothing or self._looked.get(node, 0.0) > since or time.monotonic() - since > HOLD_S:
+            return False
+        self._wakeup.set()
+        return not self._stopping
+
+    def _run(self) -> None:
+        wakeup = self._wakeup
+        while not self._stopping:
+            wakeup.wait(LOOK_S if len(self._journal) else None)
+            wakeup.clear()
+            try:
+                self.look()
+            except EngineClosed:
+                return
+            except Exception as exc:  # noqa: BLE001  no error ends the thread: it is logged, and the next look begins again
+                self._failed(exc)
+            else:
+                self._failing = ""
+            if not len(self._journal):
+                # Nothing can be lost; what happens meanwhile need not be known.
+                self._masters.clear()
+
+    def _failed(self, exc: Exception) -> None:
+        if self._stopping or str(exc) == self._failing:
+            return
+        self._failing = str(exc)
+        known = isinstance(exc, ShardqError)
+        fields = {"error": type(exc).__name__}
+        log.error("a replay failed, trying again: %s", exc, exc_info=None if known else exc, extra=fields)
+
+    # ---- looking
+
+    def look(self) -> None:
+        """Looks at every master of our shards, and replays what those that took over lack."""
+        asked = time.monotonic()
+        nodes = {self._driver.node_of(keys.slot) for keys in self._cache.span()}
+        serving: dict[str, Lineage] = {}
+        for node in sorted(filter(None, nodes)):
+            lineage = self._asked(node)
+            if lineage is not None and lineage.is_master:
+                serving[node] = lineage
+            else:
+                self._doubt(node)
+        noted = self._journal.nodes()
+        # A node of ours that does not answer may come back, or be replaced: its notes wait.
+        told = [node for node in noted if node in serving or node not in nodes]
+        losses = list(filter(None, [loss(node, self._masters.get(node), serving) for node in told]))
+        lost_nodes = {lost.node for lost in losses}
+        for node, lineage in serving.items():
+            if node not in lost_nodes:
+                self._seen(node, asked, lineage)
+        for lost in losses:
+            if lost.successor or self._is_gone(lost.node, serving, nodes):
+                self._replay(lost, asked)
+                self._masters.pop(lost.node, None)
+        for node in serving:
+            self._looked[node] = asked
+        for node in self._masters.keys() - serving.keys() - set(noted):
+            del self._masters[node]
+
+    def _asked(self, node: str) -> Lineage | None:
+        answer = self._driver.ask(node, node_info.lineage(), ASK_TIMEOUT_S)
+        if not isinstance(answer, Fault):
+            return answer
+        if answer.error is not AccessDenied:
+            return None
+        if not self._denied:
+            self._denied = True
+            log.warning(
+                "%s: INFO is not allowed, so a replay after a failover sends all that is remembered, and a restart is "
+                "not noticed; allow the user INFO",
+                node,
+            )
+        return UNTOLD
+
+    def _doubt(self, node: str) -> None:
+        """Learns the slot map: a master may have been replaced."""
+        try:
+            self._driver.refresh(node)
+        except EngineClosed:
+            raise
+        except ShardqError:
+            pass  # nobody can tell now
+
+    def _seen(self, node: str, asked: float, lineage: Lineage) -> None:
+        master = self._masters.get(node)
+        if master is None or master.history != lineage.history:
+            master = self._masters[node] = Master(lineage.history)
+        master.seen(asked, lineage, keep_s=self._journal.seconds)
+        self._journal.prune(node, asked - self._journal.seconds)
+
+    def _is_gone(self, node: str, serving: Mapping[str, Lineage], nodes: set[str]) -> bool:
+        """True if a node that serves none of our shards any more has lost its role. Where its slots were only moved
+        away nothing is lost, and its notes are removed. While some master does not answer, nobody knows who took over.
+        """
+        if nodes - serving.keys():
+            return False
+        master, lineage = self._masters.get(node), self._asked(node)
+        if lineage is None or not lineage.is_master or master is None or lineage.history != master.history:
+            return True
+        self._journal.take(node)
+        return False
+
+    # ---- replaying
+
+    def _replay(self, lost: Loss, asked: float) -> None:
+        self._replaying = True
+        notes = taken = self._journal.take(lost.node)
+        try:
+            cut = self._found(lost, taken) if lost.cut == NOTHING_KNOWN else lost.cut
+            notes = [note for note in taken if note.at >= cut and self._went_to(lost, note)]
+            if not notes:
+                return
+            self._begun.add(lost.node)
+            made = plan(notes, self._journal.since(notes[0].at, {note.slot for note in notes}), time.monotonic())
+            cancelled, late = self._cancel(made)
+            self._move(made)
+            self._looked[lost.successor] = asked
+            stored = sum(self._push(kept, overriding) for kept, overriding in made.pushes())
+        except BaseException:
+            self._journal.put_back(lost.node, notes)
+            raise
+        finally:
+            self._replaying = False
+        self._begun.discard(lost.node)
+        self._replays += 1
+        log.warning(
+            "%s: the %d calls of the %.1f s before were asked for again: %d tasks were missing and are stored again, "
+            "%d cancels were lost and are carried out again%s",
+            lost,
+            len(notes),
+            notes[-1].at - notes[0].at,
+            stored,
+            cancelled,
+            f", and {late} were too late for that" if late else "",
+        )
+
+    def _found(self, lost: Loss, notes: list[Note]) -> float:
+        """The time before which nothing is lost, by what is still there: servers lose their last writes, and no others.
+        Looks for tasks of ever earlier calls.
+
+        Only calls that the server acknowledged before it was lost can tell, and only before anything is sent again.
+        """
+        master = self._masters.get(lost.node)
+        if master is None or lost.node in self._begun:
+            return NOTHING_KNOWN
+        pushes = [note for note in notes if note.script == "push" and note.at <= master.last_seen]
+        back = 1
+        while back <= len(pushes):
+            note = pushes[-back]
+            key, id = latest_task(note)
+            if self._driver.call(Command(note.slot, ("HEXISTS", key, id), bool)):
+                return note.sent
+            back *= 2
+        return NOTHING_KNOWN
+
+    def _went_to(self, lost: Loss, note: Note) -> bool:
+        """True unless the slot of a call was moved to yet another node before its own was lost."""
+        return not lost.successor or self._driver.node_of(note.slot) == lost.successor
+
+    def _cancel(self, made: Plan) -> tuple[int, int]:
+        """Cancels again. Returns the number of cancels that were lost, and of those that came too late."""
+        cancelled = late = 0
+        for some in batched(made.cancels, COMMANDS):
+            outcomes = self._by_id({id: partial(by_id.cancel, id=id) for id in some})
+            cancelled += outcomes.count(Outcome.CANCELLED)
+            late += outcomes.count(Outcome.RUNNING)
+        self._cancelled += cancelled
+        self._late += late
+        return cancelled, late
+
+    def _move(self, made: Plan) -> None:
+        for some in batched(made.moves.items(), COMMANDS):
+            self._by_id({id: partial(by_id.reschedule, id=id, due=due) for id, due in some})
+
+    def _by_id(self, makes: Mapping[str, Make[Outcome]]) -> list[Outcome]:
+        """Sends a command for each of these ids. Raises the first error."""
+        return list(values(run(self._driver, commands.call_each(self._cache, makes)).items()).values())
+
+    def _push(self, kept: list[Word], overriding: list[Word]) -> int:
+        """Pushes what is missing, and puts what overrides another task in its place. Returns the number of both."""
+        words = [*kept, *overriding]
+        words[len(kept) + MODE :: UNIQUE] = ["keep"] * (len(overriding) // UNIQUE)
+        answers = run(self._driver, self._pushing(words))
+        stored = sum(said.count("pushed") for said in answers.values())
+        left: list[Word] = []
+        for at in range(0, len(overriding), UNIQUE):
+            if any(answer.startswith("kept:") for answer in answers[str(overriding[at])]):
+                left += overriding[at : at + UNIQUE]
+        if left:
+            # As after a lost answer: a task of the same push is left as it is.
+            answers = run(self._driver, self._pushing(left, in_doubt=True))
+            stored += sum(said.count("replaced") for said in answers.values())
+        self._replayed += stored
+        return stored
+
+    def _pushing(self, words: list[Word], *, in_doubt: bool = False) -> Operation[dict[str, list[str]]]:
+        ids: list[str] = words[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
+        results = pushing.PushResults(ids)
+        entries = Entries(ids, [], words)
+        yield from pushing.complete(self._cache, self._packer, results, entries, most=BATCH, in_doubt=in_doubt)
+        return {id: [each for each in said if isinstance(each, str)] for id, said in results.outcomes().items()}
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    source = iter(items)
+    while some := list(itertools.islice(source, size)):
+        yield some

@@ -1,0 +1,195 @@
+"""The values of a caller: what is to recur, checked at once, and a schedule as it is listed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any, Literal, get_args
+
+import mmh3
+import msgspec
+
+from shardq.core.model.checks import check_headers, check_name, check_seconds, checked_tags, duration_ms, instant_ms
+from shardq.errors import InvalidName, InvalidOption
+from shardq.features.schedules.timetable import UTC, Timetable, timetable
+
+CatchUp = Literal["one", "all", "none"]
+Overlap = Literal["allow", "skip"]
+
+LEAST_INTERVAL_MS = 100
+"""With the 20 s that are pushed ahead these are 200 tasks a schedule."""
+
+MOST_INTERVAL_MS = 400 * 86_400_000
+
+MOST_JITTER_S = 86_400.0
+
+_TRIED = 10
+"""Occurrences whose distances bound the jitter."""
+
+
+class Every(msgspec.Struct, frozen=True):
+    """The recurrence of a task, for ``@engine.task(every=…)``, with all that ``engine.every`` takes about it.
+
+    A cron expression alone, or seconds alone, need no ``Every``.
+
+    >>> @engine.task(every=shardq.Every("0 3 * * *", tz="Europe/Berlin", catch_up="none"))
+    ... def clean_up() -> None: ...
+    """
+
+    cron: str | None = None
+    interval: float | dt.timedelta | None = None
+    tz: str | None = None
+    jitter: float | dt.timedelta = 0.0
+    catch_up: CatchUp = "one"
+    start: float | dt.datetime | None = None
+    end: float | dt.datetime | None = None
+    overlap: Overlap = "allow"
+    expires: float | dt.timedelta | None = None
+    headers: Mapping[str, str] | None = None
+    tags: Sequence[str] | None = None
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.cron is None) == (self.interval is None):
+            raise InvalidOption(
+                "a schedule needs a cron expression or an interval, and not both: cron='0 3 * * *' or interval=300"
+            )
+        if self.cron is not None and not isinstance(self.cron, str):
+            raise InvalidOption(f"cron can't be {self.cron!r:.80}; give a str such as '0 3 * * *'")
+        if self.tz is not None and (self.cron is None or not isinstance(self.tz, str)):
+            raise InvalidOption(
+                f"tz can't be {self.tz!r:.80} here; give a name such as 'Europe/Berlin' together with cron=: an "
+                "interval is the same everywhere"
+            )
+        if self.catch_up not in get_args(CatchUp):
+            raise InvalidOption(
+                f"catch_up can't be {self.catch_up!r:.80}; use 'one' (one run for all that were missed), 'all' or "
+                "'none'"
+            )
+        if self.overlap not in get_args(Overlap):
+            raise InvalidOption(
+                f"overlap can't be {self.overlap!r:.80}; use 'allow', or 'skip' to leave an occurrence out while the "
+                "one before it is not finished"
+            )
+        if self.headers is not None:
+            check_headers(self.headers)
+        if self.tags is not None:
+            checked_tags(self.tags)
+        if self.owner != "":
+            check_name(self.owner, of="owner")
+        _ = self.expires_ms
+        found = list(
+            islice(timetable(self.cron, self.interval_ms, self.zone).after(0), _TRIED if self.jitter_ms else 1)
+        )
+        if not found:
+            raise InvalidOption(f"cron can't be {self.cron!r:.80}: there is no such day")
+        if next(self._timetable().after(0), None) is None:
+            raise InvalidOption(
+                f"there is no occurrence from start={self.start!r} to end={self.end!r}; give another start or end"
+            )
+        shortest_ms = min((later - sooner for sooner, later in pairwise(found)), default=self.jitter_ms)
+        if self.jitter_ms > shortest_ms:
+            raise InvalidOption(
+                f"jitter can't be {self.jitter!r}: it is at most the time between two occurrences, which is "
+                f"{shortest_ms / 1000:g} s; or two would change places"
+            )
+
+    @classmethod
+    def of(cls, every: Every | str | float | dt.timedelta) -> Every:
+        """A cron expression, an interval in seconds, or an ``Every`` as it is."""
+        if isinstance(every, Every):
+            return every
+        if isinstance(every, str):
+            return cls(cron=every)
+        if isinstance(every, int | float | dt.timedelta) and not isinstance(every, bool):
+            return cls(interval=every)
+        raise InvalidOption(
+            f"every={every!r:.80} is not possible; give a cron expression, seconds, a timedelta, or shardq.Every(…)"
+        )
+
+    @property
+    def zone(self) -> str:
+        return self.tz or UTC
+
+    @property
+    def interval_ms(self) -> int | None:
+        if self.interval is None:
+            return None
+        ms = duration_ms(self.interval, "interval")
+        if not LEAST_INTERVAL_MS <= ms <= MOST_INTERVAL_MS:
+            raise InvalidOption(
+                f"interval can't be {self.interval!r}; it is from {LEAST_INTERVAL_MS / 1000:g} s to 400 days"
+            )
+        return ms
+
+    @property
+    def jitter_ms(self) -> int:
+        jitter = self.jitter.total_seconds() if isinstance(self.jitter, dt.timedelta) else self.jitter
+        check_seconds(jitter, "jitter", most=MOST_JITTER_S)
+        return int(jitter * 1000)
+
+    @property
+    def start_ms(self) -> int | None:
+        return None if self.start is None else instant_ms(self.start, "start")
+
+    @property
+    def end_ms(self) -> int | None:
+        return None if self.end is None else instant_ms(self.end, "end")
+
+    @property
+    def expires_ms(self) -> int | None:
+        return None if self.expires is None else duration_ms(self.expires, "expires")
+
+    def _timetable(self) -> Timetable:
+        return timetable(self.cron, self.interval_ms, self.zone, start_ms=self.start_ms, end_ms=self.end_ms)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as ``engine.schedules()`` lists it.
+
+    >>> for schedule in engine.schedules():
+    ...     print(schedule.name, schedule.cron or schedule.interval, schedule.next, schedule.paused)
+    """
+
+    name: str
+    cron: str | None = None
+    interval: float | None = None
+    """Seconds."""
+    tz: str = UTC
+    topic: str = ""
+    payload: Any = None
+    """None where it can't be decoded."""
+    jitter: float = 0.0
+    catch_up: CatchUp = "one"
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
+    overlap: Overlap = "allow"
+    owner: str = ""
+    paused: bool = False
+    next: dt.datetime | None = None
+    """The next occurrence; None while it is paused, after its end, and where this process can't compute it."""
+    last: dt.datetime | None = None
+    """The last occurrence that was pushed and is due; None before the first."""
+    skipped: int = 0
+    """Occurrences that were left out because the one before was not finished: ``overlap="skip"``."""
+    problem: str | None = None
+    """The reason why this process can't compute its occurrences, or can't read it at all, and knows nothing else."""
+
+
+def check_schedule_name(name: str) -> None:
+    check_name(name, of="schedule")
+
+
+def schedule_name(task: str) -> str:
+    """The name of the schedule of a recurring task: the task's own where a schedule can have it."""
+    try:
+        check_schedule_name(task)
+    except InvalidName:
+        return f"{_NOT_IN_NAME.sub('-', task)[:_MOST_OF_TASK]}-{mmh3.hash(task, signed=False):08x}"
+    return task
+
+
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_MOST_OF_TASK = 50

@@ -1,0 +1,157 @@
+"""A sink, as the relay knows it: opened, given batches, closed. One thread calls it.
+
+A sink of your own is a class in a file of its own, named by the scheme of its URLs in the entry points of your package:
+
+    [project.entry-points."shardq.sinks"]
+    kafka = "shop.kafka:KafkaSink"
+
+``KafkaSink(url)`` checks the URL, and raises ``shardq.InvalidUrl`` with what is allowed; it connects in ``open``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence, Sized
+from concurrent.futures import Future
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import msgspec
+
+from shardq.core.consumer.policy import DEFAULT, Backoff
+from shardq.errors import InvalidOption
+
+BATCH = 256
+SEND_S = 10.0
+"""How long a sink may be silent before it counts as down."""
+
+
+_VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+
+NO_MAXLEN = "maxlen= is for streams of Redis; leave it out"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One task, as sinks get it: what a list here would get, and what goes with it where there is room."""
+
+    id: str
+    """The task's id, TOPIC/UNIQUE. The same whenever the task is sent again: the key by which the other side knows a
+    duplicate.
+    """
+    topic: str
+    payload: Any
+    """The bytes as the codec made them."""
+    codec: str
+    """``json``, ``msgpack``, ``raw``, or ``own``."""
+    headers: Mapping[str, str]
+    attempt: int
+    """1, and one more after each try that counted."""
+
+    @property
+    def ascii_id(self) -> str:
+        """The id for a header: each blank, %, and character beyond ASCII is percent-encoded."""
+        return quote(self.id, safe=_VISIBLE)
+
+    @property
+    def content_type(self) -> str:
+        return {"json": "application/json", "msgpack": "application/msgpack"}.get(
+            self.codec, "application/octet-stream"
+        )
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The sink has the task, and keeps it."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The sink will never take this task: it is buried, with the reason."""
+
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The sink has not taken this task now. If it took others meanwhile, or this task has failed beside others before,
+    that is the task's own failure: an attempt, retried with backoff. Otherwise the sink is down.
+    """
+
+    reason: str
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """The sink could not be asked, or asks to wait: no fault of the task, and no attempt. It is down for a moment."""
+
+    reason: str
+    again_s: float = 0.0
+    """The least time before it wants to be asked again."""
+
+
+Result = Sent | Refused | Failed | Unsent
+
+SENT = Sent()
+
+
+class Sink(ABC):
+    """The receiver of the messages of one topic."""
+
+    batch: int = BATCH
+    """Messages on their way at a time, at most."""
+    max_attempts: int | None = None
+    """The attempts of a task that brings no limit of its own; None: the engine's."""
+    backoff: Backoff = DEFAULT
+    """The pauses between the attempts of a task."""
+    takes_deliveries: ClassVar[bool] = False
+    """True for a function of this process, which takes deliveries with their payloads decoded."""
+
+    def put_left(self) -> None:
+        """Asks for the left end of a list. Raises InvalidOption where there is none."""
+        raise InvalidOption("side='left' is for lists; leave it out")
+
+    def trim(self, maxlen: int) -> None:
+        """Asks for a stream of about so many entries. Raises InvalidOption where there is none."""
+        raise InvalidOption(NO_MAXLEN)
+
+    def open(self) -> None:  # noqa: B027
+        """Connects. Called before the first ``send``, and again after ``close``. What it raises means: it is down."""
+
+    @abstractmethod
+    def send(self, batch: Sequence[Message]) -> Sequence[Result | Future[Result]]:
+        """Sends a batch. Returns a result for each message, in their order. ``Sent`` means that it is stored there.
+        What it raises counts as ``Unsent`` for all.
+
+        A future stands for a result that comes later: it is settled when it is there, and ``send`` is called with
+        others meanwhile, as long as fewer than ``batch`` are on their way. Such a sink connects anew by itself, and
+        ``interrupt`` ends what it waits for.
+        """
+
+    def interrupt(self) -> None:  # noqa: B027  a sink may have nothing to do here, and in what follows
+        """Ends a ``send`` that takes long, as the process ends. The only method that another thread calls."""
+
+    def close(self) -> None:  # noqa: B027
+        """Disconnects: the relay stops, or the sink is down. No message is on its way then. Called again, it does
+        nothing.
+        """
+
+
+RESULTS = "Sent(), Refused(reason), Failed(reason), Unsent(reason)"
+
+
+def checked(sink: Sink, results: object, count: int) -> list[Result | Future[Result]]:
+    """The results, each of which is one. Raises what is wrong with all of them."""
+    if not isinstance(results, Sequence) or len(results) != count:
+        size = f" of {len(results)}" if isinstance(results, Sized) else ""
+        raise TypeError(
+            f"{type(sink).__name__}.send returned {_named(results)}{size} for {count} messages; return a list with one "
+            f"of {RESULTS} for each"
+        )
+    return [result if isinstance(result, Future) else as_result(sink, result) for result in results]
+
+
+def as_result(sink: Sink, answer: object) -> Result:
+    """The answer, or the failure of a task whose answer is none."""
+    if isinstance(answer, Result):
+        return answer
+    return Failed(f"{type(sink).__name__}.send answered {_named(answer)} for this task; answer one of {RESULTS}")
+
+
+def _named(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -1,0 +1,384 @@
+"""HTTP: each task is a request of its own to the URL, with the id as its idempotency key.
+
+    https://[USER:PASSWORD@ | TOKEN@]HOST[:PORT]/PATH[?QUERY][#OPTION=VALUE&…]
+
+The options are those of ``README.md``: headers, method, connections, attempts, backoff, signature, timeout, TLS. The
+standard library's client is enough for this, and needs no further package: connections that are kept open, one request
+at a time on each, in threads. A login in the URL is sent as ``Authorization``, Basic with a password and Bearer without
+one. An id is percent-encoded where a header has no room for it.
+
+What an answer means: 2xx is taken. 400, 413, 422 and the like say that this task will never be: it is buried. 404, 408,
+409, 500, 502 and 504 are failures of this task, as long as others are taken. All else says nothing of the task: where a
+login or the other side is wrong or busy (3xx, 401, 403, 405, 407, 425, 429, 503), it waits, at least as long as
+``Retry-After`` says.
+
+A request that gets no answer is a failure of its task if the endpoint is there all the same: if it answers an OPTIONS
+request, or has answered other tasks between two tries of this one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import email.utils
+import hashlib
+import hmac
+import http.client
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from urllib.parse import parse_qsl, unquote
+
+from shardq.core.consumer.policy import Backoff
+from shardq.core.drivers.tls import context_of
+from shardq.core.model.checks import MAX_ATTEMPTS
+from shardq.errors import InvalidOption, InvalidUrl
+from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
+from shardq.version import __version__
+
+CONNECTIONS = 8
+MOST_CONNECTIONS = 64
+QUEUED = 8
+"""Messages of each connection, under way and waiting for it: a relay has as many of all of them."""
+REMEMBERED = 10_000
+METHODS = ("POST", "PUT", "PATCH")
+PROBE_S = 2.0
+"""The longest wait for an endpoint that has left one request without an answer."""
+
+_WAITS = {401, 403, 405, 407, 421, 425, 429, 503}
+_FAILS = {404, 408, 409}
+_LOGIN = "; check the login or the Authorization of the route"
+_ADVICE = {401: _LOGIN, 403: _LOGIN, 405: "; check the method= of the route"} | dict.fromkeys(
+    (301, 302, 307, 308), "; give the route the URL to which this one redirects"
+)
+_BUSY = {429, 502, 503, 504}
+"""What an endpoint answers to any request while it is down or overloaded."""
+_HEADER = "header."
+_OPTIONS = ("method", "connections", "max_attempts", "backoff", "sign")
+_FRAMING = {"host", "content-length", "transfer-encoding", "connection"}
+"""Header names that the client writes, in lower case."""
+_OWN = {*_FRAMING, "authorization", "content-type", "user-agent"}
+"""Header names that a task's own headers can't have; those that begin as ours are left out, too."""
+_OURS = ("idempotency-key", "shardq-", "webhook-")
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_KEY = "whsec_"
+_NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")
+_QUOTED = 300
+"""Characters of an answer that a reason quotes."""
+
+
+class HttpSink(Sink):
+    """Sends each message as a request."""
+
+    def __init__(self, url: str) -> None:
+        parts = split(url, "HOST:PORT/PATH")
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+        if not host or _NOT_IN_A_URL.search(f"{host}{parts.path}{parts.query}"):
+            raise InvalidUrl(
+                f"a {scheme}:// URL needs a host, and no blanks or letters beyond ASCII: {scheme}://HOST:PORT/PATH"
+            )
+        if "@" in parts.fragment:
+            raise InvalidUrl(f"a {scheme}:// URL has no @ after the #; write %40")
+        # what follows the ? is the endpoint's
+        headers = [name for name, _ in parse_qsl(parts.fragment, keep_blank_values=True) if name.startswith(_HEADER)]
+        tls = scheme == "https"
+        self._options = options(scheme, parts.fragment, tls=tls, mark="#", also=(*_OPTIONS, f"{_HEADER}NAME", *headers))
+        others = self._options.others
+        self._host, self._port = host, port or (443 if tls else 80)
+        self._address = f"{f'[{host}]' if ':' in host else host}:{self._port}"
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._method = _method(others.get("method", "POST"))
+        self._at_once = _whole("connections", others.get("connections", str(CONNECTIONS)), MOST_CONNECTIONS)
+        self.batch = QUEUED * self._at_once
+        self.max_attempts = _attempts(others.get("max_attempts"))
+        self.backoff = _backoff(others["backoff"]) if "backoff" in others else self.backoff
+        self._sign = others.get("sign")
+        if self._sign is not None and UNKNOWN not in self._sign.removeprefix(_KEY).split():
+            signing_keys(self._sign)
+        self._keys: list[bytes] = []
+        self._route_headers = _authorization(parts.username, parts.password)
+        for name in headers:
+            _add_header(self._route_headers, name.removeprefix(_HEADER), others[name])
+        self._threads: ThreadPoolExecutor | None = None
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._connections: list[http.client.HTTPConnection] = []
+        self._down: Unsent | None = None
+        """Why the rest of what waits is not sent."""
+        self._answered_from = 0.0
+        """The instant of the last request that was answered."""
+        self._unanswered: dict[str, float] = {}
+        """The id of a message whose request had no answer → when that was known."""
+
+    def open(self) -> None:
+        if self._options.tls is not None:
+            context_of(self._options.tls)  # a file that can't be used is named now
+        self._keys = [] if self._sign is None else signing_keys(self._sign)
+        self._own, self._down = threading.local(), None
+        self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix="shardq-sink-http")
+
+    def send(self, batch: Sequence[Message]) -> Sequence[Future[Result]]:
+        assert self._threads is not None, "it is open"
+        self._down = None
+        return [self._threads.submit(self._sent, message) for message in batch]
+
+    def interrupt(self) -> None:
+        self._down = Unsent("the process ends")
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            sock = connection.sock
+            if sock is not None:
+                with contextlib.suppress(OSError):  # it is closed already
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
+
+    def close(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+        with self._lock:
+            connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.close()
+
+    # ---- one message, in a thread of the pool
+
+    def _sent(self, message: Message) -> Result:
+        down = self._down
+        if down is not None:
+            return down
+        try:
+            result = self._answered(message)
+        except InvalidUrl as exc:  # a file of TLS that can't be used any more
+            result = Unsent(str(exc))
+        if isinstance(result, Unsent):
+            self._down = self._down or result
+        return result
+
+    def _answered(self, message: Message) -> Result:
+        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        if connection is not None and connection.sock is not None:
+            try:
+                return self._request(connection, message)
+            except TimeoutError:
+                return self._without_answer(message, None)
+            except (OSError, http.client.HTTPException):
+                # the other side may have closed it while it was idle
+                if self._down is not None:
+                    return self._down
+        if connection is None:
+            connection = self._own.connection = self._new_connection(self._options.timeout_s)
+            with self._lock:
+                self._connections.append(connection)
+        try:
+            connection.connect()
+        except OSError as exc:
+            connection.close()
+            return Unsent(unreached(self._address, exc))
+        try:
+            return self._request(connection, message)
+        except (OSError, http.client.HTTPException) as exc:
+            if isinstance(exc, ssl.SSLError) and "ALERT" in (exc.reason or ""):  # our certificate is not accepted
+                return Unsent(unreached(self._address, exc))
+            return self._without_answer(message, exc)
+
+    def _without_answer(self, message: Message, exc: Exception | None) -> Result:
+        """The result of a request that has no answer: its own failure, if the endpoint has answered another one since
+        the last time, or does so now.
+        """
+        if exc is None or isinstance(exc, TimeoutError):
+            reason = f"no answer to this request within {self._options.timeout_s:g} s (timeout=)"
+        else:
+            told = type(exc).__name__ if not str(exc) else f"{type(exc).__name__}: {exc}"
+            reason = f"the connection ended without an answer to this request: {told}"
+        before = self._unanswered.get(message.id)
+        if len(self._unanswered) >= REMEMBERED:
+            self._unanswered.clear()
+        self._unanswered[message.id] = time.monotonic()
+        if self._down is not None:
+            return self._down
+        reason = f"{self._address}: {reason}"
+        if (before is not None and self._answered_from > before) or self._is_there():
+            return Failed(f"{reason}; the endpoint answers others: see its log of this id")
+        return Unsent(f"{reason}; check that the endpoint runs")
+
+    def _is_there(self) -> bool:
+        """True if the endpoint answers a request that changes nothing there."""
+        try:
+            connection = self._new_connection(min(PROBE_S, self._options.timeout_s))
+        except InvalidUrl:
+            return False
+        try:
+            connection.request("OPTIONS", self._target, headers={"User-Agent": _AGENT})
+            return connection.getresponse().status not in _BUSY
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _new_connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        tls = self._options.tls
+        if tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context_of(tls))
+
+    def _request(self, connection: http.client.HTTPConnection, message: Message) -> Result:
+        began = time.monotonic()
+        try:
+            connection.request(self._method, self._target, body=message.payload, headers=self._headers(message))
+            answer = connection.getresponse()
+            text = answer.read(64 << 10)
+            if not answer.isclosed():  # longer than anybody needs
+                connection.close()
+        except BaseException:
+            connection.close()
+            raise
+        self._answered_from = max(self._answered_from, began)
+        return result_of(answer.status, answer.reason, text, answer.getheader("Retry-After"))
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        given = {name.lower() for name in self._route_headers}
+        id = message.ascii_id
+        headers = {
+            name: value
+            for name, value in message.headers.items()
+            if _NAME.fullmatch(name)
+            and _VALUE.fullmatch(value)
+            and name.lower() not in _OWN
+            and name.lower() not in given
+            and not name.lower().startswith(_OURS)
+        }
+        headers |= {"Idempotency-Key": id, "Shardq-Topic": message.topic, "Shardq-Attempt": str(message.attempt)}
+        headers |= self._route_headers
+        for name, value in (("Content-Type", message.content_type), ("User-Agent", _AGENT)):
+            if name.lower() not in given:
+                headers[name] = value
+        return headers | (signature(self._keys, id, int(time.time()), message.payload) if self._keys else {})
+
+
+_AGENT = f"shardq/{__version__}"
+
+
+def signature(keys: Sequence[bytes], id: str, timestamp: int, payload: bytes) -> dict[str, str]:
+    """The headers of Standard Webhooks: the id, the seconds since 1970, and the HMAC-SHA256 of both and the payload, by
+    each key.
+
+    >>> signature([b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], "hooks/1", 1674087231, b"{}")["webhook-signature"]
+    'v1,AI76/TFU/Sq85Fhlcr8sZPJMQvhAtVdl/GGQAAxU7gs='
+    """
+    signed = b"%s.%d.%s" % (id.encode(), timestamp, payload)
+    signatures = [base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{each}" for each in signatures),
+    }
+
+
+def signing_keys(text: str) -> list[bytes]:
+    """The keys of the option ``sign``. Raises InvalidUrl."""
+    keys = []
+    for word in text.split():
+        try:
+            key = base64.b64decode(word.removeprefix(_KEY), validate=True)
+        except binascii.Error:
+            key = b""
+        if not word.startswith(_KEY) or not 24 <= len(key) <= 64:
+            break
+        keys.append(key)
+    else:
+        if keys:
+            return keys
+    raise InvalidUrl(
+        f"sign= of an HTTP URL is no key of Standard Webhooks; give {_KEY} and 24 to 64 bytes in base64, or several "
+        "of them with blanks between, as ${NAME}"
+    )
+
+
+def _method(text: str) -> str:
+    if text not in METHODS:
+        raise InvalidUrl(f"method= of an HTTP URL is not possible; give one of {', '.join(METHODS)}")
+    return text
+
+
+def _whole(name: str, text: str, most: int) -> int:
+    if not re.fullmatch(r"\d{1,6}", text) or not 1 <= int(text) <= most:
+        raise InvalidUrl(f"{name}= of an HTTP URL is not possible; give a whole number from 1 to {most}")
+    return int(text)
+
+
+def _attempts(text: str | None) -> int | None:
+    if text is None:
+        return None
+    return _whole("max_attempts", text, MAX_ATTEMPTS)
+
+
+def _backoff(text: str) -> Backoff:
+    first, comma, longest = text.partition(",")
+    try:
+        return Backoff(base=float(first), cap=float(longest)) if comma else Backoff(base=float(first))
+    except (ValueError, InvalidOption) as exc:
+        raise InvalidUrl(
+            "backoff= of an HTTP URL is not possible; give the first and the longest pause in seconds: backoff=1,3600"
+        ) from exc
+
+
+def _add_header(headers: dict[str, str], name: str, value: str) -> None:
+    """Adds a header of the route. Raises InvalidUrl."""
+    lower = name.lower()
+    if not _NAME.fullmatch(name) or lower in _FRAMING or lower.startswith(_OURS):
+        raise InvalidUrl(
+            f"an option {_HEADER}NAME= of an HTTP URL names a header that can't be given; all can but Host, "
+            "Connection, Content-Length, Transfer-Encoding, Idempotency-Key, Shardq-… and Webhook-…"
+        )
+    if not value.strip() or not _VALUE.fullmatch(value):
+        raise InvalidUrl(f"{_HEADER}{name}= of an HTTP URL is not possible; give text of ASCII, in one line")
+    if any(lower == other.lower() for other in headers):
+        raise InvalidUrl(
+            f"{_HEADER}{name}= of an HTTP URL is given twice; give it once, and Authorization not beside a login"
+        )
+    headers[name] = value.strip()
+
+
+def _authorization(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    if password is None:
+        return {"Authorization": f"Bearer {unquote(user)}"}
+    login = f"{unquote(user)}:{unquote(password)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
+
+
+def result_of(status: int, phrase: str, text: bytes, retry_after: str | None) -> Result:
+    """The meaning of an answer.
+
+    >>> result_of(204, "No Content", b"", None), result_of(429, "Too Many Requests", b"", "7")
+    (Sent(), Unsent(reason='HTTP 429 Too Many Requests', again_s=7.0))
+    """
+    if 200 <= status < 300:
+        return SENT
+    said = text[:_QUOTED].decode("utf-8", "replace").strip()
+    reason = f"HTTP {status} {phrase}".strip() + (f": {said}" if said else "")
+    if status in _WAITS or status < 400:
+        return Unsent(reason + _ADVICE.get(status, ""), _seconds(retry_after))
+    if status >= 500 or status in _FAILS:
+        return Failed(reason)
+    return Refused(reason)
+
+
+def _seconds(retry_after: str | None) -> float:
+    """The header Retry-After: seconds, or a date."""
+    text = (retry_after or "").strip()
+    if re.fullmatch(r"\d{1,9}", text):
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return 0.0

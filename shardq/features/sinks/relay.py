@@ -1,0 +1,450 @@
+"""The relay of one forwarded topic in one process: claims its tasks, hands them to the sink, settles them by its
+results. A thread of its own; ``relays`` starts and stops it.
+
+    claim → send → ack
+
+It is a consumer like any other: relays of several processes share the tasks, a pause and limits hold, and what a relay
+that was killed had claimed comes back when its leases run out. Between the sink's answer and the ack lies the only
+moment in which a crash sends a task twice; its id goes along, so that the other side can tell.
+
+While the sink is down nothing is claimed: tasks stay ready. What was claimed is given back, which counts no attempt. A
+task's own failure is told from the sink's by other tasks: where the sink took one meanwhile, the failure is an attempt,
+retried with backoff and dead in the end. From then on a failure of this task is its own also when it is sent alone.
+
+A batch that came to nothing as a whole, maybe for one of its messages, is sent one by one, up to the first task that
+fails alone: a suspect. From then on that is sent alone, and another one right after it. If the suspect fails again, and
+the other is taken, it is the suspect's own failure.
+
+A sink that sends several messages at a time, each with an answer of its own, returns futures. Each is settled when it
+is there, and others take its place: a slow answer holds up its own task alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import operator
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import NamedTuple
+
+from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
+from shardq.core.consumer import Consumer
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.policy import delay_ms, reason_of
+from shardq.core.consumer.settling import extend, per_shard, settle
+from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.sinks import SinkStats
+from shardq.core.layout.topology import Route
+from shardq.core.model.checks import reason_text
+from shardq.core.model.task import Delivery
+from shardq.core.operation import run
+from shardq.errors import ShardqError
+from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent, as_result, checked
+from shardq.features.sinks.circuit import Circuit
+from shardq.features.sinks.function import BatchFunction, FunctionSink
+from shardq.features.sinks.registry import sink_of
+
+log = logging.getLogger("shardq.sinks")
+
+NOT_TRIED = Unsent("the sink was not asked")
+"""The result of a task that is given back, and says nothing of the sink."""
+
+LEASE_S = 15.0
+"""Leases are extended while a batch is on its way, so this is how long the tasks of a relay that was killed wait."""
+
+WAIT_S = 30.0
+"""The length of one wait for tasks. A waiting claim is woken by the first one, by another route, and by the end."""
+
+TRIED = 10
+"""Tasks with which a sink that was down is tried."""
+
+TRYING_S = 1.0
+"""How long to wait for tasks to try it with; if there are none, nothing is wrong any more."""
+
+RETRY_S = 0.5
+"""The pause after an error of the engine's own servers, which the driver has tried to overcome for some time."""
+
+CALL_TIMEOUT_S = 5.0
+
+GATHERED_S = 0.02
+"""Answers that come within this time are settled by one call."""
+
+SOON_S = 0.1
+"""The length of one wait for tasks while answers are to come: so long they may wait to be settled."""
+
+CULPRITS = 10_000
+"""The tasks whose own failures a relay remembers; likewise suspects."""
+
+
+class Try(NamedTuple):
+    """One task that was handed to the sink."""
+
+    delivery: Delivery
+    taken: int
+    """The number of tasks that the sink had taken before."""
+
+
+class TopicRelay:
+    """Sends the tasks of one topic to one sink."""
+
+    def __init__(
+        self,
+        topic: str,
+        route: Route,
+        function: BatchFunction | None,
+        driver: Driver,
+        claims: Claims,
+        wakeups: Callable[[float], Wakeups],
+    ) -> None:
+        self.topic = topic
+        self.route = route
+        self.function = function
+        """The function that a route calls; None: the route is to a URL."""
+        self._driver = driver
+        self._claims = claims
+        self._consumer = Consumer(driver, claims, wakeups)
+        self._circuit = Circuit()
+        self._sink: Sink | None = None
+        self._open = False
+        self._held: Sequence[Delivery] = ()
+        """The deliveries that are claimed and not settled."""
+        self._late: dict[Future[Result], Try] = {}
+        """The tries whose answers are to come."""
+        self._answered: list[tuple[Try, Result]] = []
+        """Answers that are not settled."""
+        self._undecided: list[tuple[Try, Result]] = []
+        """Failures that others on their way will explain: they are the task's own if one of those is taken."""
+        self._taken = 0
+        """The tasks that the sink has taken, or refused for good."""
+        self._culprits: dict[str, None] = {}
+        """The ids of tasks that failed while others were taken, the oldest first."""
+        self._suspects: dict[str, None] = {}
+        """The ids of tasks that failed alone, the oldest first, of a sink that answers at once."""
+        self.sending = False
+        """True while a batch is on its way, and until it is settled."""
+        self._stopping = threading.Event()
+        self._sent = self._failed = self._retried = self._buried = 0
+        self._engine_fault = ""
+        self.thread = threading.Thread(target=self._run, name=f"shardq-sink-{topic or 'default'}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<TopicRelay of {self.topic!r} to {self.route.shown}: {self._circuit.state}, {self._sent} sent>"
+
+    # ---- for others
+
+    def stop(self) -> None:
+        """Tells the thread to end, when the batch on its way is settled."""
+        self._stopping.set()
+        self._consumer.close()
+
+    def interrupt(self) -> None:
+        """Ends a send that takes too long; the tasks are sent again by another process."""
+        sink = self._sink
+        if sink is not None:
+            sink.interrupt()
+
+    def extend(self) -> None:
+        """Extends the leases of what is on its way. From another thread."""
+        held = self._held
+        if held:
+            try:
+                run(self._driver, extend(self._claims, per_shard(held), int(LEASE_S * 1000)), CALL_TIMEOUT_S)
+            except ShardqError as exc:
+                log.debug("leases of topic %r could not be extended: %s", self.topic, exc)
+
+    def stats(self) -> SinkStats:
+        return SinkStats(
+            topic=self.topic,
+            to=self.route.shown,
+            circuit=self._circuit.state,
+            sent=self._sent,
+            failed=self._failed,
+            retried=self._retried,
+            buried=self._buried,
+            error=self._circuit.error,
+        )
+
+    # ---- the loop
+
+    def _run(self) -> None:
+        said = ""
+        try:
+            while self._late or not self._stopping.is_set():
+                try:
+                    self._step()
+                    self._engine_fault = ""
+                except ShardqError as exc:
+                    self._note_engine_fault(exc)
+                except BaseException as exc:  # SystemExit of a sink's code, too
+                    if (cause := repr(exc)) != said:
+                        log.exception("the relay of topic %r met an unexpected error, trying again", self.topic)
+                        said = cause
+                    self._circuit.failed(_text(exc))
+        finally:
+            self._close()
+
+    def _note_engine_fault(self, exc: ShardqError) -> None:
+        if not self._stopping.is_set():
+            if type(exc).__name__ != self._engine_fault:
+                self._engine_fault = type(exc).__name__
+                log.warning("tasks of topic %r can't be claimed or settled, trying again: %s", self.topic, exc)
+            self._stopping.wait(RETRY_S)
+
+    def _step(self) -> None:
+        """Sends what there is room for, and settles what has an answer."""
+        pause, trying = self._circuit.pause_s(), self._circuit.state != "closed"
+        if self._late and (pause or self._stopping.is_set() or 2 * len(self._held) > self._most(trying)):
+            wait(self._late, timeout=GATHERED_S)
+            self._settle()
+            return
+        if self._stopping.wait(pause):
+            return
+        try:
+            self._opened()
+        except BaseException as exc:  # noqa: BLE001  each client has errors of its own
+            self._down(_text(exc))
+            return
+        wait_s = SOON_S if self._late else TRYING_S if trying else WAIT_S
+        deliveries = self._consumer.claim(self._most(trying) - len(self._held), wait=wait_s)
+        if not deliveries and not self._late:
+            if trying and not self._stopping.is_set():
+                self._worked()
+            return
+        self.sending, self._held = True, [*self._held, *deliveries]
+        self._collect()
+        tries = [Try(delivery, self._taken) for delivery in deliveries]
+        for each, result in zip(tries, self._send(deliveries, trying=trying), strict=True):
+            if isinstance(result, Future):
+                self._late[result] = each
+            else:
+                self._answered.append((each, result))
+                self._taken += isinstance(result, Sent | Refused)
+        self._settle()
+
+    def _most(self, trying: bool) -> int:
+        """The tasks that may be on their way, or wait for the answers of others."""
+        batch = BATCH if self._sink is None else self._sink.batch
+        return min(TRIED, batch) if trying else batch
+
+    def _opened(self) -> Sink:
+        """The sink of the route, open. Raises what is wrong with its URL in this process, or with the other side."""
+        if self._sink is None:
+            self._sink = sink_of(self.route) if self.function is None else FunctionSink(self.function)
+            if self._sink.max_attempts is not None:
+                self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
+        if not self._open:
+            self._sink.open()
+            self._open = True
+        return self._sink
+
+    def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Result | Future[Result]]:
+        """Sends what is not suspect together, and suspects alone. Returns the result of each."""
+        results: dict[str, Result | Future[Result]] = dict.fromkeys([each.id for each in deliveries], NOT_TRIED)
+        others = [each for each in deliveries if each.id not in self._suspects]
+        suspects = [each for each in deliveries if each.id in self._suspects]
+        if self._try(results, others, suspects, trying=trying):
+            for id, result in results.items():
+                if isinstance(result, Unsent) and not result.again_s:
+                    results[id] = NOT_TRIED
+        return list(results.values())
+
+    def _try(
+        self,
+        results: dict[str, Result | Future[Result]],
+        others: list[Delivery],
+        suspects: list[Delivery],
+        *,
+        trying: bool,
+    ) -> bool:
+        """Notes a result for each task that it sends. Returns True if the sink has taken one, or will answer later."""
+
+        def taken(some: list[Delivery]) -> bool:
+            answers = self._answers(some)
+            results.update(zip([each.id for each in some], answers, strict=True))
+            if any(not isinstance(answer, Failed | Unsent) for answer in answers):
+                return True
+            if len(some) == 1:
+                self._suspects[some[0].id] = None
+                _trim(self._suspects)
+            return False
+
+        witness = [others.pop()] if suspects and others else []
+        first, rest = (others[:1], others[1:]) if trying else ([], others)
+        took = bool(first) and taken(first)
+        if first and not took:
+            return False
+        if rest:
+            took = taken(rest) or took
+            unsent = [result for result in results.values() if isinstance(result, Unsent) and result is not NOT_TRIED]
+            if any(result.again_s for result in unsent):
+                return took
+            for each in rest if unsent and len(rest) > 1 else ():
+                if isinstance(results[each.id], Unsent):
+                    took = taken([each]) or took
+                    if not took or isinstance(results[each.id], Unsent):
+                        break
+            if not took:
+                return False
+        alone = suspects + witness
+        while alone:
+            suspect = alone.pop(0)
+            if taken([suspect]):
+                took = True
+                continue
+            result = results[suspect.id]
+            others_go = bool(alone) and taken([alone.pop()])
+            if isinstance(result, Unsent) and (others_go or (suspect.id in self._culprits and not trying)):
+                results[suspect.id] = Failed(result.reason)
+            return took or others_go
+        return took
+
+    def _answers(self, some: list[Delivery]) -> Sequence[Result | Future[Result]]:
+        """The results of one send; on a new connection where the one before failed."""
+        if self._stopping.is_set():
+            return [Unsent("the process ends")] * len(some)
+        try:
+            sink = self._opened()
+            batch = some if sink.takes_deliveries else [_message(delivery) for delivery in some]
+            results = checked(sink, sink.send(batch), len(batch))  # type: ignore[arg-type]  # a function's deliveries
+        except BaseException as exc:  # noqa: BLE001  as above
+            results = [Unsent(_text(exc))] * len(some)
+        if any(isinstance(result, Unsent) for result in results) and not self._late:
+            self._close()
+        return results
+
+    def _collect(self) -> None:
+        """Takes the answers that have come: what is sent from now on was not sent when these tasks were taken."""
+        for future in [each for each in self._late if each.done()]:
+            result = self._answer(future)
+            self._answered.append((self._late.pop(future), result))
+            self._taken += isinstance(result, Sent | Refused)
+
+    def _settle(self) -> None:
+        """Settles what was sent by what became of it, and moves the circuit."""
+        self._collect()
+        answered, self._answered = [*self._undecided, *self._answered], []
+        is_alone = [isinstance(result, Failed) and each.taken == self._taken for each, result in answered]
+        alone = list(itertools.compress(answered, is_alone))
+        decided = list(itertools.compress(answered, map(operator.not_, is_alone)))
+        self._undecided, alone = (alone, []) if self._late else ([], alone)
+        down = any(isinstance(result, Unsent) and result is not NOT_TRIED for _, result in decided)
+        ids = {each.delivery.id for each, _ in alone}
+        if ids <= self._culprits.keys() and not down:
+            ids = set()
+        try:
+            self._settle_decided([*decided, *alone], ids)
+        finally:
+            self._held = [each.delivery for each in (*self._late.values(), *(each for each, _ in self._undecided))]
+            self.sending = bool(self._held)
+
+    def _answer(self, future: Future[Result]) -> Result:
+        """The result of a message that has one."""
+        assert self._sink is not None, "it was asked"
+        try:
+            return as_result(self._sink, future.result())
+        except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
+            return Failed(_text(exc))
+
+    def _settle_decided(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
+        """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down."""
+        settlements: defaultdict[int, tuple[list[Delivery], list[OtherSettlement]]] = defaultdict(lambda: ([], []))
+        down: Unsent | None = None
+        retried: list[str] = []
+        for (delivery, _), result in answered:
+            acks, others = settlements[delivery.shard]
+            id, token = delivery.id, delivery.token
+            match result:
+                case Sent():
+                    self._sent += 1
+                    acks.append(delivery)
+                    self._culprits.pop(id, None)
+                    self._suspects.pop(id, None)
+                    continue
+                case Refused(reason):
+                    self._buried += 1
+                    log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
+                    others.append(SettleBury(id, token, reason_text(reason)))
+                case Failed(reason) if id not in alone:
+                    assert self._sink is not None, "it has answered"
+                    pause = delay_ms(self._sink.backoff, delivery.attempt)
+                    others.append(SettleRetry(id, token, pause, reason_text(reason), self._sink.max_attempts))
+                    retried.append(id)
+                case Failed(reason):
+                    down = down or Unsent(reason)
+                    others.append(SettleGiveBack(id, token))
+                case Unsent():
+                    if result is not NOT_TRIED:
+                        down = result if down is None or result.again_s > down.again_s else down
+                    others.append(SettleGiveBack(id, token))
+            self._failed += result is not NOT_TRIED
+        self._culprits |= dict.fromkeys(retried)
+        _trim(self._culprits)
+        if down is not None:
+            if not self._stopping.is_set():
+                self._down(down.reason, down.again_s)
+        elif answered and not self._circuit.pause_s():  # what was sent before it opened does not close it
+            self._worked()
+        while settlements:
+            try:
+                statuses = run(self._driver, settle(self._claims, settlements))
+            except ShardqError as exc:
+                # What the sink has must be acknowledged, or it is sent again: leases that are over answer "lost".
+                if self._stopping.is_set():
+                    log.warning("%d tasks of topic %r could not be settled: %s", len(answered), self.topic, exc)
+                    return
+                self._note_engine_fault(exc)
+            else:
+                dead = [id for id, status in statuses.items() if status == "dead"]
+                self._buried += len(dead)
+                self._retried += len(retried) - len(dead)
+                break
+
+    def _down(self, reason: str, again_s: float = 0.0) -> None:
+        """Opens the circuit, and connects anew for the next try."""
+        if not self._circuit.error:
+            text = "topic %r can't be forwarded to %s, trying again; its tasks wait: %s"
+            log.error(text, self.topic, self.route.named, reason, extra={"topic": self.topic})
+        self._circuit.failed(reason, again_s)
+        if not self._late:
+            self._close()
+
+    def _worked(self) -> None:
+        if self._circuit.error:
+            log.warning("topic %r is forwarded to %s again", self.topic, self.route.named, extra={"topic": self.topic})
+        self._circuit.worked()
+
+    def _close(self) -> None:
+        self._open = False
+        if self._sink is not None:
+            try:
+                self._sink.close()
+            except Exception as exc:  # noqa: BLE001  it is lost already
+                log.debug("closing %s failed: %s", self.route.shown, exc)
+
+
+def _trim(ids: dict[str, None]) -> None:
+    while len(ids) > CULPRITS:
+        del ids[next(iter(ids))]
+
+
+def _message(delivery: Delivery) -> Message:
+    return Message(
+        id=delivery.id,
+        topic=delivery.topic,
+        payload=delivery.payload.data,
+        codec=delivery.payload.codec,
+        headers=delivery.headers,
+        attempt=delivery.attempt,
+    )
+
+
+def _text(exc: BaseException) -> str:
+    """One line; errors of clients may have no text."""
+    text = str(exc).strip()
+    if isinstance(exc, ShardqError):
+        return text
+    return f"{type(exc).__name__}: {text}" if text else reason_of(exc).splitlines()[-1]

@@ -1,0 +1,198 @@
+"""The relays of a process: one for each topic that is forwarded to something else than the engine's own servers, from
+``start()`` to ``stop()`` of its dispatcher, which calls this.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from shardq.core.consumer.claim_planner import ReadyCounts
+from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.dispatcher.faults import RouteFault
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.sinks import SinkStats
+from shardq.core.layout.topology import Route, Topology
+from shardq.core.model.record import Codec, as_stored, decode_payload
+from shardq.core.subscriber import Subscriber
+from shardq.core.threads import ended
+from shardq.core.topology_cache import TopologyCache
+from shardq.features.sinks.function import BatchFunction
+from shardq.features.sinks.function_routes import Edit, FunctionRoutes
+from shardq.features.sinks.relay import LEASE_S, TopicRelay
+
+log = logging.getLogger("shardq.sinks")
+
+UPKEEP_S = LEASE_S / 3
+
+SENDING_S = 5.0
+"""The time for batches that are on their way when the process ends. Without it each end would send tasks twice."""
+
+
+class SinkRelays:
+    """Starts and stops relays as routes come and go. ``functions``: topic → the route and the function registered in
+    this process.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        codec: Codec,
+        functions: Mapping[str, tuple[Route, BatchFunction]],
+        edit: Edit,
+    ) -> None:
+        self._driver = driver
+        self._cache = cache
+        self._subscriber = subscriber
+        self._codec = codec
+        self._functions = functions
+        self._function_routes = FunctionRoutes(driver, cache, functions, edit)
+        self._lock = threading.Lock()
+        self._relays: dict[str, TopicRelay] = {}
+        """Topic → its relay."""
+        self._former: list[TopicRelay] = []
+        """Relays whose route has ended, and which may still settle their last batch."""
+        self._wakeups: Wakeups | None = None
+        self._upkeep: threading.Thread | None = None
+        """Extends leases, and ends or takes up routes to functions; from the first time on that there is any."""
+        self._due = threading.Event()
+        """Set when the upkeep is not to wait for its time."""
+        self._stopping = threading.Event()
+        self._unlearn: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._unlearn = self._cache.on_change(self._topology_changed)
+        self.follow()
+
+    def follow(self) -> None:
+        """Runs a relay for each route that this process can serve, and for no other."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            routes = self._served(self._cache.topology)
+            for topic, relay in list(self._relays.items()):
+                if routes.get(topic) == relay.route and self._function(topic, relay.route) is relay.function:
+                    continue
+                former = self._relays.pop(topic)
+                former.stop()
+                self._former = [relay for relay in [*self._former, former] if relay.thread.is_alive()]
+            for topic in routes.keys() - self._relays.keys():
+                self._relays[topic] = relay = self._new_relay(topic, routes[topic])
+                relay.thread.start()
+                log.info("topic %r is forwarded to %s by this process", topic, relay.route.named)
+            if self._upkeep is None and (self._relays or self._function_routes.wanted()):
+                self._upkeep = threading.Thread(target=self._keep, name="shardq-sinks-upkeep", daemon=True)
+                self._upkeep.start()
+            self._due.set()
+
+    def _topology_changed(self, _: Topology) -> None:
+        self.follow()
+
+    def _served(self, topology: Topology) -> dict[str, Route]:
+        """The routes that this process can serve: a function only where it is registered."""
+        return {
+            topic: route
+            for topic, route in topology.routes.items()
+            if not route.is_here and (not route.is_function or self._function(topic, route) is not None)
+        }
+
+    def _function(self, topic: str, route: Route) -> BatchFunction | None:
+        """The function that is registered for this route. The topic may have gone elsewhere since."""
+        registered = self._functions.get(topic)
+        return registered[1] if registered is not None and registered[0].to == route.to else None
+
+    def _new_relay(self, topic: str, route: Route) -> TopicRelay:
+        claims = Claims(
+            self._cache,
+            [topic],
+            name=f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}",
+            lease_ms=int(LEASE_S * 1000),
+            codec=self._codec,
+            ready_counts=ReadyCounts(),
+            route=route,
+            decode=decode_payload if route.is_function else as_stored,
+        )
+        return TopicRelay(topic, route, self._function(topic, route), self._driver, claims, self._open_wakeups)
+
+    def _open_wakeups(self, deadline: float) -> Wakeups:
+        with self._lock:
+            if self._wakeups is None:
+                self._wakeups = Wakeups(self._driver, self._cache, self._subscriber)
+                if self._stopping.is_set():
+                    self._wakeups.close()
+            return self._wakeups
+
+    def _keep(self) -> None:
+        extend_at = time.monotonic() + UPKEEP_S
+        while not self._stopping.is_set():
+            self._due.clear()
+            self._function_routes.keep_up(self._serving())
+            self._due.wait(max(0.0, extend_at - time.monotonic()))
+            if time.monotonic() >= extend_at:
+                extend_at = time.monotonic() + UPKEEP_S
+                for relay in self._all():
+                    relay.extend()
+
+    def _serving(self) -> set[str]:
+        """The topics that this process serves."""
+        with self._lock:
+            return set(self._relays)
+
+    def _all(self) -> list[TopicRelay]:
+        with self._lock:
+            return [*self._relays.values(), *self._former]
+
+    # ---- the end
+
+    def stop(self) -> None:
+        """Tells all relays to end: none claims anything more."""
+        self._unlearn()
+        with self._lock:
+            self._stopping.set()
+        self._due.set()
+        for relay in self._all():
+            relay.stop()
+
+    def join(self) -> None:
+        """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left. Then
+        ends the routes to functions that only this process has served; it is no member any more.
+        """
+        relays = self._all()
+        deadline = time.monotonic() + SENDING_S
+        for relay in relays:
+            while relay.sending and relay.thread.is_alive() and time.monotonic() < deadline:
+                relay.thread.join(0.01)
+        for relay in relays:
+            if relay.thread.is_alive():
+                relay.interrupt()
+        with self._lock:
+            wakeups, self._wakeups = self._wakeups, None
+        if wakeups is not None:
+            wakeups.close()
+        if self._upkeep is not None:
+            ended([self._upkeep])
+        self._function_routes.end(self._serving())
+
+    # ---- for operators
+
+    def stats(self) -> tuple[SinkStats, ...]:
+        """The counters of each relay, by topic."""
+        with self._lock:
+            return tuple(relay.stats() for _, relay in sorted(self._relays.items()))
+
+    def faults(self) -> tuple[RouteFault, ...]:
+        """The routes that can't be served now."""
+        paused = self._cache.topology.paused
+        return tuple(
+            RouteFault(seen.topic, seen.to, seen.error, ())
+            for seen in self.stats()
+            if seen.error and seen.topic not in paused
+        )

@@ -1,0 +1,121 @@
+"""Commands as the spool keeps them: packed words, whose times are instants. No I/O, no SQLite.
+
+A spooled push holds what ``push_unique.lua`` takes, so a replay needs neither the codec nor the classes of a payload.
+Delays and relative expiries become instants by the clock of the process that spools: they count from the call of
+``push``, not from the replay.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from shardq.core.calls.request import Word
+from shardq.core.model.record import dated
+from shardq.core.model.task import OnConflict
+from shardq.core.producer.packing import FRESH, UNIQUE, Entries
+
+Kind = Literal["push", "cancel", "reschedule"]
+
+WINDOW_MS = 600_000
+"""How long Redis remembers the replay of an id that was made here. A process that died between a replay and its note
+in the file is followed well before that.
+"""
+
+OVERHEAD = 64
+"""Bytes that a command takes in the file beside its id and its record."""
+
+
+class Command(NamedTuple):
+    """One command, as the file keeps it."""
+
+    kind: Kind
+    id: str
+    due: int = 0
+    """An instant in ms of the epoch, or 0: at once."""
+    record: bytes = b""
+    on_conflict: OnConflict = "keep"
+    dedup: int | str = 0
+    """The dedup window in ms, as ``push_unique.lua`` takes it."""
+    made: bool = False
+    """True if the id was made for this push, so that no other command can come before it."""
+
+    @property
+    def size(self) -> int:
+        return OVERHEAD + len(self.id) + len(self.record)
+
+
+class Spooled(NamedTuple):
+    """A command in the file, under its number."""
+
+    seq: int
+    command: Command
+
+
+def now_ms() -> int:
+    """This machine's clock, rounded up like every due time: no delay that counts from it is too short."""
+    return math.ceil(time.time() * 1000)
+
+
+def pushes(entries: Entries, began_ms: int) -> list[Command]:
+    """The commands of packed tasks whose push began at this instant."""
+    commands = [
+        Command("push", str(id), _instant(due, began_ms), _dated(record, began_ms), dedup=WINDOW_MS, made=True)
+        for id, due, record in _rows(entries.fresh, FRESH)
+    ]
+    commands += [
+        Command("push", str(id), _instant(due, began_ms), _dated(record, began_ms), rule, int(dedup))  # type: ignore[arg-type]
+        for id, due, record, rule, dedup in _rows(entries.unique, UNIQUE)
+    ]
+    return commands
+
+
+def cancel(id: str) -> Command:
+    return Command("cancel", id)
+
+
+def reschedule(id: str, due: int, began_ms: int) -> Command:
+    return Command("reschedule", id, _instant(due, began_ms))
+
+
+def entries_of(commands: Iterable[Command]) -> Entries:
+    """Spooled pushes as entries to push."""
+    entries = Entries()
+    for each in commands:
+        entries.ids.append(each.id)
+        entries.unique += (each.id, each.due, each.record, each.on_conflict, each.dedup)
+    return entries
+
+
+def layers(page: Iterable[Spooled]) -> list[list[Spooled]]:
+    """Groups commands so that each group has an id at most once, and those of one id come in their order.
+
+    Commands on different ids have no order, so a group is carried out together.
+    """
+    seen: defaultdict[str, int] = defaultdict(int)
+    groups: list[list[Spooled]] = []
+    for spooled in page:
+        place = seen[spooled.command.id]
+        seen[spooled.command.id] += 1
+        if place == len(groups):
+            groups.append([])
+        groups[place].append(spooled)
+    return groups
+
+
+def _rows(words: Sequence[Word], width: int) -> Iterable[tuple[Word, ...]]:
+    return zip(*(words[at::width] for at in range(width)), strict=True)
+
+
+def _instant(due: Word, began_ms: int) -> int:
+    due = int(due)
+    # 0 stays: due at once, whatever the clocks of the two machines say.
+    return due if due >= 0 else began_ms - due
+
+
+def _dated(record: Word, began_ms: int) -> bytes:
+    assert isinstance(record, bytes), "records are bytes"
+    return dated(record, began_ms)

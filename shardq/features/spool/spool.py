@@ -1,0 +1,471 @@
+"""The spool of one engine: knows whether Redis is away, stores commands meanwhile, and replays them.
+
+**Order.** From the first command that could not reach a server, ``away`` is true, and every command of this engine goes
+to the file until all that it spooled is replayed; then ``away`` is cleared. Commands that were under way at the same
+time have no order, as ever.
+
+**The end of an outage** would never come if commands were stored faster than they are replayed. So the replayer holds
+back those that are just being stored while it replays a page, or more pages if those that it lets in between are too
+many. When nothing of this process is left in the file, what was held back goes to the servers itself.
+
+**Replay.** A thread of each process that is ``away`` tries to. One at a time holds the lock beside the file, and
+replays page by page, each command removed when it is carried out; others look whether theirs are gone. A pass skips
+shards that do not answer, and goes on with the others.
+
+**Storing.** Whoever comes first stores what all others have brought meanwhile: one transaction, one write to the disk.
+
+**A file that takes nothing** (a full disk, a file that is full, read-only, broken or gone) stops no command that a
+server may take: ``add`` lets it go there, unless the file holds an earlier command on its id, or the replay could reach
+no server. Until the replayer has written the file, commands do not try it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shardq.core import forks
+from shardq.errors import (
+    EngineClosed,
+    InvalidOption,
+    ReadOnly,
+    ShardqError,
+    SpoolFault,
+    TooManyOpenFiles,
+    Unanswered,
+    Unavailable,
+)
+from shardq.features.embedded import locks
+from shardq.features.spool.commands import Command
+from shardq.features.spool.file import SpoolFile
+from shardq.features.spool.replayer import Pace, Replayer, lock_of
+from shardq.features.spool.stats import SpoolStats
+
+if TYPE_CHECKING:
+    from shardq.engine.options import Options
+
+log = logging.getLogger("shardq.spool")
+
+LEAST_BYTES = 64 << 10
+
+AWAY = (Unavailable, Unanswered, ReadOnly)
+"""The errors of servers that can't be reached, or that take no writes: what meets one of them is spooled. But not
+TooManyOpenFiles, which is this process's own.
+"""
+
+TRIP_S = 5.0
+"""The most that a trip of a replay may take: a frozen server must not hold up what goes to the others for longer."""
+
+LAST_TRIP_S = 1.0
+"""The same while commands are held back."""
+
+QUIET_S = 0.5
+"""How long another process may make no progress until commands are held back for it no more."""
+
+HELD_S = 10.0
+"""The longest time for which commands are held back, if the engine's timeout is not shorter."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Between two attempts while Redis is away; each is twice as long as the one before."""
+
+LOOK_S = 0.05
+"""Between two looks at what another process replays."""
+
+CLOSE_S = 1.0
+"""How long ``close`` lets the replay go on, and then waits for its thread."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """Commands of one call on their way into the file."""
+
+    commands: Sequence[Command]
+    forced: bool
+    """True if they must be stored: they were sent already, and may have been executed."""
+    stored: Future[bool] = field(default_factory=Future)
+    """True when they are in the file; False if they can go to the servers."""
+
+
+class Spool:
+    """The spool of one engine, in one process. Threads share it."""
+
+    def __init__(self, path: str | os.PathLike[str], options: Options, *, limit: int) -> None:
+        """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
+        self.path = _checked_path(path)
+        self.away = False
+        """True while commands go to the file."""
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_BYTES:
+            raise InvalidOption(f"spool_bytes={limit!r} is not possible; give bytes, from {LEAST_BYTES:,}")
+        if options.is_embedded:
+            raise InvalidOption(
+                "spool= is not possible with an embedded server, whose data is on the same disk, and which is started "
+                "again by whoever needs it; leave spool= out, or give the url of a server"
+            )
+        self._options = options
+        self._file = SpoolFile(self.path, engine=options.name, shards=options.shards or 0, limit=limit)
+        self._last = 0
+        """The number of the last command that this process must wait for."""
+        self._first = 0
+        """The number of the first command in the file at the last look."""
+        self._added = 0
+        """Commands that this process has stored."""
+        self._closed = False
+        self._reset()
+        self._find(self._file.last())
+        self._file.close()  # until it is needed: the process may fork first
+        forks.watch(self, Spool._forked)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while commands are stored, and by the replayer while it holds them back."""
+        self._tickets: list[_Ticket] = []
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._threads: ThreadPoolExecutor | None = None
+        self._problem = ""
+        self._since = time.monotonic()
+        self._met: tuple[float, ShardqError] | None = None
+        """When a command met servers that were away, and the error."""
+        self._fault: SpoolFault | None = None
+        """The reason why the file took nothing when it was last tried."""
+        self._skipped = False
+        """True from a fault until the replayer has written the file: commands go past it."""
+        self._reached = True
+        """False if the last replay, or the command that began the outage, could reach no server."""
+
+    def _forked(self) -> None:
+        """The child waits for what the parent spooled before, and leaves the rest to the parent."""
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"<Spool {str(self.path)!r}: {'in use' if self.away else 'Redis is there'}>"
+
+    def open(self) -> None:
+        """Looks for commands that an earlier process has left. They go first."""
+        with self._lock:
+            self._closed = False
+            if self.away:
+                return
+        try:
+            self._find(self._file.last())
+        except SpoolFault as exc:
+            with self._lock:
+                self._last, self.away = 0, True  # the replayer finds what there is, when the file can be read
+                self._skip(exc, reached=True)
+
+    def _find(self, last: int) -> None:
+        """Goes on from the number of the last command that the file holds."""
+        if last:
+            with self._lock:
+                self._last, self.away = last, True
+            log.warning("the spool %s holds commands of an earlier process, which go first", self.path)
+
+    def takes(self, error: ShardqError) -> bool:
+        """True if what met this error at a server is spooled."""
+        return isinstance(error, AWAY) and not isinstance(error, TooManyOpenFiles)
+
+    def check_since(self, began: float) -> None:
+        """Raises what another command has met since then: who waited for it to connect need not try the same."""
+        if self._met is not None and self._met[0] >= began:
+            raise Unavailable(str(self._met[1])) from self._met[1]
+
+    def resume(self) -> None:
+        """Replays what there is: called when the engine opens."""
+        self.open()
+        if self.away:
+            with self._lock:
+                self._start()
+
+    def close(self) -> None:
+        """Ends the replay when the file is empty, or after a second. What is left waits for the next process that opens
+        the file.
+        """
+        with self._lock:
+            self._closed = True
+            thread, stop = self._thread, self._stop
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+        if thread is not None:
+            thread.join(CLOSE_S)
+            stop.set()
+            thread.join(CLOSE_S)
+        self._file.close()
+        if self.away and (left := self._left()):
+            log.warning("%s commands are left in the spool %s for the next process that opens it", left, self.path)
+
+    def _left(self) -> str:
+        with contextlib.suppress(SpoolFault):
+            waiting = self._file.stats().waiting
+            self._file.close()
+            return f"{waiting:,}" if waiting else ""
+        return "some"
+
+    # ---- storing
+
+    def add(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> bool:
+        """Stores commands. Returns False, with nothing stored, if they can go to the servers by now, or must, as the
+        file takes nothing. Raises SpoolFault if they can't be stored, and no server can be reached or may have them
+        yet.
+
+        ``lost``: the error that they met at the servers; they may have been executed, and are stored in any case.
+        """
+        ticket = self._bring(commands, lost)
+        self._store()
+        return ticket.stored.result()
+
+    def submit(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> Future[bool]:
+        """The same in a thread, for an event loop, which must not wait for a disk."""
+        return self._bring(commands, lost, in_thread=True).stored
+
+    def _bring(self, commands: Sequence[Command], lost: ShardqError | None, *, in_thread: bool = False) -> _Ticket:
+        if isinstance(lost, TooManyOpenFiles):
+            raise lost  # this process's own fault
+        ticket = _Ticket(commands, forced=lost is not None)
+        ticket.stored.set_running_or_notify_cancel()  # nobody can cancel it any more
+        with self._lock:
+            if self._closed:
+                raise EngineClosed("the engine is closed: make another, or open() it again")
+            if lost is not None:
+                self._problem = str(lost)
+                self._met = time.monotonic(), lost
+                if not self.away:
+                    self.away, self._since = True, time.monotonic()
+                    self._reached = False
+                    fields = {"error": type(lost).__name__}
+                    log.warning(
+                        "Redis can't be reached, commands go to the spool %s: %s", self.path, lost, extra=fields
+                    )
+            self._tickets.append(ticket)
+            if in_thread:
+                if self._threads is None:
+                    self._threads = ThreadPoolExecutor(1, thread_name_prefix="shardq-spool")
+                self._threads.submit(self._store)
+        return ticket
+
+    def _store(self) -> None:
+        """Stores what has been brought, unless somebody else has."""
+        tickets: list[_Ticket] = []
+        with self._writing:
+            try:
+                self._store_all(tickets)
+            except BaseException as exc:
+                # Also an interrupt, at any point: the others wait for their tickets.
+                error = exc if isinstance(exc, ShardqError) else SpoolFault(f"the spool {self.path} failed: {exc!r}")
+                for ticket in tickets:
+                    if not ticket.stored.done():
+                        ticket.stored.set_exception(error)
+                with self._lock:
+                    self._start()
+                if error is not exc:
+                    raise
+
+    def _store_all(self, tickets: list[_Ticket]) -> None:
+        """Takes what has been brought into ``tickets``, and stores it. ``_writing`` is held."""
+        with self._lock:
+            tickets += self._tickets
+            self._tickets = []
+            # What was sent already is stored in any case. The others need not be, when the outage is over by now.
+            away = self.away
+            stored = [ticket for ticket in tickets if ticket.forced or away]
+            self.away = away or bool(stored)
+        for ticket in tickets:
+            if not ticket.forced and not away:
+                ticket.stored.set_result(False)
+        if not stored:
+            return
+        try:
+            if self._skipped and not any(ticket.forced for ticket in stored):
+                raise SpoolFault(str(self._fault))
+            last, errors = self._file.add([ticket.commands for ticket in stored])
+        except SpoolFault as exc:
+            with self._lock:
+                self._skip(exc, reached=self._reached)
+                self._start()
+            for ticket in stored:
+                self._turn_away(ticket, exc)
+            return
+        with self._lock:
+            if self._fault is not None:
+                self._fault, self._skipped = None, False
+                log.warning("the spool %s takes commands again", self.path)
+            self._last = max(self._last, last)
+            self._added += sum(len(ticket.commands) for ticket in stored)
+            self._start()
+        for ticket, full in zip(stored, errors, strict=True):
+            if full is None:
+                ticket.stored.set_result(True)
+            else:
+                self._turn_away(ticket, full)
+
+    def _skip(self, fault: SpoolFault, *, reached: bool) -> None:
+        """Lets commands go past the file until it can be written, and says so once for a cause. The lock is held."""
+        if self._fault is None or str(self._fault) != str(fault):
+            log.warning("%s; commands go to Redis only, while it can be reached", fault)
+        self._fault, self._skipped, self._reached = fault, True, reached
+
+    def _turn_away(self, ticket: _Ticket, fault: SpoolFault) -> None:
+        """Answers a ticket whose commands the file did not take."""
+        own = [command.id for command in ticket.commands if not command.made]
+        if ticket.forced or not self._reached or (own and self._holds(own)):
+            ticket.stored.set_exception(fault)
+        else:
+            ticket.stored.set_result(False)
+
+    def _holds(self, ids: Sequence[str]) -> bool:
+        """True if the file holds commands on these ids, which go first. What can't be read has no order to keep."""
+        with contextlib.suppress(SpoolFault):
+            return self._file.holds(ids)
+        return False
+
+    # ---- replaying
+
+    def _start(self) -> None:
+        """The lock is held."""
+        if self._thread is None and not self._closed:
+            stop = self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(stop,), name="shardq-spool-replay", daemon=True)
+            self._thread.start()
+
+    def _run(self, stop: threading.Event) -> None:
+        replayer, pace = Replayer(self._file, self._options), Pace()
+        pause = FIRST_PAUSE_S
+        try:
+            while not stop.is_set():
+                try:
+                    with locks.alone(lock_of(self.path)) as held:
+                        if self._skipped:
+                            self._file.check()
+                            self._skipped = False
+                        over = self._look(pace, stop) if held is None else self._replay(replayer, pace, stop)
+                        self._reached = replayer.reached or held is None
+                    problem = replayer.problem
+                except (SpoolFault, OSError) as exc:
+                    over, problem = False, ""
+                    fault = exc if isinstance(exc, SpoolFault) else SpoolFault(f"the spool {self.path} failed: {exc}")
+                    with self._lock:
+                        self._skip(fault, reached=True)
+                except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
+                    over, problem, self._reached = False, str(exc), False
+                    replayer.close()
+                if over:
+                    return
+                self._problem = problem
+                hindered = bool(problem) or self._fault is not None
+                stop.wait(pause if hindered else LOOK_S)
+                pause = min(2 * pause, LONGEST_PAUSE_S) if hindered else FIRST_PAUSE_S
+        finally:
+            replayer.close()
+            with self._lock:
+                if self._stop is stop:
+                    self._thread = None
+                if self._closed:
+                    self._file.close()
+
+    def _replay(self, replayer: Replayer, pace: Pace, stop: threading.Event) -> bool:
+        """Replays what can be. Returns True if nothing is left."""
+        # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
+        trip_s = min(TRIP_S, self._options.timeout)
+        well = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
+        self._reached = replayer.reached
+        while well and not stop.is_set():
+            before = replayer.replayed, self._added
+            with self._writing:
+                until, end = pace.goal(replayer.replayed), time.monotonic() + self._held_s()
+                well = replayer.run(
+                    lambda: stop.is_set() or replayer.replayed >= until or time.monotonic() > end,  # noqa: B023
+                    timeout=min(LAST_TRIP_S, self._options.timeout),
+                )
+                if not well:
+                    return False
+                over = self._over()
+            if over:
+                replayer.run(stop.is_set, timeout=trip_s)  # what others have left
+                return True
+            self._let_in(stop)
+            pace.adapt(replayer.replayed - before[0], self._added - before[1])
+        return False
+
+    def _look(self, pace: Pace, stop: threading.Event) -> bool:
+        """Looks at what another process replays. Returns True if all of ours is done.
+
+        Holds commands back while the other makes progress, as if it replayed them itself.
+        """
+        first, left = self._file.first(), self._file.left(self._last)
+        moved = first - self._first
+        self._first = first
+        if left and moved <= 0:
+            return False
+        before = first, self._added
+        with self._writing:
+            seen = time.monotonic()
+            until, end = pace.goal(first), seen + self._held_s()
+            while left and first < until and time.monotonic() < min(end, seen + QUIET_S) and not stop.wait(0.005):
+                if (now := self._file.first()) != first:
+                    first, seen = now, time.monotonic()
+                left = self._file.left(self._last)
+            if not left:
+                return self._over()
+        self._let_in(stop)
+        pace.adapt(first - before[0], self._added - before[1])
+        return False
+
+    def _held_s(self) -> float:
+        return min(HELD_S, self._options.timeout)
+
+    def _let_in(self, stop: threading.Event) -> None:
+        """Waits until those that were held back have stored what they brought. A lock alone is not fair."""
+        with self._lock:
+            waiting = self._tickets[-1] if self._tickets else None
+        while waiting is not None and not waiting.stored.done() and not stop.wait(0.001):
+            pass
+
+    def _over(self) -> bool:
+        """Ends the outage for this process, unless some of its commands are left. ``_writing`` is held."""
+        if self._file.left(self._last):
+            return False
+        with self._lock:
+            self.away = False
+            self._problem = ""
+            self._fault, self._skipped = None, False
+            self._thread = None
+        log.warning(
+            "Redis is back after %.1f s, and what was spooled in %s is replayed",
+            time.monotonic() - self._since,
+            self.path,
+        )
+        with contextlib.suppress(SpoolFault):
+            self._file.tidy()
+        return True
+
+    # ---- for operators
+
+    def stats(self) -> SpoolStats:
+        """The gauge of the file. Never raises."""
+        fault = str(self._fault) if self._fault is not None else None
+        try:
+            stats = self._file.stats()
+        except SpoolFault as exc:
+            return SpoolStats(
+                path=str(self.path), engine=self._options.name, waiting=None, bytes=None, limit=None, oldest=None,
+                replayed=None, failed=None, fault=str(exc),
+            )  # fmt: skip
+        problem = self._problem or None if self.away and stats.waiting else None
+        return msgspec.structs.replace(stats, problem=problem, fault=fault)
+
+
+def _checked_path(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidOption(f"spool={path!r} is not possible; give the path of a file, or None for no spool")
+    return Path(os.fsdecode(path)).absolute()

@@ -1,0 +1,164 @@
+# Generated from spooling_aio.py by `make fmt`: change that one.
+"""The commands of an engine that has a spool: each goes to the servers, or to the file while those are away."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from shardq.core.model.task import Outcome, Receipt, Task
+from shardq.core.operation import Operation, run
+from shardq.core.producer import by_id, pushing
+from shardq.core.producer.packing import RUN, Entries, Packer
+from shardq.core.producer.stream import Stream, Window
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import PushError, ShardqError, SpoolFault, Unanswered
+from shardq.features.spool import commands
+from shardq.features.spool.commands import Command, now_ms, pushes
+from shardq.features.spool.spool import AWAY, Spool
+from shardq.features.spool.sync import add
+
+if TYPE_CHECKING:
+    from shardq.core.drivers.sync import Driver
+
+
+class Spooler:
+    """Carries out the commands of one ``Engine`` that has a spool."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        packer: Packer,
+        opened: Callable[[float], Driver],
+        cache: Callable[[], TopologyCache],
+        deadline: Callable[[], float],
+        timeout: float,
+    ) -> None:
+        """``deadline`` returns the end of a command that begins now, after ``timeout`` seconds."""
+        self._spool = spool
+        self._packer = packer
+        self._opened = opened
+        self._cache = cache
+        self._deadline = deadline
+        self._timeout = timeout
+
+    def push_one(self, entries: Entries) -> Receipt:
+        began_ms, deadline = now_ms(), self._deadline()
+        if not self._spool.away or not add(self._spool, pushes(entries, began_ms)):
+            try:
+                driver = self._opened(deadline)
+                return run(driver, pushing.push_one(self._cache(), self._packer, entries), deadline=deadline)
+            except AWAY as exc:
+                self._keep(pushes(entries, began_ms), exc)
+        return Receipt.of(entries.ids[0], "spooled")
+
+    def push(self, entries: Entries, most: int) -> list[Receipt]:
+        if not entries.ids:
+            return []
+        began_ms, deadline = now_ms(), self._deadline()
+        if not self._spool.away or not add(self._spool, pushes(entries, began_ms)):
+            try:
+                driver = self._opened(deadline)
+                steps = pushing.push(self._cache(), self._packer, entries, most=most)
+                return run(driver, steps, deadline=deadline)
+            except PushError as exc:
+                return self._keep_rest(entries, began_ms, exc)
+            except AWAY as exc:
+                self._keep(pushes(entries, began_ms), exc)
+        return [Receipt.of(id, "spooled") for id in entries.ids]
+
+    def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
+        while True:
+            driver = None if self._spool.away else self._reached()
+            if driver is None:
+                entries = self._packer.many(itertools.islice(tasks, RUN))
+                if not entries.ids:
+                    return
+                yield self.push(entries, most)
+                continue
+            stream = Stream(self._cache(), self._packer, tasks, most, self._timeout, halted=lambda: self._spool.away)
+            for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
+                stream.note(sent, result)
+                for window in stream.finished():
+                    if (receipts := self._completed(driver, stream, window)) is not None:
+                        left = time.monotonic()
+                        yield receipts
+                        stream.came_back(left)
+            for window in stream.finished():
+                if (receipts := self._completed(driver, stream, window)) is not None:
+                    left = time.monotonic()
+                    yield receipts
+                    stream.came_back(left)
+            stream.check()
+            if stream.exhausted:
+                return
+
+    def _reached(self) -> Driver | None:
+        """The driver; None if no server can be reached."""
+        try:
+            return self._opened(self._deadline())
+        except AWAY:
+            return None
+
+    def _completed(self, driver: Driver, stream: Stream, window: Window) -> list[Receipt] | None:
+        receipts = run(driver, stream.completed(window), deadline=window.deadline)
+        if receipts is None:
+            try:
+                return self._keep_rest(window.entries, window.taken_ms, stream.errors.pop())
+            except PushError as exc:
+                stream.errors.append(exc)
+        return receipts
+
+    def cancel(self, id: str) -> Outcome:
+        return self._by_id(commands.cancel(id), lambda cache: by_id.cancel(cache, id))
+
+    def reschedule(self, id: str, due: int) -> Outcome:
+        command = commands.reschedule(id, due, now_ms())
+        return self._by_id(command, lambda cache: by_id.reschedule(cache, id, due))
+
+    def _by_id(self, command: Command, make: Callable[[TopologyCache], Operation[Outcome]]) -> Outcome:
+        deadline = self._deadline()
+        if not self._spool.away or not add(self._spool, [command]):
+            try:
+                driver = self._opened(deadline)
+                return run(driver, make(self._cache()), deadline=deadline)
+            except AWAY as exc:
+                self._keep([command], exc)
+        return Outcome.SPOOLED
+
+    def _keep(self, commands: Sequence[Command], error: ShardqError) -> None:
+        """Spools what met this error at the servers. Raises SpoolFault if it can't be: nobody has it then. But the
+        error itself, with a note, if a server may have it.
+        """
+        try:
+            add(self._spool, commands, lost=error)
+        except SpoolFault as exc:
+            if isinstance(error, Unanswered):
+                error.add_note(f"it could not be spooled either: {exc}")
+                raise error from exc
+            raise exc from error
+
+    def _keep_rest(self, entries: Entries, began_ms: int, error: PushError) -> list[Receipt]:
+        """Spools those tasks of a push that no server took. Returns the receipts of all, or raises what is left of the
+        error.
+        """
+        known = set(entries.ids)
+        away = {id for id, why in error.failed.items() if id in known and self._spool.takes(why)}
+        away |= known.intersection(error.unknown)
+        if not away:
+            raise error
+        why = next((error.failed[id] for id in away if id in error.failed), error)
+        try:
+            add(self._spool, [each for each in pushes(entries, began_ms) if each.id in away], lost=why)
+        except SpoolFault as exc:
+            failed = {id: exc if id in away else why for id, why in error.failed.items()}
+            raise PushError(ids=error.ids, stored=error.stored, failed=failed, unknown=error.unknown) from exc
+        ids = [Receipt.of(id, "spooled") if id in away else id for id in error.ids]
+        receipts = [id for id in ids if isinstance(id, Receipt)]
+        failed = {id: why for id, why in error.failed.items() if id not in away}
+        unknown = [id for id in error.unknown if id not in away]
+        if failed or unknown:
+            raise PushError(ids=ids, stored=receipts, failed=failed, unknown=unknown) from error
+        return receipts
