@@ -3,10 +3,8 @@
 Reading order: ``app`` (what becomes of a command's errors), ``commands`` (where each is), ``options`` (the options of
 every command), ``settings`` (options that pyproject.toml and the environment set, which ``config`` shows), ``session``
 (from options to an open engine), then the commands, each in the module of its name, or beside those that act on the
-same: ``by_id`` with ``bulk``, ``listing``, ``topics``, ``resize``. They share ``output``, ``table`` and ``live`` (what
-is printed), ``shard_view`` (the table of shards, once or live), ``engine_view`` (one look at an engine from outside),
-``words`` (the engine's errors in the words of the command line), ``filters``, ``durations``, ``quantities`` and
-``numbers`` (values of options), ``signals`` (Ctrl-C) ``processes`` (children) and ``http``.
+same. They share ``output`` and ``table`` (what is printed), ``parsers`` (values of options), ``filters``, ``signals``
+(Ctrl-C), ``serving`` (children, and --http) and ``logs``; the tables themselves are in ``engine.tables``.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ import click
 
 from shardq.cli.commands import Commands, with_settings
 from shardq.cli.options import Given, shared
-from shardq.cli.output import STDERR, STDOUT, complain, give_up, prepare
+from shardq.cli.output import STDERR, STDOUT, complain, give_up, in_options, prepare
 from shardq.cli.settings import Settings
-from shardq.cli.words import in_options
 from shardq.errors import BadInput, ShardqError
 
 HELP = frozenset(("-h", "--help", "--version"))

@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from shardq.cli.bulk import ENDED, BulkCommand, bulk_options
-from shardq.cli.durations import due_options
 from shardq.cli.filters import Filter, Range, filter_options, topic_option
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import payload_shown, say, tell
+from shardq.cli.parsers import due_options
 from shardq.cli.session import opened
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.features.listing.bulk import STATES

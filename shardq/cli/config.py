@@ -9,10 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.cli.durations import read_by, seconds
-from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
+from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import opened
 from shardq.cli.settings import Known, Value
 from shardq.cli.table import Table

@@ -1,4 +1,6 @@
-"""dashboard: the command that serves the dashboard of an engine, until Ctrl-C."""
+"""dashboard: the command that serves the dashboard of an engine, until Ctrl-C. metrics: the commands that print the
+Grafana dashboard and the alert rules which come with the package.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.resources import files
 
 import click
 from click.core import ParameterSource
 
 from shardq.cli.logs import log_option
-from shardq.cli.numbers import Whole
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, pass_given, reporting, shared
 from shardq.cli.output import complain, say, tell
+from shardq.cli.parsers import Whole
 from shardq.cli.session import opened
 from shardq.cli.settings import SecretSetting, Setting
 from shardq.cli.signals import Ending
@@ -129,3 +132,37 @@ def _leading_to(link: str) -> Iterator[str]:
         file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={link}">\n')
         file.flush()
         yield file.name
+
+
+@click.group(short_help="Print a Grafana dashboard, or alert rules for Prometheus.")
+def metrics() -> None:
+    """Print what goes with the metrics of `shardq run --http` and `shardq work --http`."""
+
+
+@metrics.command(
+    "dashboard",
+    short_help="Print the Grafana dashboard.",
+    epilog="""\b
+example:
+  shardq metrics dashboard > shardq.json        (Dashboards, New, Import)""",
+)
+@reporting
+def grafana() -> None:
+    """Print a dashboard for Grafana 9 or newer, in JSON; it asks for the data source."""
+    _print("grafana.json")
+
+
+@metrics.command(
+    short_help="Print the alert rules.",
+    epilog="""\b
+example:
+  shardq metrics alerts > /etc/prometheus/rules/shardq.yml""",
+)
+@reporting
+def alerts() -> None:
+    """Print a file of rules for Prometheus (rule_files)."""
+    _print("alerts.yml")
+
+
+def _print(name: str) -> None:
+    say((files("shardq.metrics") / name).read_text(encoding="utf-8").rstrip())

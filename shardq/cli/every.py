@@ -7,12 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.cli.durations import instant, read_by, seconds
-from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
-from shardq.cli.push.command import headers_of
-from shardq.cli.push.lines import raw_json
+from shardq.cli.parsers import Whole, headers_of, instant, raw_json, read_by, seconds
 from shardq.cli.session import opened
 from shardq.cli.table import print_view
 from shardq.core.model.checks import MAX_ATTEMPTS

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shardq.cli.durations import Bound, due_range, read_by
+from shardq.cli.parsers import Bound, due_range, read_by
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine
 from shardq.features.listing.query import Due

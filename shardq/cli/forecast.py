@@ -7,9 +7,9 @@ import sys
 
 import click
 
-from shardq.cli.durations import read_by
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
+from shardq.cli.parsers import read_by
 from shardq.cli.session import looking
 from shardq.core.model.quantities import rate
 from shardq.engine.advice import named

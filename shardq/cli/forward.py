@@ -6,9 +6,9 @@ from typing import Literal
 
 import click
 
-from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
+from shardq.cli.parsers import Whole
 from shardq.cli.session import opened
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import tables

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from shardq.cli.filters import Filter, Range, filter_options, topic_option
-from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
+from shardq.cli.parsers import Whole
 from shardq.cli.session import looking
 from shardq.cli.table import Table
 from shardq.core.model.printable import printable

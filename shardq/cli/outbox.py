@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from shardq.cli.http import http_of_group, served
 from shardq.cli.logs import set_up_logging
-from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
 from shardq.cli.output import complain, say, tell
+from shardq.cli.parsers import Decimal, Whole
+from shardq.cli.serving import http_of_group, served
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.engine import Engine

@@ -8,10 +8,9 @@ from shutil import get_terminal_size
 import click
 import msgspec
 
-from shardq.cli.durations import read_by, seconds
-from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, sharing
 from shardq.cli.output import say, tell
+from shardq.cli.parsers import Decimal, Whole, read_by, seconds
 from shardq.core.model.quantities import rate as read_rate
 from shardq.core.model.quantities import size as read_size
 from shardq.engine.tables import counted

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from shardq.cli.engine_view import NOBODY, EngineView, resharding_column
-from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
+from shardq.cli.parsers import Decimal, Whole
 from shardq.cli.resize_preview import ResizePreview
 from shardq.cli.session import opened
+from shardq.cli.shards import NOBODY, EngineView, resharding_column
 from shardq.cli.table import ShardView
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.slots import MAX_SHARDS

@@ -10,14 +10,12 @@ from functools import partial
 import click
 import msgspec
 
-from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option
-from shardq.cli.looking import Looker, Told
-from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, going_on, lateness_shown, say, tell
-from shardq.cli.processes import MAX_PROCESSES, child
-from shardq.cli.session import opened
+from shardq.cli.parsers import Whole
+from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
+from shardq.cli.session import Looker, Told, opened
 from shardq.cli.settings import Setting
 from shardq.cli.signals import Ending, Shutdown
 from shardq.cli.table import ShardView

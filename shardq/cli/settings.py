@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from shardq.cli.numbers import Whole
+from shardq.cli.parsers import Whole
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import check_name
 from shardq.engine import Engine

@@ -1,23 +1,32 @@
-"""shards: where each shard is, what it holds, who serves it, and how evenly all is spread over the nodes."""
+"""shards: where each shard is, what it holds, who serves it, and how evenly all is spread over the nodes.
+``EngineView`` is one look at an engine from outside, also for ``resize``: plain reads, which change nothing and wake
+nobody.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from shardq.cli.engine_view import EngineView, resharding_column
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Table, print_shards
-from shardq.core.fleet.serving import servers
-from shardq.core.layout.keys import shard_keys
-from shardq.engine import ShardStats, Stats
+from shardq.core.calls.request import Command
+from shardq.core.calls.resharding import meta_fields
+from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.serving import dispatchers, servers
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.topology import Topology
+from shardq.engine import Engine, Health, ShardStats, Stats
 from shardq.engine.connections import connected
+from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
+from shardq.errors import ShardqError
 
 
 @click.command(
@@ -188,3 +197,80 @@ def _ratio(ratio: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The sweep of one shard."""
+
+    swept: int
+    """The epoch of the last resharding whose sweep of this shard is complete; 0: of none."""
+    moved: int
+    """Tasks that have ever left the shard for others."""
+    on_the_way: int
+    """Tasks that have left the shard, and are not yet where they go."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The engine as it was seen."""
+
+    health: Health
+    topology: Topology
+    sweeps: Mapping[int, Sweep]
+    """Shard that answered → its sweep."""
+    dispatchers: list[str]
+    """The names of the processes with pollers."""
+
+    @classmethod
+    def look(cls, engine: Engine, driver: Driver, *, shards: int = 0) -> EngineView:
+        """Reads it. ``shards``: sweeps are read of so many shards, if the engine has fewer now."""
+        health = engine.health()
+        span = range(max(shards, len(health.stats.shards)))
+        keys = [shard_keys(engine.name, shard) for shard in span if shard not in health.stats.missing]
+        members = [member.name for member in dispatchers(health.fleet)]
+        return cls(health, engine.topology, _sweeps(driver, keys), members)
+
+    @property
+    def stats(self) -> Stats:
+        return self.health.stats
+
+    def resharding(self, shard: int) -> str:
+        """The part of the shard in a resharding."""
+        topology, sweep = self.topology, self.sweeps.get(shard)
+        if sweep is None:
+            return "–"
+        if sweep.on_the_way:
+            return f"{sweep.on_the_way:,} on the way"
+        if shard >= max((topology.shards, *topology.priors)):
+            return "announced"
+        if not topology.priors:
+            return "-"
+        if sweep.swept == topology.since:
+            return "swept"
+        return "to be swept" if shard < topology.shards else "to be emptied"
+
+
+def resharding_column(newest: Callable[[], EngineView]) -> ShardColumn:
+    return ShardColumn("resharding", of_shard(lambda shard: newest().resharding(shard.shard)), rank=3)
+
+
+def _sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
+    """Shard that answers → its sweep; also for shards that were never opened."""
+    commands: dict[tuple[int, str], Command[Any]] = {}
+    for keys in shards:
+        commands[keys.shard, "meta"] = meta_fields(keys, "swept", "moved")
+        commands[keys.shard, "moving"] = Command(keys.slot, ("HLEN", keys.moved), int)
+    answers = {
+        asked: result
+        for asked, result in driver.call_all(commands.items(), timeout=STATS_TIMEOUT_S)
+        if not isinstance(result, ShardqError)
+    }
+    found = {}
+    for shard in sorted(shard for shard, kind in answers if kind == "meta" and (shard, "moving") in answers):
+        swept, moved = answers[shard, "meta"]
+        found[shard] = Sweep(int(swept or 0), int(moved or 0), answers[shard, "moving"])
+    return found

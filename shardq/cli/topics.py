@@ -8,12 +8,11 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.cli.numbers import Decimal, Whole
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import complain, say, tell
+from shardq.cli.output import complain, in_options, say, tell
+from shardq.cli.parsers import Decimal, Whole
 from shardq.cli.session import looking, opened
 from shardq.cli.table import print_view
-from shardq.cli.words import in_options
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
 from shardq.engine.arguments import check_purge

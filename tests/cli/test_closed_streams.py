@@ -24,7 +24,7 @@ FILE = "FILE"
 
 COMMANDS: dict[str, int] = {
     "push 1 --delay 1h": 0,
-    f"push --file {FILE} --ids": 0,
+    f"push-file {FILE} --ids": 0,
     "get nobody": 1,
     "cancel nobody": 1,
     "reschedule nobody --delay 5": 1,
@@ -52,7 +52,7 @@ COMMANDS: dict[str, int] = {
 """And the exit code of each."""
 
 
-TALKERS = (f"push --file {FILE} --ids", "stats", "acl producer")
+TALKERS = (f"push-file {FILE} --ids", "stats", "acl producer")
 """Say something on stderr."""
 
 
@@ -216,7 +216,7 @@ def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, comman
 def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, code: int, err: str) -> None:
     file = tmp_path / "tasks"
     file.write_bytes(content)
-    done = shardq.run("push", "--file", str(file))
+    done = shardq.run("push-file", str(file))
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith(err)
 
@@ -224,5 +224,5 @@ def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, c
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_paths_that_are_no_files(shardq: Shell, tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file or directory")):
-        done = shardq.run("push", "--file", str(path))
+        done = shardq.run("push-file", str(path))
         assert (done.code, done.out, done.err) == (1, "", f"error: {path}: {why}\n")

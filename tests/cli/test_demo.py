@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardq.cli.demo.trial import TrialResult
+from shardq.cli.demo import TrialResult
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

@@ -1,4 +1,4 @@
-"""push --file that is interrupted reports exactly what is stored; run again, it pushes the rest without doubles."""
+"""push-file that is interrupted reports exactly what is stored; run again, it pushes the rest without doubles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.cli.push.feed import Feed
+from shardq.cli.push_lines import Feed
 from shardq.cli.signals import Ending, apart
 from tests.cli.ledger import lines, stored
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell
@@ -53,7 +53,7 @@ def engine(own_server: Server, name: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def words(own_server: Server, engine: Engine) -> tuple[str, ...]:
-    return ("push", "--url", own_server.url, "--name", engine.name)
+    return ("push-file", "--url", own_server.url, "--name", engine.name)
 
 
 def go_on(err: str) -> str:
@@ -73,7 +73,7 @@ class Cut:
         self, shell: Shell, engine: Engine, server: Server, words: tuple[str, ...], file: Path, count: int
     ) -> None:
         self._engine, self._server, self._count = engine, server, count
-        self._shell, self._words = shell, (*words, "--file", str(file))
+        self._shell, self._words = shell, (*words, str(file))
 
     def by(self, *numbers: signal.Signals, resumed: bool) -> tuple[int, str]:
         """The exit code, and what it said on stderr. Begun again where it was at its end before we looked."""
@@ -102,7 +102,7 @@ def test_a_signal_while_it_pushes(
     assert code == 128 + number
     assert f"ended by {number.name}, {pushed(err):,} lines read; " in err
     assert stored(engine) == Counter(range(1, pushed(err) + 1))
-    done = shell.run(*words, "--file", str(file), "--from-line", go_on(err))
+    done = shell.run(*words, str(file), "--from-line", go_on(err))
     assert (done.code, pushed(done.err)) == (0, COUNT - pushed(err))
     assert stored(engine) == Counter(range(1, COUNT + 1))
 
@@ -144,7 +144,7 @@ def test_signals_that_the_working_thread_takes_are_heard_while_it_works() -> Non
 def test_who_reads_its_output_goes_away(
     shell: Shell, engine: Engine, words: tuple[str, ...], file: Path, option: str
 ) -> None:
-    process = shell.start(*words, "--file", str(file), option)
+    process = shell.start(*words, str(file), option)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
@@ -154,7 +154,7 @@ def test_who_reads_its_output_goes_away(
     assert "Traceback" not in err
     assert stored(engine) == Counter(range(1, pushed(err) + 1))
     assert 0 < pushed(err) < COUNT
-    assert shell.run(*words, "--file", str(file), "--from-line", go_on(err)).code == 0
+    assert shell.run(*words, str(file), "--from-line", go_on(err)).code == 0
     assert stored(engine) == Counter(range(1, COUNT + 1))
 
 
@@ -162,7 +162,7 @@ def test_who_reads_its_output_goes_away(
 def reading(shell: Shell, words: tuple[str, ...]) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The command as it reads from a pipe, and our end of that."""
     theirs, ours = os.pipe()
-    process = shell.start(*words, "--file", "-", stdin=theirs)
+    process = shell.start(*words, "-", stdin=theirs)
     os.close(theirs)
     yield process, ours
     os.close(ours)
@@ -213,14 +213,13 @@ def test_closed_streams(shell: Shell, engine: Engine, words: tuple[str, ...], tm
     file.write_text(lines({"payload": n, "delay": 3600} for n in range(10)))
     command = [str(SCRIPT), *words]
     for redirected, code, err in (
-        (["--file", "-", "<&-"], 1, "error: there are no lines to read: stdin is closed\n"),
-        (["1", "--delay", "1h", ">&-"], 0, ""),
-        (["--file", str(file), ">&-", "<&-"], 0, "10 pushed\n"),
-        (["--file", str(file), "--ids", ">&-", "2>&-"], 0, ""),
+        (["-", "<&-"], 1, "error: there are no lines to read: stdin is closed\n"),
+        ([str(file), ">&-", "<&-"], 0, "10 pushed\n"),
+        ([str(file), "--ids", ">&-", "2>&-"], 0, ""),
     ):
         line = " ".join([*command, *redirected])
         done = subprocess.run(
             ["sh", "-c", line], env=shell.environment, stderr=subprocess.PIPE, text=True, check=False, timeout=LONGEST_S
         )
         assert (done.returncode, done.stderr) == (code, err)
-    assert engine.stats().scheduled == 1 + 2 * 10
+    assert engine.stats().scheduled == 2 * 10

@@ -1,4 +1,4 @@
-"""push --file pushes many tasks, and reports lines that are wrong."""
+"""push-file pushes many tasks, and reports lines that are wrong."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(shardq: Shell, en
     file = tmp_path / "tasks.jsonl"
     good = '{"payload": "good", "delay": "1h"}'
     file.write_text("".join(f"{bad}\n\n{good}\n" for bad, _ in BAD))
-    done = shardq.run("push", "--file", str(file))
+    done = shardq.run("push-file", str(file))
     assert (done.code, done.out) == (1, "")
     told = done.err.splitlines()
     assert told.pop() == f"{len(BAD)} pushed, {len(BAD)} bad lines"
@@ -53,7 +53,7 @@ def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(shardq: Shell, en
 
 
 def test_broken_text(shardq: Shell, engine: Engine) -> None:
-    done = shardq.run("push", "--file", "-", stdin=b'{"payload": "\xff"}\n{"payload": 1, "delay": 9}')
+    done = shardq.run("push-file", "-", stdin=b'{"payload": "\xff"}\n{"payload": 1, "delay": 9}')
     assert done.err.splitlines() == [
         "line 1: it is not UTF-8: invalid start byte at byte 13",
         "1 pushed, 1 bad line",
@@ -64,13 +64,13 @@ def test_broken_text(shardq: Shell, engine: Engine) -> None:
 def test_a_byte_order_mark(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(lines({"payload": n, "delay": 60} for n in range(3)), encoding="utf-8-sig")
-    assert shardq.run("push", "--file", str(file)).err == "3 pushed\n"
+    assert shardq.run("push-file", str(file)).err == "3 pushed\n"
     file.write_text(lines([{"payload": 1}]), encoding="utf-16")
-    assert shardq.run("push", "--file", str(file)).err.startswith("line 1: it is not UTF-8: ")
+    assert shardq.run("push-file", str(file)).err.startswith("line 1: it is not UTF-8: ")
 
 
 def test_only_the_first_bad_lines_are_told(shardq: Shell, engine: Engine) -> None:
-    done = shardq.run("push", "--file", "-", stdin="bad\n" * 50)
+    done = shardq.run("push-file", "-", stdin="bad\n" * 50)
     assert done.code == 1
     told = done.err.splitlines()
     assert told[19:] == [told[19], "... and 30 more bad lines", "0 pushed, 50 bad lines"]
@@ -81,7 +81,7 @@ def test_strict_stops_before_the_window_of_the_first_bad_line(shardq: Shell, eng
     file = tmp_path / "tasks.jsonl"
     good = lines({"payload": n, "delay": 3600} for n in range(5000))
     file.write_text(good + "bad\n" + good)
-    done = shardq.run("push", "--file", str(file), "--strict")
+    done = shardq.run("push-file", str(file), "--strict")
     assert done.code == 1
     assert done.err.splitlines()[0].startswith("line 5001: ")
     assert done.err.splitlines()[1:] == [
@@ -90,24 +90,24 @@ def test_strict_stops_before_the_window_of_the_first_bad_line(shardq: Shell, eng
     ]
     assert engine.stats().scheduled == 4000
     file.write_text(good + good)
-    again = shardq.run("push", "--file", str(file), "--strict", "--from-line", "4001")
+    again = shardq.run("push-file", str(file), "--strict", "--from-line", "4001")
     assert (again.code, again.err) == (0, "6,000 pushed\n")
 
 
 def test_many_over_several_windows(shardq: Shell, engine: Engine) -> None:
     count = 9001
     source = lines({"payload": {"n": n}, "delay": 3600, "id": f"task-{n}"} for n in range(count))
-    done = shardq.run("push", "--file", "-", "--ids", stdin=source)
+    done = shardq.run("push-file", "-", "--ids", stdin=source)
     assert (done.code, done.err) == (0, "9,001 pushed\n")
     assert done.lines == [f"task-{n}" for n in range(count)]
     assert engine.stats().scheduled == count
-    again = shardq.run("push", "--file", "-", stdin=source)
+    again = shardq.run("push-file", "-", stdin=source)
     assert (again.code, again.err) == (0, "0 pushed, 9,001 kept\n")
 
 
 def test_options_are_what_lines_leave_out(shardq: Shell, engine: Engine) -> None:
     source = lines([{"payload": 1, "id": "a"}, {"payload": 2, "id": "b", "topic": "own", "at": 4e9, "headers": {}}])
-    done = shardq.run("push", "--file", "-", "--topic", "t", "--delay", "1h", "--header", "k=v", stdin=source)
+    done = shardq.run("push-file", "-", "--topic", "t", "--delay", "1h", "--header", "k=v", stdin=source)
     assert done.code == 0
     first, second = engine.get("t/a"), engine.get("own/b")
     assert first is not None
@@ -128,7 +128,7 @@ def test_taken_ids_are_told_by_line(shardq: Shell, engine: Engine) -> None:
             {"payload": 1, "id": "twice", "on_conflict": "reject"},
         ]
     )
-    done = shardq.run("push", "--file", "-", "--json", stdin=source)
+    done = shardq.run("push-file", "-", "--json", stdin=source)
     assert done.code == 1
     *each, total = done.objects
     assert [(line["line"], line.get("outcome", "bad")) for line in sorted(each, key=lambda line: line["line"])] == [
@@ -150,7 +150,7 @@ def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(
     file.write_text(lines({"payload": f"{n} {'x' * 1000}", "delay": 3600} for n in range(20_000)))
     used = int(own_server.client(decode=True).info("memory")["used_memory"])
     own_server.ask("CONFIG", "SET", "maxmemory", used + (8 << 20))
-    words = ("push", "--file", str(file), "--url", own_server.url, "--name", name)
+    words = ("push-file", str(file), "--url", own_server.url, "--name", name)
     done = shell.run(*words)
     assert done.code == 1
     total, *rest, error = done.err.splitlines()
@@ -173,20 +173,20 @@ def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(
         ]
         texts = file.read_text().splitlines()
         (first,) = re.findall(r"go on with --from-line (\d+)$", "\n".join(rest), re.MULTILINE)
-        shell.run("push", "--file", "-", *words[3:], stdin="\n".join(texts[n - 1] for n in numbers))
+        shell.run("push-file", "-", *words[2:], stdin="\n".join(texts[n - 1] for n in numbers))
         assert shell.run(*words, "--from-line", first).code == 0
         assert stored(engine) == Counter(json.loads(text)["payload"] for text in texts)
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_file_that_is_not_there(shardq: Shell) -> None:
-    done = shardq.run("push", "--file", "missing.jsonl")
+    done = shardq.run("push-file", "missing.jsonl")
     assert (done.code, done.err) == (1, "error: missing.jsonl: No such file or directory\n")
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_dash_is_stdin(shardq: Shell) -> None:
-    assert shardq.run("push", "-", stdin=lines([{"payload": 1}])).err == "1 pushed\n"
+    assert shardq.run("push-file", "-", stdin=lines([{"payload": 1}])).err == "1 pushed\n"
     (id,) = shardq.run("push", "-", "--text").lines
     assert shardq.run("get", id, "--json").object["payload"] == "-"
 
@@ -194,7 +194,7 @@ def test_a_dash_is_stdin(shardq: Shell) -> None:
 def test_on_a_terminal_it_shows_how_far_it_is(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(lines({"payload": n, "delay": 3600} for n in range(20_000)))
-    done = shardq.on_terminal("push", "--file", str(file), columns=80, rows=24)
+    done = shardq.on_terminal("push-file", str(file), columns=80, rows=24)
     assert done.code == 0
     assert "pushing" in done.out
     assert "kB" in done.out
@@ -204,20 +204,18 @@ def test_on_a_terminal_it_shows_how_far_it_is(shardq: Shell, engine: Engine, tmp
 @pytest.mark.parametrize(
     "words",
     [
-        ["1", "--file", "-"],
-        [],
-        ["--file", "-", "--id", "x"],
-        ["--file", "-", "--raw"],
-        ["1", "--strict"],
-        ["1", "--ids"],
-        ["1", "--from-line", "2"],
-        ["--file", "-", "--from-line", "0"],
-        ["1", "--text", "--raw"],
-        ["1", "--delay", "5", "--at", "2030-01-01T00:00:00Z"],
+        ["push"],
+        ["push", "1", "--ids"],
+        ["push", "1", "--text", "--raw"],
+        ["push", "1", "--delay", "5", "--at", "2030-01-01T00:00:00Z"],
+        ["push-file"],
+        ["push-file", "-", "--id", "x"],
+        ["push-file", "-", "--from-line", "0"],
+        ["push-file", "-", "--delay", "5", "--at", "2030-01-01T00:00:00Z"],
     ],
 )
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_options_that_do_not_go_together(shardq: Shell, words: list[str]) -> None:
-    done = shardq.run("push", *words)
+    done = shardq.run(*words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("Usage: shardq push")

@@ -104,7 +104,7 @@ def test_a_push_that_waits_for_copies(
     done = shardq.run("push", "1", *durably, "--delay", "1h")
     assert done.code == 1
     assert "are not replicated: 0 confirmed it in time" in done.err
-    many = shardq.run("push", "--file", two_lines, *durably)
+    many = shardq.run("push-file", two_lines, *durably)
     replica.resume()
     shardq.end()
     assert many.code == 1
@@ -118,8 +118,8 @@ def test_a_push_that_waits_for_copies(
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_push_that_nothing_could_confirm(shardq: Shell, engine: Engine, two_lines: str) -> None:
-    for what in (("1", "--delay", "1h"), ("--file", two_lines)):
-        done = shardq.run("push", *what, "--durability", "replicated")
+    for what in (("push", "1", "--delay", "1h"), ("push-file", two_lines)):
+        done = shardq.run(*what, "--durability", "replicated")
         assert done.code == 1
         assert "has no replica" in done.err
         assert "nothing was stored" in done.err

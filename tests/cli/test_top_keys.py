@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.cli.top.keys import names
-from shardq.cli.top.state import VIEWS, State
+from shardq.cli.top_keys import VIEWS, State, names
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,21 @@ from shardq.cli.app import app
 from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
-    *("demo", "run", "push", "get", "list", "peek", "forecast", "cancel", "reschedule", "requeue", "every", "forward"),
+    *(
+        "demo",
+        "run",
+        "push",
+        "push-file",
+        "get",
+        "list",
+        "peek",
+        "forecast",
+        "cancel",
+        "reschedule",
+        "requeue",
+        "every",
+        "forward",
+    ),
     *("stats", "health", "doctor", "config", "topics", "shards", "resize", "expand", "shrink", "purge", "pause"),
     *("resume", "limit", "acl"),
 )
@@ -81,7 +95,7 @@ assert "shardq.engine" not in sys.modules
 sys.meta_path.insert(0, Interrupted())
 sys.exit({script.attr}())
 """
-    for module in ("shardq.engine", "msgspec", "click", "shardq.cli.push.command"):
+    for module in ("shardq.engine", "msgspec", "click", "shardq.cli.push"):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module)], capture_output=True, text=True, timeout=LONGEST_S, check=False
         )
@@ -167,7 +181,7 @@ def port() -> Iterator[int]:
 def test_a_server_that_is_not_there(shell: Shell, port: int) -> None:
     commands = (
         ["push", "1"],
-        ["push", "--file", "-"],
+        ["push-file", "-"],
         ["get", "x"],
         ["cancel", "x"],
         ["reschedule", "x", "--delay", "5"],

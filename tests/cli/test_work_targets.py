@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from shardq.cli.app import app
 from shardq.cli.options import Given
-from shardq.cli.work.target import LoadFailed, Target
+from shardq.cli.target import LoadFailed, Target
 from shardq.errors import BadInput
 from shardq.worker import AsyncWorker, Worker
 from shardq.worker.base import plan_of

@@ -21,8 +21,8 @@ from rich.console import Console
 
 from cluster.ports import free_port
 from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
-from shardq.cli.top.screen import Screen
-from shardq.cli.top.state import State
+from shardq.cli.top import Screen
+from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
 from shardq.core.fleet import reporter
 from shardq.core.fleet.serving import NO_DISPATCHER

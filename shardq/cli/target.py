@@ -1,4 +1,4 @@
-"""Finds the worker that MODULE:WORKER names, and says in the user's words why it can't be had."""
+"""Finds the worker that MODULE:WORKER names, and says in the user's words why it can't be had. Called by ``work``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shardq.errors import BadInput, ShardqError
 from shardq.worker import NamedTask, Worker
 from shardq.worker.base import WorkerBase, choose_topics, engine_of, plan_of
 
-if TYPE_CHECKING:  # they bring asyncio, and every command loads this
+if TYPE_CHECKING:
     from shardq.engine import AsyncEngine
     from shardq.worker import AsyncWorker
 

@@ -1,17 +1,21 @@
-"""The option --http of the commands that serve: probes and metrics of their process."""
+"""What the commands that serve share: child processes, and --http with the probes and metrics of their process. Called
+by ``run``, ``work`` and ``outbox``.
+"""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from shardq.cli.options import F
-from shardq.cli.output import complain
+from shardq.cli.options import F, Given
+from shardq.cli.output import complain, in_options
 from shardq.cli.settings import Setting
-from shardq.errors import BadInput
+from shardq.errors import BadInput, ShardqError
+from shardq.worker.supervisor import Work
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine
@@ -65,3 +69,22 @@ def served(engine: Engine | AsyncEngine, place: str | None, duty: Duty) -> Itera
 def check_one_process(place: str | None, processes: int) -> None:
     if place is not None and processes > 1:
         raise BadInput("--http serves one process: leave out --processes, or start several commands with a port each")
+
+
+MAX_PROCESSES = 1000
+FAILED = 1
+
+
+def child(given: Given, work: Callable[[], int | None]) -> Work:
+    """Returns the life of a child that does this work; what goes wrong is said in a line."""
+
+    def life() -> int | None:
+        try:
+            return work()
+        except ShardqError as exc:
+            if given.verbose:
+                complain(traceback.format_exc().rstrip())
+            complain(f"error: {in_options(str(exc))}")
+            return FAILED
+
+    return life

@@ -1,34 +1,49 @@
-"""work: the command that runs a worker of the user's module, until SIGINT or SIGTERM."""
+"""work: the command that runs a worker of the user's module, until SIGINT or SIGTERM; with --reload anew whenever a
+file of the program is saved.
+
+The worker runs in a thread of its own, so that it hears no signals: the main thread does, or the process that watches
+this one. Both kinds of worker are told by ``stop()``, once to end and once more to hurry. For --reload the parent
+imports nothing of the program: it forks a child that does, which ends with ``CHANGED`` when a file is saved, and is
+started again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from shardq.cli.http import check_one_process, http, served
 from shardq.cli.logs import log_option, set_up_logging, set_up_root
-from shardq.cli.numbers import Whole
 from shardq.cli.options import Given, pass_given, reporting
 from shardq.cli.output import complain, going_on, say, tell
-from shardq.cli.processes import MAX_PROCESSES, child
+from shardq.cli.parsers import Whole
+from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
 from shardq.cli.settings import Setting
 from shardq.cli.signals import Shutdown
-from shardq.cli.work.reloading import CHANGED, serve_until_changed
-from shardq.cli.work.serving import serve
-from shardq.cli.work.target import Target, engine_behind
+from shardq.cli.target import LoadFailed, Target, engine_behind
 from shardq.core.model.ids import shown_topic
 from shardq.engine.tables import counted
 from shardq.errors import BadInput
 from shardq.worker import Worker
 from shardq.worker.base import plan_of
+from shardq.worker.signal_event import LOOK_S, SignalSafeEvent
 from shardq.worker.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
-    from shardq.worker import AsyncWorker
+    from shardq.worker import AsyncWorker, Worker
 
 MAX_CONCURRENCY = 100_000
 
@@ -157,3 +172,143 @@ def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int) -> None:
             f"serving {names} of {engine.name!r} at {engine.options.safe_url}: "
             f"{counted(worker.concurrency, 'handler')} at once{where}; Ctrl-C ends it"
         )
+
+
+def serve(worker: Worker | AsyncWorker, stop: SignalSafeEvent, hurry: SignalSafeEvent) -> None:
+    """Runs the worker until ``stop``, and without its grace from ``hurry`` on; then closes its engine."""
+    run, tell = _of_threads(worker) if isinstance(worker, Worker) else _of_asyncio(worker)
+    failures: list[BaseException] = []
+
+    def caught() -> None:
+        try:
+            run()
+        except BaseException as exc:  # noqa: BLE001  raised again in the main thread
+            failures.append(exc)
+
+    thread = threading.Thread(target=caught, name="shardq-work", daemon=True)
+    thread.start()
+    for event in (stop, hurry):
+        while thread.is_alive() and not event.wait(LOOK_S):
+            pass
+        if thread.is_alive():
+            tell()
+    while thread.is_alive():
+        thread.join(LOOK_S)
+    if failures:
+        raise failures[0]
+
+
+def _of_threads(worker: Worker) -> tuple[Callable[[], None], Callable[[], None]]:
+    def run() -> None:
+        try:
+            worker.run()
+        finally:
+            engine_behind(worker).close()
+
+    return run, worker.stop
+
+
+def _of_asyncio(worker: AsyncWorker) -> tuple[Callable[[], None], Callable[[], None]]:
+    import asyncio  # here: no other command needs it
+
+    # Made here: it takes calls before it runs.
+    loop = asyncio.new_event_loop()
+
+    async def run() -> None:
+        try:
+            await worker.run()
+        finally:
+            closing = engine_behind(worker).close()
+            assert closing is not None, "an asyncio worker has an AsyncEngine"
+            await closing
+
+    def run_loop() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run())
+
+    def tell() -> None:
+        with contextlib.suppress(RuntimeError):  # it has just ended
+            loop.call_soon_threadsafe(worker.stop)
+
+    return run_loop, tell
+
+
+CHANGED = 3
+"""The exit code of a child that is to be started again."""
+
+FILES_S = 0.3
+"""Between two looks at the files."""
+
+
+class Files:
+    """The .py files of the program: those of modules that were imported since it was made, and are neither Python's nor
+    installed.
+    """
+
+    def __init__(self) -> None:
+        self._before = frozenset(sys.modules)
+        python = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+        installed = (*site.getsitepackages(), site.getusersitepackages())
+        self._foreign = tuple(path + os.sep for path in {*python, *installed})
+        self._saved: dict[str, int] = {}
+        """Each file, and when it was saved as the program was loaded."""
+
+    def add(self, files: Iterable[str] = ()) -> None:
+        """Notes the modules that are there by now, and further files."""
+        modules = [module for name, module in list(sys.modules.items()) if name not in self._before]
+        # By the dict: some modules import more when they are asked for a name.
+        loaded = (vars(module).get("__file__") for module in modules if isinstance(module, ModuleType))
+        for file in filter(None, (*files, *loaded)):
+            if file.endswith(".py") and file not in self._saved and not file.startswith(self._foreign):
+                with suppress(OSError):
+                    self._saved[file] = Path(file).stat().st_mtime_ns
+
+    def changed(self) -> str | None:
+        """Returns a file that was saved since it was noted. One that is gone may be about to be written anew."""
+        self.add()
+        for file, saved in self._saved.items():
+            with suppress(OSError):
+                if Path(file).stat().st_mtime_ns != saved:
+                    return file
+        return None
+
+
+def serve_until_changed(
+    load: Callable[[], Worker | AsyncWorker],
+    stop: SignalSafeEvent,
+    hurry: SignalSafeEvent,
+    *,
+    loaded: Callable[[Worker | AsyncWorker], None],
+) -> int:
+    """The life of a child: runs the worker, or shows why it can't be loaded, until a file changes or ``stop``."""
+    # By the bytecode, a change in the same second that keeps the file's size would be none.
+    sys.dont_write_bytecode = True
+    files = Files()
+    try:
+        worker = load()
+    except (LoadFailed, BadInput) as exc:
+        files.add(exc.files if isinstance(exc, LoadFailed) else ())
+        complain(f"error: {exc}; waiting until a file is saved")
+        while not stop.wait(FILES_S):
+            if files.changed() is not None:
+                return CHANGED
+        return 0
+    files.add()
+    loaded(worker)
+    changed = threading.Event()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(FILES_S):
+            if file := files.changed():
+                complain(f"{os.path.relpath(file)} has changed: starting again")
+                changed.set()
+                stop.set()
+                return
+
+    threading.Thread(target=watch, name="shardq-files", daemon=True).start()
+    try:
+        serve(worker, stop, hurry)
+    finally:
+        ended.set()
+    return CHANGED if changed.is_set() else 0

@@ -1,21 +1,103 @@
-"""Reads JSON lines as tasks, within bounds, and says of each bad line what is wrong with it. Asks no server.
+"""Lines of tasks for ``push-file``: read from a file, a pipe or a terminal as they come, within bounds, and understood
+as JSON; of a bad line it is told what is wrong with it. Asks no server.
 
-Called by ``command``. The payload of a line is stored byte for byte as it stands there.
+The payload of a line is stored byte for byte as it stands there.
 """
 
 from __future__ import annotations
 
 import codecs
 import datetime as dt
+import os
+import select
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from shardq.cli.durations import expiry, instant, seconds
+from shardq.cli.parsers import expiry, instant, seconds
+from shardq.cli.signals import Ending
 from shardq.core.model.task import OnConflict, Task
-from shardq.errors import BadInput
+from shardq.errors import BadInput, ShardqError
+
+CHUNK = 256 << 10
+
+LINGER_S = 0.05
+"""A line waits so long for lines after it. Lines that came together are pushed in one call, and none waits long."""
+
+
+class Feed:
+    """The lines of a descriptor, to iterate over once. Ends with its source, or at the first signal."""
+
+    def __init__(self, descriptor: int, *, limit: int, ending: Ending, advance: Callable[[int], None]) -> None:
+        self.exhausted = False
+        """True when the source has ended, and all its lines were given out."""
+        self._descriptor = descriptor
+        self._limit = limit
+        self._ending = ending
+        self._advance = advance
+        self._flush_at: float | None = None
+
+    def __iter__(self) -> Iterator[tuple[bytes, int] | None]:
+        """Yields each line with its size; a line over the limit is cut a little past it. Yields None where the lines
+        before should wait no longer for more, which never happens in a file.
+        """
+        text, size, held = b"", 0, False
+        while not self._over():
+            if held and self._stalled():
+                held = False
+                yield None
+            chunk = self._read()
+            if chunk is None:
+                continue
+            if not chunk:
+                if size:
+                    yield text, size
+                self.exhausted = True
+                return
+            self._advance(len(chunk))
+            *ends, rest = chunk.split(b"\n")
+            for piece in ends:
+                if self._over():
+                    return
+                held = True
+                yield (text + piece)[: self._limit + 2], size + len(piece) + 1
+                text, size = b"", 0
+            text += rest[: max(0, self._limit + 2 - len(text))]
+            size += len(rest)
+
+    def _over(self) -> bool:
+        return self._ending.asked
+
+    def _stalled(self) -> bool:
+        """Waits for more input. True if none came for long enough."""
+        if self._readable(0):
+            # more is there, but the source may be slow: the lines held before it have waited, too
+            late = self._flush_at is not None and time.monotonic() >= self._flush_at
+        else:
+            self._flush_at = self._flush_at or time.monotonic() + LINGER_S
+            late = not self._readable(max(0.0, self._flush_at - time.monotonic()))
+        if late:
+            self._flush_at = None
+        return late
+
+    def _readable(self, seconds: float | None) -> bool:
+        """Waits until there is input, or a signal came."""
+        return bool(select.select([self._descriptor, self._ending.fileno()], [], [], seconds)[0])
+
+    def _read(self) -> bytes | None:
+        """Waits for bytes and returns those that are there; empty at the end. None: there were none, look again."""
+        self._readable(None)
+        if self._over():
+            return None
+        try:
+            return os.read(self._descriptor, CHUNK)
+        except BlockingIOError:
+            return None
+        except OSError as exc:
+            raise ShardqError(f"the lines can't be read: {exc.strerror}") from exc
+
 
 ROOM_FOR_OPTIONS = 64 << 10
 """The bytes that a line may have beside its payload: headers take up to 8 KiB, and several times that escaped."""
@@ -131,12 +213,3 @@ def _reason(exc: Exception) -> str:
     if isinstance(exc, msgspec.ValidationError):
         return f"it is no task: {exc}"
     return f"it is not JSON: {exc}"
-
-
-def raw_json(text: str) -> Any:
-    """The payload that stores JSON text as it stands. Raises ValueError when it is not JSON."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
-        raise ValueError(f"the payload is not JSON: {exc}; push other text with --text or --raw") from None
-    return msgspec.Raw(text.encode())

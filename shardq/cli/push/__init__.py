@@ -1,1 +1,0 @@
-"""push: one task from the command line (``command``), or many from lines: ``lines`` reads, ``bulk`` stores them."""
