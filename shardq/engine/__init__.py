@@ -1,11 +1,10 @@
-"""The engines: ``Engine`` for threads in ``sync``, ``AsyncEngine`` for asyncio in ``aio``.
+"""The engines: ``Engine`` for threads and ``AsyncEngine`` for asyncio.
 
-Both modules hold what differs: opening, starting, stopping, closing. ``base`` is what both share without waiting. The
-commands that are the same but for ``await`` are written once, in ``task_commands_aio`` and ``operator_commands_aio``,
-and generated for threads. ``options`` and ``arguments`` check what is given; ``stats`` is what an
-engine tells, with ``topic_stats`` and ``rates``; ``health`` judges it, with ``advice`` and ``servers``; ``control``
-holds the operations on all shards; ``thread_work`` is what an asyncio engine does in threads;
-``connections`` serves what works beside an engine.
+Both are written once, for asyncio, and generated for threads; what differs stands in sections beside what agrees.
+``aio`` opens, starts, stops and closes the engine; ``tasks_aio`` has the commands on tasks, ``operator_aio`` those on
+the whole engine and on schedules. ``base`` is what both share without waiting. ``options`` and ``arguments`` check what
+is given; ``stats`` is what an engine tells, with ``topic_stats`` and ``rates``; ``health`` judges it, with ``advice``
+and ``servers``; ``control`` holds the operations on all shards; ``connections`` serves what works beside an engine.
 """
 
 from typing import TYPE_CHECKING

@@ -1,59 +1,81 @@
-"""The engine for asyncio: how it is opened, started, stopped and closed. Its twin for threads is ``sync``.
+# For asyncio. `make fmt` generates sync.py from it.
+"""The engine: how it is opened, started, stopped and closed, and its consumers and workers.
 
-Pollers are threads for both: they sleep exactly, whatever the event loop is busy with.
+Pollers are threads for both flavours: they sleep exactly, whatever the event loop is busy with.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import Self
+from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Self
 
-from shardq.core import operation
 from shardq.core.consumer import AsyncConsumer, Consumer
-from shardq.core.consumer.ahead import Ahead
-from shardq.core.consumer.aio import Trip
-from shardq.core.consumer.background import BackgroundTasks
-from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.waiting.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.aio import AsyncDriver
-from shardq.core.drivers.aiorouter import OTHER_LOOP
-from shardq.core.drivers.settings import Settings
-from shardq.core.model.task import Delivery, Receipt
+from shardq.core.model.task import Receipt
+from shardq.core.operation import arun
 from shardq.core.producer import pushing
 from shardq.core.producer.durable import Durability, check_durability, push_durably
-from shardq.core.producer.gathering import Gatherer
 from shardq.core.producer.packing import BATCH, Entries
 from shardq.core.subscriber import Subscriber
-from shardq.engine import advice, thread_work
-from shardq.engine.listing_commands_aio import AsyncListingCommands
-from shardq.engine.operator_commands_aio import AsyncOperatorCommands
+from shardq.engine import advice
+from shardq.engine.operator_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
-from shardq.engine.schedule_commands_aio import AsyncScheduleCommands
-from shardq.engine.task_commands_aio import AsyncTaskCommands
-from shardq.engine.thread_work import Threads
-from shardq.errors import EngineClosed, ServerFault, Unavailable
-from shardq.features.embedded import Embedded
-from shardq.features.sinks.function import BatchFunction
+from shardq.errors import ServerFault, Unavailable
+from shardq.features.spool.stats import SpoolStats
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
-from shardq.worker.processor import Processor
+
+if True:  # ASYNC
+    import asyncio
+    import inspect
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from dataclasses import dataclass
+    from functools import partial
+    from typing import TypeVar
+
+    from shardq.core.consumer.ahead import Ahead
+    from shardq.core.consumer.aio import Trip
+    from shardq.core.consumer.background import BackgroundTasks
+    from shardq.core.consumer.claims import Claims
+    from shardq.core.drivers.aiorouter import OTHER_LOOP
+    from shardq.core.drivers.settings import Settings
+    from shardq.core.drivers.sync import Driver
+    from shardq.core.model.task import Delivery
+    from shardq.core.producer.gathering import Gatherer
+    from shardq.core.threads import begun
+    from shardq.errors import EngineClosed
+    from shardq.features.embedded import Embedded
+    from shardq.features.sinks.function import BatchFunction
+
+    T = TypeVar("T")
+else:
+    import threading
+
+    from shardq.core.consumer.ahead_watch import AheadWatch
+    from shardq.core.model.checks import check_seconds
+    from shardq.core.operation import run
+    from shardq.core.producer import buffer
+    from shardq.core.producer.buffer import Buffer
+    from shardq.worker import Worker
+
+if TYPE_CHECKING:
+    from shardq.worker.processor import Processor
 
 
-class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands, AsyncScheduleCommands):
+class AsyncEngine(AsyncOperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
-    It opens itself at its first use, or in an ``async with`` block; ``start()`` runs pollers in this process. An engine
-    belongs to the event loop that opens it, and all coroutines of that loop may share it: what they push at the same
-    time shares calls, and each is told what became of its own task. When the loop ends without ``close()``, another
-    loop takes the engine over with ``open()``; pollers run on meanwhile.
+    It opens itself at its first use, or in a block of ``async with``; ``start()`` runs pollers in this process. Forked
+    processes may share an engine: in the child it is like one that was never opened.
 
-    It has all that ``Engine`` has but ``buffered()``, which coalesces the pushes of threads: here ``push`` does that.
+    ``Engine`` is for threads, which may share it. Its twin for asyncio belongs to the event loop that opens it, and all
+    coroutines of that loop may share it: what they push at the same time shares calls, and each is told what became of
+    its own task. When the loop ends without ``close()``, another loop takes the engine over with ``open()``; pollers
+    run on meanwhile. Both can do the same, but ``buffered()`` is for threads alone: it coalesces their pushes.
 
     >>> async with shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     await engine.start()
@@ -62,17 +84,23 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
 
     def _forked(self) -> None:
         super()._forked()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._driver: AsyncDriver | None = None
-        self._gatherer: Gatherer
-        """The pushes that go by the driver."""
-        self._threads: Threads | None = None
         self._wakeups: Wakeups | None = None
-        self._background = BackgroundTasks()
-        self._closing: set[asyncio.Task[None]] = set()
-        """The calls of ``close`` that are under way; their callers may be gone."""
-        self._lock = asyncio.Lock()
-        """Held while opening, starting, stopping and closing; the loop's, see ``_here``."""
+        if True:  # ASYNC
+            self._loop: asyncio.AbstractEventLoop | None = None
+            self._lock = asyncio.Lock()
+            """Held while opening, starting, stopping and closing; the loop's, see ``_here``."""
+            self._gatherer: Gatherer
+            """The pushes that go by the driver."""
+            self._threads: Threads | None = None
+            self._background = BackgroundTasks()
+            self._closing: set[asyncio.Task[None]] = set()
+            """The calls of ``close`` that are under way; their callers may be gone."""
+        else:
+            self._lock = threading.RLock()
+            """Held while opening, starting, stopping and closing."""
+            self._subscriber: Subscriber | None = None
+            self._ahead_watch: AheadWatch | None = None
 
     # ---- opening and closing
 
@@ -83,139 +111,202 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         """
         deadline = self._deadline()
         async with self._held(deadline):
+            self._closed = False
             try:
-                await self._open(deadline)
+                await self._connect(deadline)
             except ServerFault as exc:
                 if not self._can_spool(exc):
                     raise
         return self
 
-    def _here(self) -> asyncio.Lock:
-        """Returns the lock of the running loop. Abandons what a loop that has ended left open. Raises EngineClosed
-        while the engine is open in another loop.
-        """
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            driver = self._driver
-            in_use = driver is not None or self._lock.locked()
-            if in_use and self._loop is not None and not self._loop.is_closed():
-                raise EngineClosed(OTHER_LOOP)
-            if driver is not None:
-                driver.abandon()
-            self._driver, self._loop, self._lock = None, loop, asyncio.Lock()
-            self._background = BackgroundTasks()
-        return self._lock
+    if True:  # ASYNC
+
+        def _here(self) -> asyncio.Lock:
+            """Returns the lock of the running loop. Abandons what a loop that has ended left open. Raises EngineClosed
+            while the engine is open in another loop.
+            """
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop:
+                driver = self._driver
+                in_use = driver is not None or self._lock.locked()
+                if in_use and self._loop is not None and not self._loop.is_closed():
+                    raise EngineClosed(OTHER_LOOP)
+                if driver is not None:
+                    driver.abandon()
+                self._driver, self._loop, self._lock = None, loop, asyncio.Lock()
+                self._background = BackgroundTasks()
+            return self._lock
+    else:
+
+        def _here(self) -> threading.RLock:
+            return self._lock
 
     @asynccontextmanager
     async def _held(self, deadline: float) -> AsyncIterator[None]:
-        """Holds the lock of the running loop. Raises Unavailable when others hold it until the deadline."""
-        lock = self._here()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await lock.acquire()
-        except TimeoutError:
+        """Holds the lock. Raises Unavailable when others hold it until the deadline."""
+        lock, is_ours = self._here(), False
+        if True:  # ASYNC
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    is_ours = await lock.acquire()
+        else:
+            is_ours = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        if not is_ours:
             raise Unavailable(
-                f"other tasks have been opening or closing this engine for {self.options.timeout:g} s: "
+                f"other callers have been opening or closing this engine for {self.options.timeout:g} s: "
                 "check that its servers run and can be reached from here"
-            ) from None
+            )
         try:
             yield
         finally:
             lock.release()
 
-    async def _open(self, deadline: float) -> AsyncDriver:
-        self._closed = False
+    async def _connect(self, deadline: float) -> AsyncDriver:
+        """Opens the engine, if it is not open. The lock is held."""
         if self._driver is None:
-            if self._spool is not None:
-                await thread_work.start(self._spool.resume)
-            # In a thread: starting an embedded server can take a moment.
-            settings, self._embedded = await thread_work.make(self._entered, self._not_entered)
-            driver = self._parts.async_driver(settings)
-            driver.note_in(self._journal)
+            if True:  # ASYNC
+                if self._spool is not None:
+                    await ended_in_thread(self._spool.resume)
+                # In a thread: starting an embedded server can take a moment.
+                settings, self._embedded = await made_in_thread(self._entered, self._not_entered)
+                driver = self._parts.async_driver(settings)
+                driver.note_in(self._journal)
+            else:
+                if self._spool is not None:
+                    self._spool.resume()
+                settings, self._embedded = self._entered()
+                driver = self._parts.driver(settings)
             try:
                 await driver.open(deadline)
-                topology = await operation.arun(driver, self.options.create_topology(), deadline=deadline)
-                if self._threads is None:
-                    self._learn(topology)
-                else:
-                    self._map().learn(topology)
-                advised = operation.arun(driver, self._advice(driver), deadline=advice.until(deadline))
-                advice.log_new(await advised)
-                if self._journal is not None and self._threads is None:
-                    self._threads = await thread_work.make(
-                        lambda: Threads.opened(self._parts.driver(settings), deadline), Threads.close
-                    )
-                    self._watch_masters(self._threads.driver)
-            except BaseException:
-                try:
-                    await driver.close()
-                finally:
+                topology = await arun(driver, self.options.create_topology(), deadline=deadline)
+                if True:  # ASYNC
                     if self._threads is None:
-                        await thread_work.start(self._leave)
+                        self._learn(topology)
+                    else:  # it is open, by a loop that has ended
+                        self._map().learn(topology)
+                else:
+                    self._learn(topology)
+                advice.log_new(await arun(driver, self._advice(driver), deadline=advice.until(deadline)))
+                if True:  # ASYNC
+                    if self._journal is not None and self._threads is None:
+                        self._threads = await self._new_threads(settings, deadline)
+                        self._watch_masters(self._threads.driver)
+                else:
+                    self._watch_masters(driver)
+            except BaseException:
+                if True:  # ASYNC
+                    try:
+                        await driver.close()
+                    finally:
+                        if self._threads is None:
+                            await ended_in_thread(self._leave)
+                else:
+                    driver.close()
+                    self._leave()
                 raise
-            self._driver, self._gatherer = driver, Gatherer(driver, self._map(), self._packer)
+            self._driver = driver
+            if True:  # ASYNC
+                self._gatherer = Gatherer(driver, self._map(), self._packer)
         return self._driver
 
-    def _not_entered(self, entered: tuple[Settings, Embedded | None]) -> None:
-        """Undoes ``_entered``."""
-        server = entered[1]
-        if server is not None and server is not self._embedded:
-            server.leave()
+    async def _open_driver(self, deadline: float) -> AsyncDriver:
+        driver = self._driver
+        if driver is None:
+            self._check_not_closed()
+            began = time.monotonic()
+            async with self._held(deadline):
+                self._check_not_closed()
+                if self._driver is None and self._spool is not None:
+                    self._spool.check_since(began)
+                driver = await self._connect(deadline)
+        return driver
 
-    async def close(self) -> None:
-        """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
+    if True:  # ASYNC
 
-        A cancelled call returns at once; the work is finished all the same.
+        async def _new_threads(self, settings: Settings, deadline: float) -> Threads:
+            return await made_in_thread(lambda: Threads.opened(self._parts.driver(settings), deadline), Threads.close)
 
-        >>> await engine.close()
-        """
-        closing = asyncio.create_task(self._close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-        await asyncio.shield(closing)
-
-    async def _close(self) -> None:
-        async with self._here():
-            self._closed = True
-            driver, self._driver = self._driver, None
-            # Begun first, so that a cancellation leaves nothing that is not begun.
-            ended = thread_work.start(self._rest())
-            if driver is not None:
-                await asyncio.shield(asyncio.create_task(self._close_driver(driver, self._gatherer)))
-            await ended
-
-    async def _close_driver(self, driver: AsyncDriver, gatherer: Gatherer) -> None:
-        """Closes the driver after the requests that cancelled callers left behind: those need it."""
-        try:
-            await self._background.close()
-        finally:
-            await driver.close()
-            await gatherer.close()
-
-    def _rest(self) -> Callable[[], None]:
-        """Detaches everything but the driver from this engine. Returns the function that ends it, for a thread."""
-        dispatcher, self._dispatcher = self._dispatcher, None
-        wakeups, self._wakeups = self._wakeups, None
-        replayer, self._replayer = self._replayer, None
-        threads, self._threads = self._threads, None
-        server, self._embedded = self._embedded, None
-        spool = self._spool
-
-        def end() -> None:
-            if replayer is not None:
-                replayer.stop()
-            if dispatcher is not None:
-                dispatcher.stop()
-            if wakeups is not None:
-                wakeups.close()
-            if threads is not None:
-                threads.close()
-            if spool is not None:
-                spool.close()
-            if server is not None:
+        def _not_entered(self, entered: tuple[Settings, Embedded | None]) -> None:
+            """Undoes ``_entered``."""
+            server = entered[1]
+            if server is not None and server is not self._embedded:
                 server.leave()
 
-        return end
+        async def close(self) -> None:
+            """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
+
+            A cancelled call returns at once; the work is finished all the same.
+
+            >>> await engine.close()
+            """
+            closing = asyncio.create_task(self._close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            await asyncio.shield(closing)
+
+        async def _close(self) -> None:
+            async with self._here():
+                self._closed = True
+                driver, self._driver = self._driver, None
+                # Begun first, so that a cancellation leaves nothing that is not begun.
+                ended = ended_in_thread(self._rest().close)
+                if driver is not None:
+                    await asyncio.shield(asyncio.create_task(self._close_driver(driver, self._gatherer)))
+                await ended
+
+        async def _close_driver(self, driver: AsyncDriver, gatherer: Gatherer) -> None:
+            """Closes the driver after the requests that cancelled callers left behind: those need it."""
+            try:
+                await self._background.close()
+            finally:
+                await driver.close()
+                await gatherer.close()
+    else:
+
+        def close(self) -> None:
+            """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
+
+            Buffers that were not closed are: what they hold is sent within the engine's ``timeout``, or the log says
+            how many pushes were lost. There is a ResourceWarning for each.
+
+            >>> engine.close()
+            """
+            try:
+                unclosed = buffer.end(self)  # without the lock, which their threads may need to connect
+            finally:
+                with self._lock:
+                    self._closed = True
+                    self._rest().close()
+            buffer.tell(unclosed)
+
+    def _rest(self) -> ExitStack:
+        """Detaches from this engine what its flavours close alike. The stack ends it, the last first."""
+        server, self._embedded = self._embedded, None
+        wakeups, self._wakeups = self._wakeups, None
+        dispatcher, self._dispatcher = self._dispatcher, None
+        replayer, self._replayer = self._replayer, None
+        if True:  # ASYNC
+            threads, self._threads = self._threads, None
+            beside = [] if threads is None else [threads.close]
+        else:
+            driver, self._driver = self._driver, None
+            subscriber, self._subscriber = self._subscriber, None
+            ahead_watch, self._ahead_watch = self._ahead_watch, None
+            beside = [each.close for each in (driver, subscriber, ahead_watch) if each is not None]
+        rest = ExitStack()
+        if server is not None:
+            rest.callback(server.leave)
+        if self._spool is not None:
+            rest.callback(self._spool.close)
+        for close in beside:
+            rest.callback(close)
+        if wakeups is not None:
+            rest.callback(wakeups.close)
+        if dispatcher is not None:
+            rest.callback(dispatcher.stop)
+        if replayer is not None:
+            rest.callback(replayer.stop)
+        return rest
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -223,9 +314,11 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
+    # ---- pollers
+
     async def start(self) -> None:
-        """Runs pollers in this process, for its share of the shards. Returns when they run. A cancelled call leaves
-        none running.
+        """Runs pollers in this process, for its share of the shards. Returns when they run. A call of
+        asyncio that is cancelled leaves none running.
 
         Each shard takes a connection. The log and ``health().warnings`` tell when ``ulimit -n`` or a server's
         ``maxclients`` is too low for all shards.
@@ -234,25 +327,24 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         """
         deadline = self._deadline()
         async with self._held(deadline):
-            driver = await self._open(deadline)
+            self._closed = False
+            driver = await self._connect(deadline)
             if self._dispatcher is None:
-                threads = await self._open_threads(deadline)
-                advised = self._advice(driver, pollers=threads.driver)
-                advice.log_new(await operation.arun(driver, advised, deadline=advice.until(deadline)))
+                pollers, subscriber = await self._open_beside(deadline)
+                advised = self._advice(driver, pollers=pollers)
+                advice.log_new(await arun(driver, advised, deadline=advice.until(deadline)))
                 await self._declare_recurring(self._tasks.registered)
-                self._dispatcher = await thread_work.make(
-                    lambda: self._new_dispatcher(threads, deadline), lambda dispatcher: dispatcher.stop()
-                )
 
-    def _new_dispatcher(self, threads: Threads, deadline: float) -> Dispatcher:
-        dispatcher = self._parts.dispatcher(
-            threads.driver,
-            self._map(),
-            threads.subscriber,
-            sinks=self._new_sinks(threads.driver, threads.subscriber),
-        )
-        dispatcher.start(deadline)
-        return dispatcher
+                def started() -> Dispatcher:
+                    sinks = self._new_sinks(pollers, subscriber)
+                    dispatcher = self._parts.dispatcher(pollers, self._map(), subscriber, sinks=sinks)
+                    dispatcher.start(deadline)
+                    return dispatcher
+
+                if True:  # ASYNC
+                    self._dispatcher = await made_in_thread(started, Dispatcher.stop)
+                else:
+                    self._dispatcher = started()
 
     async def stop(self) -> None:
         """Ends this process's pollers; other processes take their shards over at once.
@@ -262,51 +354,127 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         async with self._here():
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
-                await thread_work.start(dispatcher.stop)
+                if True:  # ASYNC
+                    await ended_in_thread(dispatcher.stop)
+                else:
+                    dispatcher.stop()
 
-    async def _open_driver(self, deadline: float) -> AsyncDriver:
-        driver = self._driver
-        if driver is None:
-            self._check_not_closed()
-            began = time.monotonic()
+    if True:  # ASYNC
+
+        async def _open_beside(self, deadline: float) -> tuple[Driver, Subscriber]:
+            """The connections of what runs in threads. The lock is held."""
+            threads = await self._open_threads(deadline)
+            return threads.driver, threads.subscriber
+
+        async def _open_threads(self, deadline: float) -> Threads:
+            """The lock is held."""
+            if self._threads is None:
+                self._check_not_closed()
+                self._threads = await self._new_threads((await self._connect(deadline)).settings, deadline)
+            return self._threads
+
+        def _present_subscriber(self) -> Subscriber | None:
+            return self._threads.subscriber if self._threads else None
+    else:
+
+        def _open_beside(self, deadline: float) -> tuple[Driver, Subscriber]:
+            """The connections of what runs in threads. The lock is held."""
+            driver = self._open_driver(deadline)
+            if self._subscriber is None:
+                self._subscriber = Subscriber(driver)
+            return driver, self._subscriber
+
+        def _present_subscriber(self) -> Subscriber | None:
+            return self._subscriber
+
+    async def _open_wakeups(self, deadline: float) -> Wakeups:
+        wakeups = self._wakeups
+        if wakeups is None:
             async with self._held(deadline):
-                if self._driver is None and self._spool is not None:
-                    self._spool.check_since(began)
-                driver = await self._open(deadline)
-        return driver
+                driver, subscriber = await self._open_beside(deadline)
+                wakeups = self._wakeups
+                if wakeups is None:
+                    if True:  # ASYNC
+                        wakeups = await made_in_thread(lambda: Wakeups(driver, self._map(), subscriber), Wakeups.close)
+                    else:
+                        wakeups = Wakeups(driver, self._map(), subscriber)
+                    self._wakeups = wakeups
+        return wakeups
+
+    # ---- pushing
 
     async def _push_one(self, entries: Entries) -> Receipt:
-        if self._driver is not None:
-            return await self._gatherer.push(entries)
-        deadline = self._deadline()
-        await self._open_driver(deadline)
-        return await self._gatherer.push(entries, deadline)
+        if True:  # ASYNC
+            if self._driver is not None:
+                return await self._gatherer.push(entries)
+            deadline = self._deadline()
+            await self._open_driver(deadline)
+            return await self._gatherer.push(entries, deadline)
+        else:
+            deadline = self._deadline()
+            driver = self._open_driver(deadline)
+            return run(driver, pushing.push_one(self._map(), self._packer, entries), deadline=deadline)
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
-        """Pushes in a thread: a WAIT on the loop's shared connections would delay every other caller."""
         check_durability(durability)
         deadline = self._deadline()
-        (await self._open_driver(deadline)).check_open()
-        async with self._held(deadline):
-            threads = await self._open_threads(deadline)
-        cache = self._map()
+        driver, cache = await self._open_driver(deadline), self._map()
         steps = pushing.push(cache, self._packer, entries, most=batch)
-        push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability, deadline)
-        return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
+        if True:  # ASYNC
+            # in a thread: a WAIT on the loop's shared connections would delay every other caller
+            driver.check_open()
+            async with self._held(deadline):
+                threads = await self._open_threads(deadline)
+            push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability, deadline)
+            return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
+        else:
+            return push_durably(driver, cache, entries.ids, steps, durability, deadline)
 
-    def _batch_function(self, function: BatchFunction) -> BatchFunction:
-        """The function as a relay's thread calls it: a coroutine function runs in the loop that is running now."""
-        if not inspect.iscoroutinefunction(function):
-            return function
-        loop = asyncio.get_running_loop()
+    async def _spool_stats(self) -> SpoolStats | None:
+        if self._spool is None:
+            return None
+        if True:  # ASYNC
+            return await made_in_thread(self._spool.stats, lambda _: None)
+        else:
+            return self._spool.stats()
 
-        def call(batch: list[Delivery]) -> object:
-            return asyncio.run_coroutine_threadsafe(function(batch), loop).result()
+    if TYPE_CHECKING or True:  # ASYNC
 
-        return call
+        def _batch_function(self, function: BatchFunction) -> BatchFunction:
+            """The function as a relay's thread calls it: a coroutine function runs in the loop that is running now."""
+            if not inspect.iscoroutinefunction(function):
+                return function
+            loop = asyncio.get_running_loop()
 
-    def _present_subscriber(self) -> Subscriber | None:
-        return self._threads.subscriber if self._threads else None
+            def call(batch: list[Delivery]) -> object:
+                return asyncio.run_coroutine_threadsafe(function(batch), loop).result()
+
+            return call
+    else:
+
+        def buffered(self, *, linger: float = 0.0) -> Buffer:
+            """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when
+            its task is stored.
+
+            Tasks that are pushed while one batch is sent go with the next. ``linger``: the seconds that a batch waits
+            for more. Close the buffer, or use it in a ``with`` block, to send the rest: what is still in it when the
+            engine is closed or the program ends is sent then, if that can be done, with a ResourceWarning.
+
+            >>> with engine.buffered() as buffer:
+            ...     pending = buffer.push({"order": 42}, delay=60)
+            """
+            check_seconds(linger, "linger", most=60)
+            if self._spooler is None:
+                self._open_driver(self._deadline())
+
+            def send(entries: Entries) -> list[Receipt]:
+                if self._spooler is not None:
+                    return self._spooler.push(entries, BATCH)
+                return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH))
+
+            return Buffer(self._packed, send, linger=linger, owner=self, timeout=self.options.timeout)
+
+    # ---- consumers and workers
 
     def consumer(
         self,
@@ -319,8 +487,8 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
-        paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
-        The first use of the consumer opens the engine, if it is not open.
+        paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It opens the
+        engine, if that is not open.
 
         ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
         way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
@@ -329,82 +497,169 @@ class AsyncEngine(AsyncTaskCommands, AsyncOperatorCommands, AsyncListingCommands
         >>> consumer = engine.consumer("urgent", "mail", lease=60)
         """
         make_claims = self._claims(names, topics, lease, name)
-        self._check_not_closed()
+        if True:  # ASYNC
+            self._check_not_closed()
 
-        async def opened(deadline: float) -> tuple[AsyncDriver, Claims, BackgroundTasks]:
-            driver = await self._open_driver(deadline)
-            return driver, make_claims(), self._background
+            async def opened(deadline: float) -> tuple[AsyncDriver, Claims, BackgroundTasks]:
+                driver = await self._open_driver(deadline)
+                return driver, make_claims(), self._background
 
-        ahead = Ahead[Trip](lease) if prefetch else None
-        return AsyncConsumer(opened, self._open_wakeups, tuple(topics or names or ("",)), self.options.timeout, ahead)
+            served = tuple(topics or names or ("",))
+            ahead = Ahead[Trip](lease) if prefetch else None
+            return AsyncConsumer(opened, self._open_wakeups, served, self.options.timeout, ahead)
+        else:
+            driver = self._open_driver(self._deadline())
+            return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
 
-    def worker(
-        self,
-        *,
-        topics: Mapping[str, int] | Iterable[str] | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        lease: float = DEFAULT_LEASE_S,
-        grace: float = DEFAULT_GRACE_S,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        name: str | None = None,
-    ) -> AsyncWorker:
-        """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
-        ``@worker.task``, then ``await worker.run()``.
+    if False:  # ASYNC
 
-        ``concurrency`` handlers at once; ``lease``: how long a task whose worker died waits for another; ``grace``: how
-        long handlers may finish when the worker stops.
+        def _open_ahead_watch(self) -> AheadWatch:
+            with self._lock:
+                if self._ahead_watch is None:
+                    self._ahead_watch = AheadWatch()
+                return self._ahead_watch
 
-        ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
-        weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
-        the engine has when the worker runs.
+    if True:  # ASYNC
 
-        There is no ``processes=``: a process with a running loop can't be forked. ``shardq work --processes`` runs
-        this worker in several, each with a loop of its own.
+        def worker(
+            self,
+            *,
+            topics: Mapping[str, int] | Iterable[str] | None = None,
+            concurrency: int = DEFAULT_CONCURRENCY,
+            lease: float = DEFAULT_LEASE_S,
+            grace: float = DEFAULT_GRACE_S,
+            max_attempts: int | None = None,
+            backoff: Backoff | None = None,
+            name: str | None = None,
+        ) -> AsyncWorker:
+            """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
+            ``@worker.task``, then ``await worker.run()``.
 
-        >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
-        """
-        return AsyncWorker(
-            self.push,
-            self._tasks,
-            self._processor,
-            topics=topics,
-            concurrency=concurrency,
-            lease=lease,
-            grace=grace,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            name=name,
-        )
+            ``concurrency`` handlers at once; ``lease``: how long a task whose worker died waits for another; ``grace``:
+            how long handlers may finish when the worker stops.
+
+            ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share
+            by weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
+            that the engine has when the worker runs.
+
+            There is no ``processes=``: a process with a running loop can't be forked. ``shardq work --processes`` runs
+            this worker in several, each with a loop of its own.
+
+            >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
+            """
+            return AsyncWorker(
+                self.push,
+                self._tasks,
+                self._processor,
+                topics=topics,
+                concurrency=concurrency,
+                lease=lease,
+                grace=grace,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                name=name,
+            )
+    else:
+
+        def worker(
+            self,
+            *,
+            topics: Mapping[str, int] | Iterable[str] | None = None,
+            concurrency: int = DEFAULT_CONCURRENCY,
+            processes: int = 1,
+            lease: float = DEFAULT_LEASE_S,
+            grace: float = DEFAULT_GRACE_S,
+            max_attempts: int | None = None,
+            backoff: Backoff | None = None,
+            name: str | None = None,
+        ) -> Worker:
+            """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
+            ``@worker.task``, then ``worker.run()``.
+
+            ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died
+            waits for another; ``grace``: how long handlers may finish when the worker stops.
+
+            ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share
+            by weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
+            that the engine has when the worker runs.
+
+            >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
+            """
+            return Worker(
+                self.push,
+                self._tasks,
+                self._processor,
+                topics=topics,
+                concurrency=concurrency,
+                processes=processes,
+                lease=lease,
+                grace=grace,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                name=name,
+            )
 
     async def _processor(self, plan: Plan) -> Processor:
-        """The running part of a worker; ``AsyncWorker.run`` calls it."""
+        """The running part of a worker; ``AsyncWorker.run`` calls it, in its child processes too."""
+        from shardq.worker.processor import Processor  # here: it brings asyncio, for coroutine functions
+
         await self.open()
         await self._declare_recurring(plan.functions)
-        deadline = self._deadline()
-        wakeups = await self._open_wakeups(deadline)
-        async with self._held(deadline):
-            driver = (await self._open_threads(deadline)).driver
         claims = self._planned_claims(plan)
-        consumer = Consumer(driver, claims, lambda deadline: wakeups)
-        return self._noted(Processor(driver, claims, consumer, plan, loop=asyncio.get_running_loop()))
-
-    async def _open_threads(self, deadline: float) -> Threads:
-        """The lock is held."""
-        if self._threads is None:
-            self._check_not_closed()
-            settings = (await self._open(deadline)).settings
-            self._threads = await thread_work.make(
-                lambda: Threads.opened(self._parts.driver(settings), deadline), Threads.close
-            )
-        return self._threads
-
-    async def _open_wakeups(self, deadline: float) -> Wakeups:
-        if self._wakeups is None:
+        deadline = self._deadline()
+        if True:  # ASYNC
+            loop = asyncio.get_running_loop()
+            wakeups = await self._open_wakeups(deadline)
             async with self._held(deadline):
-                threads = await self._open_threads(deadline)
-                if self._wakeups is None:
-                    self._wakeups = await thread_work.make(
-                        lambda: Wakeups(threads.driver, self._map(), threads.subscriber), Wakeups.close
-                    )
-        return self._wakeups
+                driver, _ = await self._open_beside(deadline)
+            consumer = Consumer(driver, claims, lambda deadline: wakeups)
+        else:
+            loop = None
+            driver = self._open_driver(deadline)
+            consumer = Consumer(driver, claims, self._open_wakeups)
+        return self._noted(Processor(driver, claims, consumer, plan, loop=loop))
+
+
+if True:  # ASYNC
+
+    @dataclass(frozen=True, slots=True)
+    class Threads:
+        """The connections and the thread pool that work beside the loop, however busy that is."""
+
+        driver: Driver
+        subscriber: Subscriber
+        durable_pushes: ThreadPoolExecutor
+        """One thread for each that may borrow connections."""
+
+        @classmethod
+        def opened(cls, driver: Driver, deadline: float) -> Threads:
+            driver.open(deadline)
+            pushes = ThreadPoolExecutor(driver.settings.borrowers, thread_name_prefix="shardq-durable")
+            return cls(driver, Subscriber(driver), pushes)
+
+        def close(self) -> None:
+            self.subscriber.close()
+            self.driver.close()
+            self.durable_pushes.shutdown(wait=False)
+
+    # Threads of their own, not the loop's executor: that drops work that waits for a free thread when the caller is
+    # cancelled, and a program's own work may take all of its threads.
+
+    ASIDE = "shardq-aside"
+
+    async def made_in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+        """Returns what a thread made. When the caller is cancelled, it is undone in a thread as soon as it is made."""
+        made = begun(work, ASIDE)
+        try:
+            return await asyncio.wrap_future(made)
+        except asyncio.CancelledError:
+            made.add_done_callback(partial(_undo, undo))
+            raise
+
+    def _undo(undo: Callable[[T], object], made: Future[T]) -> None:
+        if made.exception() is None:
+            begun(lambda: undo(made.result()), ASIDE, daemon=False)
+
+    def ended_in_thread(work: Callable[[], object]) -> asyncio.Future[object]:
+        """Runs ``work`` in a non-daemon thread, begun at once; cancelling the future does not stop it."""
+        return asyncio.wrap_future(begun(work, ASIDE, daemon=False))

@@ -1,32 +1,35 @@
-"""The engine for threads: how it is opened, started, stopped and closed. Its twin for asyncio is ``aio``."""
+# Generated from aio.py by `make fmt`: change that one.
+"""The engine: how it is opened, started, stopped and closed, and its consumers and workers.
+
+Pollers are threads for both flavours: they sleep exactly, whatever the event loop is busy with.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
-from shardq.core import operation
 from shardq.core.consumer import Consumer
 from shardq.core.consumer.ahead_watch import AheadWatch
 from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import check_seconds
 from shardq.core.model.task import Receipt
+from shardq.core.operation import run
 from shardq.core.producer import buffer, pushing
 from shardq.core.producer.buffer import Buffer
 from shardq.core.producer.durable import Durability, check_durability, push_durably
 from shardq.core.producer.packing import BATCH, Entries
 from shardq.core.subscriber import Subscriber
 from shardq.engine import advice
-from shardq.engine.listing_commands_sync import ListingCommands
-from shardq.engine.operator_commands_sync import OperatorCommands
+from shardq.engine.operator_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
-from shardq.engine.schedule_commands_sync import ScheduleCommands
-from shardq.engine.task_commands_sync import TaskCommands
 from shardq.errors import ServerFault, Unavailable
+from shardq.features.spool.stats import SpoolStats
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
 
@@ -34,11 +37,16 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 
-class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
+class Engine(OperatorCommands):
     """A delay engine: push tasks with a due time, and have them dispatched at that time.
 
-    It opens itself at its first use, or in a ``with`` block; ``start()`` runs pollers in this process. Threads may
-    share an engine, and so may forked processes: in the child it is like one that was never opened.
+    It opens itself at its first use, or in a block of ``with``; ``start()`` runs pollers in this process. Forked
+    processes may share an engine: in the child it is like one that was never opened.
+
+    ``Engine`` is for threads, which may share it. Its twin for asyncio belongs to the event loop that opens it, and all
+    coroutines of that loop may share it: what they push at the same time shares calls, and each is told what became of
+    its own task. When the loop ends without ``close()``, another loop takes the engine over with ``open()``; pollers
+    run on meanwhile. Both can do the same, but ``buffered()`` is for threads alone: it coalesces their pushes.
 
     >>> with shardq.Engine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     engine.start()
@@ -48,11 +56,11 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
     def _forked(self) -> None:
         super()._forked()
         self._driver: Driver | None = None
-        self._subscriber: Subscriber | None = None
         self._wakeups: Wakeups | None = None
-        self._ahead_watch: AheadWatch | None = None
         self._lock = threading.RLock()
         """Held while opening, starting, stopping and closing."""
+        self._subscriber: Subscriber | None = None
+        self._ahead_watch: AheadWatch | None = None
 
     # ---- opening and closing
 
@@ -71,76 +79,96 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
                     raise
         return self
 
+    def _here(self) -> threading.RLock:
+        return self._lock
+
     @contextmanager
     def _held(self, deadline: float) -> Iterator[None]:
         """Holds the lock. Raises Unavailable when others hold it until the deadline."""
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        lock, is_ours = self._here(), False
+        is_ours = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        if not is_ours:
             raise Unavailable(
-                f"other threads have been opening or closing this engine for {self.options.timeout:g} s: "
+                f"other callers have been opening or closing this engine for {self.options.timeout:g} s: "
                 "check that its servers run and can be reached from here"
             )
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
 
     def _connect(self, deadline: float) -> Driver:
-        began = time.monotonic()
-        with self._held(deadline):
-            if self._driver is None:
-                if self._spool is not None:
-                    self._spool.check_since(began)
-                    self._spool.resume()
-                settings, self._embedded = self._entered()
-                driver = self._parts.driver(settings)
-                try:
-                    driver.open(deadline)
-                    self._learn(operation.run(driver, self.options.create_topology(), deadline=deadline))
-                    advice.log_new(operation.run(driver, self._advice(driver), deadline=advice.until(deadline)))
-                except BaseException:
-                    driver.close()
-                    self._leave()
-                    raise
-                self._driver = driver
+        """Opens the engine, if it is not open. The lock is held."""
+        if self._driver is None:
+            if self._spool is not None:
+                self._spool.resume()
+            settings, self._embedded = self._entered()
+            driver = self._parts.driver(settings)
+            try:
+                driver.open(deadline)
+                topology = run(driver, self.options.create_topology(), deadline=deadline)
+                self._learn(topology)
+                advice.log_new(run(driver, self._advice(driver), deadline=advice.until(deadline)))
                 self._watch_masters(driver)
-            return self._driver
+            except BaseException:
+                driver.close()
+                self._leave()
+                raise
+            self._driver = driver
+        return self._driver
+
+    def _open_driver(self, deadline: float) -> Driver:
+        driver = self._driver
+        if driver is None:
+            self._check_not_closed()
+            began = time.monotonic()
+            with self._held(deadline):
+                self._check_not_closed()
+                if self._driver is None and self._spool is not None:
+                    self._spool.check_since(began)
+                driver = self._connect(deadline)
+        return driver
 
     def close(self) -> None:
         """Stops the pollers, closes every connection, and leaves the embedded server. Pushed tasks stay.
 
-        Buffers that were not closed are: what they hold is sent within the engine's ``timeout``, or the log says how
-        many pushes were lost. There is a ResourceWarning for each.
+        Buffers that were not closed are: what they hold is sent within the engine's ``timeout``, or the log says
+        how many pushes were lost. There is a ResourceWarning for each.
 
         >>> engine.close()
         """
         try:
             unclosed = buffer.end(self)  # without the lock, which their threads may need to connect
         finally:
-            self._close()
+            with self._lock:
+                self._closed = True
+                self._rest().close()
         buffer.tell(unclosed)
 
-    def _close(self) -> None:
-        with self._lock:
-            self.stop()
-            self._closed = True
-            driver, self._driver = self._driver, None
-            wakeups, self._wakeups = self._wakeups, None
-            ahead_watch, self._ahead_watch = self._ahead_watch, None
-            subscriber, self._subscriber = self._subscriber, None
-            replayer, self._replayer = self._replayer, None
-            if replayer is not None:
-                replayer.stop()
-            if ahead_watch is not None:
-                ahead_watch.close()
-            if wakeups is not None:
-                wakeups.close()
-            if subscriber is not None:
-                subscriber.close()
-            if driver is not None:
-                driver.close()
-            if self._spool is not None:
-                self._spool.close()
-            self._leave()
+    def _rest(self) -> ExitStack:
+        """Detaches from this engine what its flavours close alike. The stack ends it, the last first."""
+        server, self._embedded = self._embedded, None
+        wakeups, self._wakeups = self._wakeups, None
+        dispatcher, self._dispatcher = self._dispatcher, None
+        replayer, self._replayer = self._replayer, None
+        driver, self._driver = self._driver, None
+        subscriber, self._subscriber = self._subscriber, None
+        ahead_watch, self._ahead_watch = self._ahead_watch, None
+        beside = [each.close for each in (driver, subscriber, ahead_watch) if each is not None]
+        rest = ExitStack()
+        if server is not None:
+            rest.callback(server.leave)
+        if self._spool is not None:
+            rest.callback(self._spool.close)
+        for close in beside:
+            rest.callback(close)
+        if wakeups is not None:
+            rest.callback(wakeups.close)
+        if dispatcher is not None:
+            rest.callback(dispatcher.stop)
+        if replayer is not None:
+            rest.callback(replayer.stop)
+        return rest
 
     def __enter__(self) -> Self:
         return self.open()
@@ -148,8 +176,11 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    # ---- pollers
+
     def start(self) -> None:
-        """Runs pollers in this process, for its share of the shards. Returns when they run.
+        """Runs pollers in this process, for its share of the shards. Returns when they run. A call of
+        asyncio that is cancelled leaves none running.
 
         Each shard takes a connection. The log and ``health().warnings`` tell when ``ulimit -n`` or a server's
         ``maxclients`` is too low for all shards.
@@ -158,42 +189,59 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         """
         deadline = self._deadline()
         with self._held(deadline):
-            self.open()
+            self._closed = False
+            driver = self._connect(deadline)
             if self._dispatcher is None:
-                driver = self._open_driver(deadline)
-                advised = self._advice(driver, pollers=driver)
-                advice.log_new(operation.run(driver, advised, deadline=advice.until(deadline)))
+                pollers, subscriber = self._open_beside(deadline)
+                advised = self._advice(driver, pollers=pollers)
+                advice.log_new(run(driver, advised, deadline=advice.until(deadline)))
                 self._declare_recurring(self._tasks.registered)
-                dispatcher = self._parts.dispatcher(
-                    driver,
-                    self._map(),
-                    self._open_subscriber(deadline),
-                    sinks=self._new_sinks(driver, self._open_subscriber(deadline)),
-                )
-                dispatcher.start(deadline)
-                self._dispatcher = dispatcher
+
+                def started() -> Dispatcher:
+                    sinks = self._new_sinks(pollers, subscriber)
+                    dispatcher = self._parts.dispatcher(pollers, self._map(), subscriber, sinks=sinks)
+                    dispatcher.start(deadline)
+                    return dispatcher
+
+                self._dispatcher = started()
 
     def stop(self) -> None:
         """Ends this process's pollers; other processes take their shards over at once.
 
         >>> engine.stop()
         """
-        with self._lock:
+        with self._here():
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
                 dispatcher.stop()
 
-    def _open_driver(self, deadline: float) -> Driver:
-        driver = self._driver
-        if driver is None:
-            self._check_not_closed()
-            driver = self._connect(deadline)
-        return driver
+    def _open_beside(self, deadline: float) -> tuple[Driver, Subscriber]:
+        """The connections of what runs in threads. The lock is held."""
+        driver = self._open_driver(deadline)
+        if self._subscriber is None:
+            self._subscriber = Subscriber(driver)
+        return driver, self._subscriber
+
+    def _present_subscriber(self) -> Subscriber | None:
+        return self._subscriber
+
+    def _open_wakeups(self, deadline: float) -> Wakeups:
+        wakeups = self._wakeups
+        if wakeups is None:
+            with self._held(deadline):
+                driver, subscriber = self._open_beside(deadline)
+                wakeups = self._wakeups
+                if wakeups is None:
+                    wakeups = Wakeups(driver, self._map(), subscriber)
+                    self._wakeups = wakeups
+        return wakeups
+
+    # ---- pushing
 
     def _push_one(self, entries: Entries) -> Receipt:
         deadline = self._deadline()
         driver = self._open_driver(deadline)
-        return operation.run(driver, pushing.push_one(self._map(), self._packer, entries), deadline=deadline)
+        return run(driver, pushing.push_one(self._map(), self._packer, entries), deadline=deadline)
 
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)
@@ -202,13 +250,18 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         steps = pushing.push(cache, self._packer, entries, most=batch)
         return push_durably(driver, cache, entries.ids, steps, durability, deadline)
 
-    def buffered(self, *, linger: float = 0.0) -> Buffer:
-        """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when its
-        task is stored.
+    def _spool_stats(self) -> SpoolStats | None:
+        if self._spool is None:
+            return None
+        return self._spool.stats()
 
-        Tasks that are pushed while one batch is sent go with the next. ``linger``: the seconds that a batch waits for
-        more. Close the buffer, or use it in a ``with`` block, to send the rest: what is still in it when the engine is
-        closed or the program ends is sent then, if that can be done, with a ResourceWarning.
+    def buffered(self, *, linger: float = 0.0) -> Buffer:
+        """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when
+        its task is stored.
+
+        Tasks that are pushed while one batch is sent go with the next. ``linger``: the seconds that a batch waits
+        for more. Close the buffer, or use it in a ``with`` block, to send the rest: what is still in it when the
+        engine is closed or the program ends is sent then, if that can be done, with a ResourceWarning.
 
         >>> with engine.buffered() as buffer:
         ...     pending = buffer.push({"order": 42}, delay=60)
@@ -224,8 +277,7 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
 
         return Buffer(self._packed, send, linger=linger, owner=self, timeout=self.options.timeout)
 
-    def _present_subscriber(self) -> Subscriber | None:
-        return self._subscriber
+    # ---- consumers and workers
 
     def consumer(
         self,
@@ -238,7 +290,8 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
 
         ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
-        paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
+        paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It opens the
+        engine, if that is not open.
 
         ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
         way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
@@ -249,6 +302,12 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         make_claims = self._claims(names, topics, lease, name)
         driver = self._open_driver(self._deadline())
         return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
+
+    def _open_ahead_watch(self) -> AheadWatch:
+        with self._lock:
+            if self._ahead_watch is None:
+                self._ahead_watch = AheadWatch()
+            return self._ahead_watch
 
     def worker(
         self,
@@ -265,12 +324,12 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
         """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
         ``@worker.task``, then ``worker.run()``.
 
-        ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died waits
-        for another; ``grace``: how long handlers may finish when the worker stops.
+        ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died
+        waits for another; ``grace``: how long handlers may finish when the worker stops.
 
-        ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share by
-        weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks that
-        the engine has when the worker runs.
+        ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share
+        by weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
+        that the engine has when the worker runs.
 
         >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
         """
@@ -290,32 +349,13 @@ class Engine(TaskCommands, OperatorCommands, ListingCommands, ScheduleCommands):
 
     def _processor(self, plan: Plan) -> Processor:
         """The running part of a worker; ``Worker.run`` calls it, in its child processes too."""
-        from shardq.worker.processor import (
-            Processor,  # here: it brings asyncio, for handlers that are coroutine functions
-        )
+        from shardq.worker.processor import Processor  # here: it brings asyncio, for coroutine functions
 
         self.open()
-        driver = self._open_driver(self._deadline())
         self._declare_recurring(plan.functions)
         claims = self._planned_claims(plan)
+        deadline = self._deadline()
+        loop = None
+        driver = self._open_driver(deadline)
         consumer = Consumer(driver, claims, self._open_wakeups)
-        return self._noted(Processor(driver, claims, consumer, plan, loop=None))
-
-    def _open_subscriber(self, deadline: float) -> Subscriber:
-        with self._held(deadline):
-            if self._subscriber is None:
-                self._subscriber = Subscriber(self._open_driver(deadline))
-            return self._subscriber
-
-    def _open_ahead_watch(self) -> AheadWatch:
-        with self._lock:
-            if self._ahead_watch is None:
-                self._ahead_watch = AheadWatch()
-            return self._ahead_watch
-
-    def _open_wakeups(self, deadline: float) -> Wakeups:
-        with self._held(deadline):
-            if self._wakeups is None:
-                driver = self._open_driver(deadline)
-                self._wakeups = Wakeups(driver, self._map(), self._open_subscriber(deadline))
-            return self._wakeups
+        return self._noted(Processor(driver, claims, consumer, plan, loop=loop))

@@ -16,9 +16,11 @@ from shardq.core.producer.stream import Stream, Window
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, SpoolFault, Unanswered
 from shardq.features.spool import commands
-from shardq.features.spool.aio import add
 from shardq.features.spool.commands import Command, now_ms, pushes
 from shardq.features.spool.spool import AWAY, Spool
+
+if True:  # ASYNC
+    import asyncio
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
@@ -44,9 +46,16 @@ class AsyncSpooler:
         self._deadline = deadline
         self._timeout = timeout
 
+    async def _add(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> bool:
+        """Stores commands, see ``Spool.add``; also if the caller is cancelled meanwhile."""
+        if True:  # ASYNC
+            return await asyncio.shield(asyncio.wrap_future(self._spool.submit(commands, lost=lost)))
+        else:
+            return self._spool.add(commands, lost=lost)
+
     async def push_one(self, entries: Entries) -> Receipt:
         began_ms, deadline = now_ms(), self._deadline()
-        if not self._spool.away or not await add(self._spool, pushes(entries, began_ms)):
+        if not self._spool.away or not await self._add(pushes(entries, began_ms)):
             try:
                 driver = await self._opened(deadline)
                 return await arun(driver, pushing.push_one(self._cache(), self._packer, entries), deadline=deadline)
@@ -58,7 +67,7 @@ class AsyncSpooler:
         if not entries.ids:
             return []
         began_ms, deadline = now_ms(), self._deadline()
-        if not self._spool.away or not await add(self._spool, pushes(entries, began_ms)):
+        if not self._spool.away or not await self._add(pushes(entries, began_ms)):
             try:
                 driver = await self._opened(deadline)
                 steps = pushing.push(self._cache(), self._packer, entries, most=most)
@@ -120,7 +129,7 @@ class AsyncSpooler:
 
     async def _by_id(self, command: Command, make: Callable[[TopologyCache], Operation[Outcome]]) -> Outcome:
         deadline = self._deadline()
-        if not self._spool.away or not await add(self._spool, [command]):
+        if not self._spool.away or not await self._add([command]):
             try:
                 driver = await self._opened(deadline)
                 return await arun(driver, make(self._cache()), deadline=deadline)
@@ -133,7 +142,7 @@ class AsyncSpooler:
         error itself, with a note, if a server may have it.
         """
         try:
-            await add(self._spool, commands, lost=error)
+            await self._add(commands, lost=error)
         except SpoolFault as exc:
             if isinstance(error, Unanswered):
                 error.add_note(f"it could not be spooled either: {exc}")
@@ -151,7 +160,7 @@ class AsyncSpooler:
             raise error
         why = next((error.failed[id] for id in away if id in error.failed), error)
         try:
-            await add(self._spool, [each for each in pushes(entries, began_ms) if each.id in away], lost=why)
+            await self._add([each for each in pushes(entries, began_ms) if each.id in away], lost=why)
         except SpoolFault as exc:
             failed = {id: exc if id in away else why for id, why in error.failed.items()}
             raise PushError(ids=error.ids, stored=error.stored, failed=failed, unknown=error.unknown) from exc

@@ -18,7 +18,6 @@ from shardq.errors import PushError, ShardqError, SpoolFault, Unanswered
 from shardq.features.spool import commands
 from shardq.features.spool.commands import Command, now_ms, pushes
 from shardq.features.spool.spool import AWAY, Spool
-from shardq.features.spool.sync import add
 
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
@@ -44,9 +43,13 @@ class Spooler:
         self._deadline = deadline
         self._timeout = timeout
 
+    def _add(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> bool:
+        """Stores commands, see ``Spool.add``; also if the caller is cancelled meanwhile."""
+        return self._spool.add(commands, lost=lost)
+
     def push_one(self, entries: Entries) -> Receipt:
         began_ms, deadline = now_ms(), self._deadline()
-        if not self._spool.away or not add(self._spool, pushes(entries, began_ms)):
+        if not self._spool.away or not self._add(pushes(entries, began_ms)):
             try:
                 driver = self._opened(deadline)
                 return run(driver, pushing.push_one(self._cache(), self._packer, entries), deadline=deadline)
@@ -58,7 +61,7 @@ class Spooler:
         if not entries.ids:
             return []
         began_ms, deadline = now_ms(), self._deadline()
-        if not self._spool.away or not add(self._spool, pushes(entries, began_ms)):
+        if not self._spool.away or not self._add(pushes(entries, began_ms)):
             try:
                 driver = self._opened(deadline)
                 steps = pushing.push(self._cache(), self._packer, entries, most=most)
@@ -120,7 +123,7 @@ class Spooler:
 
     def _by_id(self, command: Command, make: Callable[[TopologyCache], Operation[Outcome]]) -> Outcome:
         deadline = self._deadline()
-        if not self._spool.away or not add(self._spool, [command]):
+        if not self._spool.away or not self._add([command]):
             try:
                 driver = self._opened(deadline)
                 return run(driver, make(self._cache()), deadline=deadline)
@@ -133,7 +136,7 @@ class Spooler:
         error itself, with a note, if a server may have it.
         """
         try:
-            add(self._spool, commands, lost=error)
+            self._add(commands, lost=error)
         except SpoolFault as exc:
             if isinstance(error, Unanswered):
                 error.add_note(f"it could not be spooled either: {exc}")
@@ -151,7 +154,7 @@ class Spooler:
             raise error
         why = next((error.failed[id] for id in away if id in error.failed), error)
         try:
-            add(self._spool, [each for each in pushes(entries, began_ms) if each.id in away], lost=why)
+            self._add([each for each in pushes(entries, began_ms) if each.id in away], lost=why)
         except SpoolFault as exc:
             failed = {id: exc if id in away else why for id, why in error.failed.items()}
             raise PushError(ids=error.ids, stored=error.stored, failed=failed, unknown=error.unknown) from exc

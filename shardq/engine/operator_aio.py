@@ -1,8 +1,6 @@
-# For asyncio. `make fmt` generates operator_commands_sync.py from it.
-"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, purges,
-stats, and health.
-
-``AsyncEngine`` inherits them.
+# For asyncio. `make fmt` generates operator_sync.py from it.
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, purges, stats, health,
+and schedules of recurring tasks. ``AsyncEngine`` inherits them.
 """
 
 from __future__ import annotations
@@ -10,50 +8,52 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shardq.core import recovery
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
-from shardq.core.model.checks import check_shards, check_topic
+from shardq.core.model.checks import check_max_attempts, check_name, check_shards, check_topic, checked_tags
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.record import encode_head, record_encoder
+from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, arun
 from shardq.core.resharding.handle_aio import AsyncGrowth
 from shardq.core.resharding.preview import Preview
 from shardq.core.resharding.resizing import preview_resize, progress, resize
-from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
 from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
-from shardq.engine.base import EngineBase
 from shardq.engine.changes import Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
 from shardq.engine.stats import Stats
+from shardq.engine.tasks_aio import AsyncTaskCommands
 from shardq.errors import InvalidOption
 from shardq.features.schedules import declaring
+from shardq.features.schedules.entry import Declaration
+from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.sinks.function import BatchFunction
-from shardq.features.spool import aio as spool
+from shardq.worker.handlers import Registered, recurring
+from shardq.worker.named import call_of
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.core.subscriber import Subscriber
+    from shardq.features.spool.stats import SpoolStats
 
 T = TypeVar("T")
 
 
-class AsyncOperatorCommands(EngineBase, ABC):
+class AsyncOperatorCommands(AsyncTaskCommands, ABC):
     """The commands of ``AsyncEngine`` on the whole."""
 
     @abstractmethod
-    async def _open_driver(self, deadline: float) -> AsyncDriver: ...
-
-    @abstractmethod
-    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T: ...
-
-    @abstractmethod
     def _present_subscriber(self) -> Subscriber | None: ...
+
+    @abstractmethod
+    async def _spool_stats(self) -> SpoolStats | None: ...
 
     async def forward(
         self,
@@ -314,5 +314,162 @@ class AsyncOperatorCommands(EngineBase, ABC):
             schedules=await self._read(driver, declaring.summary(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
-            spool=await spool.stats(self._spool),
+            spool=await self._spool_stats(),
         )
+
+    # ---- schedules
+
+    async def every(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        interval: float | dt.timedelta | None = None,
+        tz: str | None = None,
+        topic: str = "",
+        payload: Any = None,
+        jitter: float | dt.timedelta = 0.0,
+        catch_up: CatchUp = "one",
+        start: float | dt.datetime | None = None,
+        end: float | dt.datetime | None = None,
+        overlap: Overlap = "allow",
+        headers: Mapping[str, str] | None = None,
+        max_attempts: int | None = None,
+        expires: float | dt.timedelta | None = None,
+        tags: Sequence[str] | None = None,
+        owner: str = "",
+    ) -> None:
+        """Pushes a task of ``topic`` with this payload at every occurrence from now on, once over the whole fleet.
+
+        ``cron``: an expression such as "0 3 * * *", by the clock of the time zone ``tz`` (UTC, if none is given); it
+        needs ``pip install 'shardq[cron]'``. Or ``interval``: the seconds between two occurrences, 0.1 at least;
+        occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
+        ``start`` and ``end``: there are none before and after these instants.
+
+        The schedule is kept in the engine, and served by whichever processes have called ``start()``. Declared again,
+        by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other: what
+        is due more than a second later is by the new one, and no occurrence is lost or doubled. It ends with
+        ``remove_schedule``, or with ``prune_schedules`` of its ``owner``, a name of the program that declares it.
+
+        ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
+        them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is still
+        scheduled, ready or leased at its time.
+
+        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task that
+        nobody has begun so many seconds after its due time is buried instead of run late.
+
+        >>> await engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload={"all": True})
+        >>> await engine.every("poll", interval=30, overlap="skip", expires=30)
+        """
+        check_schedule_name(name)
+        check_topic(topic)
+        if max_attempts is not None:
+            check_max_attempts(max_attempts)
+        every = Every(
+            cron=cron,
+            interval=interval,
+            tz=tz,
+            jitter=jitter,
+            catch_up=catch_up,
+            start=start,
+            end=end,
+            overlap=overlap,
+            headers=headers,
+            expires=expires,
+            tags=tags,
+            owner=owner,
+        )
+        await self._declare(name, every, topic, payload, max_attempts)
+
+    async def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
+        tags = () if every.tags is None else checked_tags(every.tags)
+        head = encode_head(headers=every.headers, max_attempts=max_attempts, tags=tags)
+        record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, head)
+        declaration = Declaration.of(every, topic=topic, record=record)
+        await self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
+        if every.owner:
+            self._declared.setdefault(every.owner, set()).add(name)
+
+    async def _declare_recurring(self, functions: Iterable[Registered]) -> None:
+        """Declares the schedules of tasks that are to be served: ``@engine.task(every=…)``."""
+        for task, every in recurring(functions):
+            payload, max_attempts = call_of(task.name), task.attempts.max_attempts
+            await self._declare(schedule_name(task.name), every, task.topic, payload, max_attempts)
+            for alias in task.aliases:
+                await self._remove_call(alias)
+
+    async def _remove_call(self, task: str) -> None:
+        """Removes the schedule of a task by an earlier name of it; one of that name that pushes anything else stays."""
+        name, codec = schedule_name(task), self.options.codec
+        await self._carry_out(lambda cache: declaring.remove_call(cache, codec, name, call_of(task)))
+
+    async def prune_schedules(self, owner: str, *, keep: Iterable[str] | None = None) -> list[str]:
+        """Removes the schedules that were declared with this ``owner`` but those to ``keep``: the ones that this engine
+        object has declared, if nothing is given. Returns the names of those that were removed.
+
+        A program that has declared all of its schedules thereby removes those that an earlier version of it declared.
+        Schedules of other owners, and without one, stay.
+
+        >>> await engine.every("nightly", interval=86_400, owner="billing")
+        >>> await engine.prune_schedules("billing")
+        []
+        """
+        check_name(owner, of="owner")
+        if keep is None:
+            keep = self._declared.get(owner)
+            if keep is None:
+                raise InvalidOption(
+                    f"this engine has declared no schedule with owner={owner!r}, so none would be left; declare them "
+                    "first, or give keep=[] to remove them all"
+                )
+        kept = frozenset(keep)
+        return await self._carry_out(lambda cache: declaring.prune(cache, owner, kept))
+
+    async def schedules(self) -> list[Schedule]:
+        """Returns all schedules, by name.
+
+        >>> for schedule in await engine.schedules():
+        ...     print(schedule.name, schedule.cron or schedule.interval, schedule.next, schedule.paused)
+        """
+        return await self._carry_out(lambda cache: declaring.listed(cache, self.options.codec))
+
+    async def pause_schedule(self, name: str) -> None:
+        """Pushes no more occurrences, and takes back what is pushed and not due yet, until ``resume_schedule``. Raises
+        UnknownSchedule.
+
+        >>> await engine.every("nightly", interval=86_400)
+        >>> await engine.pause_schedule("nightly")
+        """
+        check_schedule_name(name)
+        what = f"schedule {name}: paused"
+        await self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=True), what))
+
+    async def resume_schedule(self, name: str) -> None:
+        """Goes on with the next occurrence; none of those during the pause is made up for. Raises UnknownSchedule.
+
+        >>> await engine.every("nightly", interval=86_400)
+        >>> await engine.resume_schedule("nightly")
+        """
+        check_schedule_name(name)
+        what = f"schedule {name}: resumed"
+        await self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=False), what))
+
+    async def remove_schedule(self, name: str) -> bool:
+        """Ends a schedule, and takes back what is pushed and not due yet. Returns False if there is none.
+
+        >>> if await engine.remove_schedule("nightly"):
+        ...     print("it recurs no more")
+        """
+        check_schedule_name(name)
+        what = f"schedule {name}: removed"
+        return await self._carry_out(lambda cache: noted(cache, declaring.remove(cache, name), what))
+
+    async def run_schedule(self, name: str) -> Receipt:
+        """Pushes a task of the schedule that is due now, beside its occurrences; also while it is paused. Raises
+        UnknownSchedule.
+
+        >>> await engine.every("nightly", interval=86_400, topic="reports")
+        >>> id = await engine.run_schedule("nightly")
+        """
+        check_schedule_name(name)
+        return await self._carry_out(lambda cache: declaring.run_now(cache, self._packer, name))
