@@ -18,15 +18,14 @@ from shardq.core.lazy import lazily
 # Django imports this package before its apps are ready, so nothing here may import a model.
 if TYPE_CHECKING:
     from shardq.integrations.django import outbox
-    from shardq.integrations.django.backend import ShardqBackend, TaskDied
-    from shardq.integrations.django.engines import engine
+    from shardq.integrations.django.backend import ShardqBackend, TaskDied, engine
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
             "ShardqBackend": "shardq.integrations.django.backend",
             "TaskDied": "shardq.integrations.django.backend",
-            "engine": "shardq.integrations.django.engines",
+            "engine": "shardq.integrations.django.backend",
             "outbox": "shardq.integrations.django.outbox",
         },
         needs={"django": "shardq.integrations.django needs Django: pip install 'shardq[django]'"},

@@ -27,8 +27,7 @@ from shardq.core.model.printable import printable
 from shardq.core.model.task import TaskInfo
 from shardq.errors import BadInput, PayloadNotDecodable, ShardqError
 from shardq.features.listing.query import Place, Query
-from shardq.integrations.django.backend import ShardqBackend
-from shardq.integrations.django.engines import backend_named, backends
+from shardq.integrations.django.backend import ShardqBackend, backend_named, backends
 from shardq.integrations.django.models import DeadTask, StoredResult
 
 PAGE = 100

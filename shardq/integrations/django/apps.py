@@ -23,7 +23,7 @@ class ShardqConfig(AppConfig):
 
 
 def _check_backends(**kwargs: Any) -> Iterable[checks.CheckMessage]:
-    from shardq.integrations.django.engines import backends
+    from shardq.integrations.django.backend import backends
 
     for backend in backends():
         yield from backend.check()

@@ -26,6 +26,7 @@ from shardq.integrations.django.contract import (
     BUILT_IN,
     BaseTaskBackend,
     InvalidTask,
+    InvalidTaskBackend,
     Task,
     TaskError,
     TaskResultDoesNotExist,
@@ -33,10 +34,10 @@ from shardq.integrations.django.contract import (
     new_result,
     normalize_json,
     put,
+    task_backends,
     task_enqueued,
 )
-from shardq.integrations.django.engines import engine_for
-from shardq.integrations.django.options import BackendOptions
+from shardq.integrations.django.options import BackendOptions, engine_for
 from shardq.integrations.django.queues import topic_of, wrong_queue
 from shardq.outbox.rows import RowPacker
 
@@ -265,3 +266,28 @@ class ShardqBackend(BaseTaskBackend):
                 hint="Add 'django_tasks' to INSTALLED_APPS.",
                 id="shardq.W001",
             )
+
+
+def engine(alias: str = "default") -> Engine:
+    """Returns the engine of a backend in ``TASKS``: to look at it, or to push, pause and limit topics.
+
+    >>> from shardq.integrations.django import engine
+    >>> engine().stats().dead
+    0
+    """
+    return backend_named(alias).engine
+
+
+def backend_named(alias: str) -> ShardqBackend:
+    """The backend of that alias. Raises InvalidTaskBackend where it is none of ours."""
+    found = task_backends[alias] if alias in task_backends.settings else None
+    if not isinstance(found, ShardqBackend):
+        ours = [each for each in task_backends.settings if isinstance(task_backends[each], ShardqBackend)]
+        has = f"those with it are {', '.join(ours)}" if ours else "none has it"
+        raise InvalidTaskBackend(f"TASKS has no {alias!r} with BACKEND shardq.integrations.django.ShardqBackend; {has}")
+    return found
+
+
+def backends() -> list[ShardqBackend]:
+    """All backends of ours in ``TASKS``."""
+    return [each for each in task_backends.all() if isinstance(each, ShardqBackend)]

@@ -1,4 +1,8 @@
-"""The ``OPTIONS`` of the backend: those of an engine, and what becomes of transactions and results. No I/O."""
+"""The ``OPTIONS`` of the backend, and its engine: one for a process and alias, made at its first use.
+
+Django makes a backend for each thread; their engine is one, with one pool of connections. A child of a fork may use its
+parent's, as any engine: it opens connections of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from django.conf import settings
+from django.core.signals import setting_changed
 
 from shardq.core.model.checks import duration_ms
+from shardq.engine import Engine
 from shardq.engine.base import EngineBase
 from shardq.errors import BadInput, InvalidOption
 
@@ -73,3 +79,30 @@ def _unknown(name: object) -> str:
     close = difflib.get_close_matches(str(name), (*OF_ENGINE, *OWN), n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join((*OWN, *OF_ENGINE))}"
     return f"there is no option {name!r}; {hint}"
+
+
+_engines: dict[tuple[str, str], Engine] = {}
+"""The engines by alias and options: settings that a test overrides have an engine of their own."""
+
+
+def engine_for(alias: str, options: Mapping[str, Any]) -> Engine:
+    """The one engine of these options in this process. It opens nothing. Raises BadInput for wrong options."""
+    key = alias, repr(sorted(options.items()))
+    found = _engines.get(key)
+    # Two threads may both make one; the first that is put in is the one.
+    return found if found is not None else _engines.setdefault(key, Engine(**options))
+
+
+def close_engines() -> None:
+    """Closes the engines of this process. Their next use makes new ones."""
+    while _engines:
+        _, found = _engines.popitem()
+        found.close()
+
+
+def _settings_changed(*, setting: str, **kwargs: object) -> None:
+    if setting == "TASKS":
+        close_engines()
+
+
+setting_changed.connect(_settings_changed)

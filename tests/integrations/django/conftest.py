@@ -53,7 +53,7 @@ class Site:
         from django.test import override_settings
 
         from shardq.integrations.django.contract import task_backends
-        from shardq.integrations.django.engines import close_engines
+        from shardq.integrations.django.options import close_engines
 
         params = {
             "BACKEND": "shardq.integrations.django.ShardqBackend",

@@ -20,7 +20,7 @@ from django.test import Client
 call_command("migrate", verbosity=0)
 from shardq.integrations.django import engine
 from shardq.integrations.django.executor import worker_for
-from shardq.integrations.django.engines import backend_named
+from shardq.integrations.django.backend import backend_named
 from tests.support.waiting import wait_until
 client = Client(headers={"host": "localhost"})
 id = client.get("/order/").json()["id"]

@@ -13,7 +13,7 @@ from django.db import connections
 
 from shardq.cli import main
 from shardq.errors import ShardqError
-from shardq.integrations.django.engines import backend_named
+from shardq.integrations.django.backend import backend_named
 
 VENDORS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 """Django's name of a database → SQLAlchemy's, for the relay of the outbox."""

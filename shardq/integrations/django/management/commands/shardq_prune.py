@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from shardq.core.model.durations import seconds
-from shardq.integrations.django.engines import backends
+from shardq.integrations.django.backend import backends
 from shardq.integrations.django.results import ResultStore
 
 

@@ -19,8 +19,7 @@ from django.utils.module_loading import autodiscover_modules
 from shardq.core.model.durations import seconds
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
-from shardq.integrations.django.backend import ShardqBackend
-from shardq.integrations.django.engines import backend_named
+from shardq.integrations.django.backend import ShardqBackend, backend_named
 from shardq.integrations.django.executor import worker_for
 from shardq.integrations.django.queues import wrong_queue
 from shardq.worker import Worker
