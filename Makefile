@@ -21,10 +21,11 @@ KEPT := HOME PATH LANG TMPDIR TERM CI LD_LIBRARY_PATH PIP_% \
   http_proxy https_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY \
   SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE SHARDQ_TEST_BROWSER SHARDQ_BROKERS
 CLEAN := env -i $(foreach name,$(sort $(filter $(KEPT),$(.VARIABLES))),$(name)="$$$(name)")
+MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-browser test-brokers test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +56,11 @@ fmt: $(STAMP) ## put the code in the house format, and write each *_sync.py anew
 
 test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER)
+
+test-failed: $(STAMP) ## what failed in the last run, one test at a time; refuses more than MOST
+	@$(BIN)/python -c 'import json, sys; failed = json.load(open(".pytest_cache/v/cache/lastfailed")); \
+	  sys.exit(f"{len(failed)} tests failed: more than $(MOST)" if len(failed) > $(MOST) else 0)'
+	$(CLEAN) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -p no:benchmark
 
 test-all: $(STAMP) ## the tests on every server version found on this machine
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --server all
