@@ -306,7 +306,7 @@ class _Listener:
         if self._unsubscribed_since is None:
             self._unsubscribed_since = now
         passing = isinstance(exc, Unavailable) and now - self._unsubscribed_since < UNSUBSCRIBED_S
-        if self._logged or passing or self._stopping or self._driver.outages.covers(self.node, exc):
+        if self._logged or passing or self._stopping or self._driver.outages.covers(exc, self.node):
             return
         node, fields = self.node or "the cluster", {"node": self.node, "error": type(exc).__name__}
         log.warning("no subscription on %s for the moment, polling meanwhile: %s", node, exc, extra=fields)

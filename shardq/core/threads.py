@@ -1,4 +1,4 @@
-"""Begins work in threads, and waits for threads that were told to end: by whatever runs threads, when it is stopped.
+"""Loops, which repeat a step in a thread until they are stopped; single pieces of work in threads; the end of threads.
 
 A thread in the handshake with a silent server can't be told anything before its timeout, and must not hold up the end
 of a program. It is left behind, does nothing more, and ends by itself some seconds later.
@@ -6,20 +6,187 @@ of a program. It is left behind, does nothing more, and ends by itself some seco
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Literal, TypeVar
+
+from shardq.core import forks
+from shardq.errors import ShardqError, Unanswered, Unavailable
 
 T = TypeVar("T")
 
 END_S = 0.15
 """The time that all threads have together: stopping in half a second is the promise, and signing off takes its part."""
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+"""The pause after a step that failed: it doubles with each failure in a row."""
+
+LoopState = Literal["starting", "running", "failing", "stopped"]
+
+
+def _nothing() -> None:
+    """Does nothing."""
+
+
+class Loop:
+    """A thread that repeats a step. No error ends it: a step that failed is tried again, after a pause that doubles.
+
+    The log says an error once for a cause, ``fails``, and once that the step ``works`` again. A loop is started once
+    and stopped once; one that was stopped never starts. One that was started is stopped in the child of a fork.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        log: logging.Logger,
+        *,
+        fails: str,
+        works: str,
+        fields: Mapping[str, object] | None = None,
+        woken: Callable[[], object] = _nothing,
+        failed: Callable[[BaseException], bool | None] = lambda _: False,
+        healed: Callable[[], object] = _nothing,
+        ended: Callable[[], object] = _nothing,
+        first_s: float = 0.0,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:
+        """``step`` returns the seconds until the next one; None: it waits for ``wake()``. ``first_s``: those until the
+        first one.
+
+        Called in the thread: ``woken`` before a step for which ``wake()`` was called, ``failed`` after one that raised,
+        ``healed`` after the first that did not again, ``ended`` at the end. ``failed`` returns True if the log has the
+        cause elsewhere.
+        """
+        self.name = name
+        self.fault = ""
+        """The error of the last step; empty if it did not fail."""
+        self._step = step
+        self._log = log
+        self._fails, self._works, self._fields = fails, works, dict(fields or {})
+        self._woken, self._failed, self._healed, self._ended = woken, failed, healed, ended
+        self._first_s = first_s
+        self._longest_pause_s = longest_pause_s
+        self._pause_s = 0.0
+        self._said: set[type[BaseException]] = set()
+        """The kinds of errors that the log has, since a step last worked."""
+        self._stepped = False
+        self._reset()
+        forks.watch(self, Loop._forked)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()
+        """Held while the thread starts: a start and a stop may come at once, the stop also from a signal's handler."""
+        self._wake = threading.Event()
+        self.stopping = threading.Event()
+        """Set by ``stop()``. A step that waits waits for this, too."""
+        self.thread: threading.Thread | None = None
+
+    def _forked(self) -> None:
+        was_started = self.thread is not None
+        self._reset()
+        if was_started:
+            self.stopping.set()
+
+    @property
+    def state(self) -> LoopState:
+        if self.stopping.is_set():
+            return "stopped"
+        return "failing" if self.fault else "running" if self._stepped else "starting"
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
+        return self.thread is not None and self.thread.is_alive()
+
+    def start(self) -> None:
+        """Starts the thread, unless it was started or stopped before."""
+        with self._lock:
+            if self.thread is None and not self.stopping.is_set():
+                self.thread = threading.Thread(target=self.run, name=self.name, daemon=True)
+                try:
+                    self.thread.start()
+                except BaseException:  # a system without threads to spare
+                    self.thread = None
+                    raise
+
+    def wake(self) -> None:
+        """Has the next step made now, or right after the present one. From any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Tells the thread to end after the present step. From any thread."""
+        with self._lock:
+            self.stopping.set()
+        self._wake.set()
+
+    def join(self, within_s: float | None = None) -> None:
+        """Returns when the thread has ended, or after that time. The thread itself does not wait."""
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join(within_s)
+
+    def run(self) -> None:
+        """Repeats the step until ``stop()``, in the calling thread."""
+        wait: float | None = self._first_s
+        try:
+            while not self.stopping.is_set():
+                if self._wake.wait(wait):
+                    if self.stopping.is_set():
+                        return
+                    self._woken()
+                    # before the step: what wakes it from now on may come too late for it
+                    self._wake.clear()
+                wait = self._guarded_step()
+        finally:
+            self._ended()
+
+    def _guarded_step(self) -> float | None:
+        try:
+            wait = self._step()
+        except BaseException as exc:  # also SystemExit: a step may call code of the user's own
+            if self.thread is None and not isinstance(exc, Exception):
+                raise  # ``run`` was called in a thread of the caller's, which is interrupted
+            return 0.0 if self.stopping.is_set() else self._note(exc)
+        self._stepped = True
+        if self.fault:
+            self._pause_s = 0.0
+            self._healed()
+            if self._said:
+                self._said.clear()
+                self._tell(logging.WARNING, "%s", self._works)
+            self.fault = ""
+        return wait
+
+    def _note(self, exc: BaseException) -> float:
+        """Notes and logs an error. Returns the pause, random so that loops do not retry in step."""
+        self.fault = type(exc).__name__
+        with contextlib.suppress(BaseException):  # the text may be made by the user's own code
+            self.fault = f"{self.fault}: {exc}"
+        # one cause, though it is met before a call is sent or after
+        cause = Unavailable if isinstance(exc, Unanswered) else type(exc)
+        if not self._failed(exc) and cause not in self._said:
+            self._said.add(cause)
+            self._tell(logging.ERROR, "%s: %s", self._fails, exc, error=exc)
+        self._pause_s = min(self._longest_pause_s, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        return self._pause_s * random.uniform(0.5, 1.0)
+
+    def _tell(self, level: int, text: str, *words: object, error: BaseException | None = None) -> None:
+        fields, trace = self._fields, None
+        if error is not None:
+            fields = fields | {"error": type(error).__name__}
+            # a tuple: of the exception alone, logging would ask if it is true
+            trace = None if isinstance(error, ShardqError) else (type(error), error, error.__traceback__)
+        with contextlib.suppress(BaseException):  # filters and handlers of logging are the user's code
+            self._log.log(level, text, *words, exc_info=trace, extra=fields)
+
 
 def begun(work: Callable[[], T], name: str, *, daemon: bool = True) -> Future[T]:
-    """Begins work in a thread of its own, which does it to its end: nobody who waits for the outcome can cancel it.
+    """Runs ``work`` in a thread of its own. Cancelling the future does not stop it.
 
     ``daemon``: a program that ends does not wait for it.
     """
@@ -29,7 +196,7 @@ def begun(work: Callable[[], T], name: str, *, daemon: bool = True) -> Future[T]
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as exc:  # noqa: BLE001  whoever waits learns of it
+        except BaseException as exc:  # noqa: BLE001  the future tells it
             outcome.set_exception(exc)
 
     try:
@@ -39,9 +206,9 @@ def begun(work: Callable[[], T], name: str, *, daemon: bool = True) -> Future[T]
     return outcome
 
 
-def ended(threads: Iterable[threading.Thread]) -> None:
+def ended(threads: Iterable[threading.Thread | Loop]) -> None:
     """Returns when all have ended, or after ``END_S``. The calling thread is passed over."""
     deadline = time.monotonic() + END_S
-    for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
+    for each in threads:
+        if each is not threading.current_thread():
+            each.join(max(0.0, deadline - time.monotonic()))

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
 from shardq.core.model.checks import check_seconds, duration_ms
+from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import parts_of
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.default import default_outbox
-from shardq.outbox.mover import FIRST_PAUSE_S, LONGEST_PAUSE_S, Mover
+from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
 from shardq.outbox.notices import Notices, notices
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
 from shardq.outbox.tables import Outbox
@@ -84,9 +84,8 @@ class OutboxRelay:
         self._mover = Mover(self._database, outbox, engine, batch=batch, keep=keep, window_ms=window_ms)
         self._causes: set[str] = set()
         """What the log has said since rows were last moved without a problem."""
-        self._stopping = threading.Event()
         self._notices: Notices | None = None
-        self._thread: threading.Thread | None = None
+        self._loop = self._new_loop()
         engine.relays.add(self)
 
     def __repr__(self) -> str:
@@ -124,31 +123,38 @@ class OutboxRelay:
 
     def run(self) -> None:
         """Moves rows until ``stop()`` is called. What fails is logged once, and tried again. It may be called again."""
-        pause = FIRST_PAUSE_S
         self.engine.relays.add(self)
         try:
-            while not self._stopping.is_set():
-                try:
-                    if self._notices is None:
-                        self._notices = self._listen()
-                    self._check_owner()
-                    wait = self._mover.step()
-                except Exception as exc:  # noqa: BLE001  drivers raise errors of their own, and the loop goes on
-                    self._forget_notices()
-                    self._failed(exc)
-                    self._stopping.wait(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE_S)
-                    continue
-                pause = FIRST_PAUSE_S
-                self._judge()
-                if wait:
-                    self._wait(wait)
+            self._loop.run()
         finally:
-            self.close()
-            self._stopping.clear()
+            self._loop = self._new_loop()
+
+    def _new_loop(self) -> Loop:
+        return Loop(
+            "shardq-outbox",
+            self._round,
+            log,
+            fails="rows of the outbox can't be moved, and are tried again",
+            works="rows of the outbox are moved again",
+            failed=self._failed,
+            ended=self.close,
+            longest_pause_s=LONGEST_PAUSE_S,
+        )
+
+    def _round(self) -> float:
+        if self._notices is None:
+            self._notices = self._listen()
+        self._check_owner()
+        wait = self._mover.step()
+        self._judge()
+        if wait:
+            self._wait(wait)
+        return 0.0
 
     def _listen(self) -> Notices:
-        return notices(self._database, self.outbox.channel, self._stopping, poll_s=self._poll_s, listen_s=self.listen_s)
+        return notices(
+            self._database, self.outbox.channel, self._loop.stopping, poll_s=self._poll_s, listen_s=self.listen_s
+        )
 
     def _wait(self, most_s: float) -> None:
         assert self._notices is not None, "made before the step"
@@ -170,8 +176,10 @@ class OutboxRelay:
             texts.append(f"those for {named} wait, first row {first.seq} (id {first.id}): {first.error}")
         self._tell("; ".join(texts), set(by_cause))
 
-    def _failed(self, exc: Exception) -> None:
+    def _failed(self, exc: BaseException) -> bool:
+        self._forget_notices()
         self._tell(said(exc), {_cause(exc)})
+        return True
 
     def _tell(self, problem: str, causes: set[str]) -> None:
         """Logs a cause once, and the end of all."""
@@ -186,24 +194,24 @@ class OutboxRelay:
         """Ends ``run`` after the present step, and waits for the thread of ``start()``. From any thread. ``start()``
         begins anew.
         """
-        self._stopping.set()
+        self._loop.stop()
         if self._is_started and not parts_of(self.engine).has_threads:
             self.close()
         self._is_started = False
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._loop.join()
+        if self._loop.thread is not None:
+            self._loop = self._new_loop()
 
     def start(self) -> None:
         """Runs in a thread of its own. It ends with ``stop()``."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._loop.is_alive:
             raise BadInput(f"{self!r} runs already; stop() it before you start it again")
-        self._stopping.clear()
+        self._loop = self._new_loop()
         self.engine.relays.add(self)
         self._is_started = True
         if not parts_of(self.engine).has_threads:
             return  # the clock of a test says when: catch_up()
-        self._thread = threading.Thread(target=self.run, name="shardq-outbox", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def catch_up(self) -> None:
         """Moves all rows that wait, if the relay was started where no threads run: under the clock of a test.
@@ -253,6 +261,6 @@ class OutboxRelay:
         return waiting(self._database, self.outbox)
 
 
-def _cause(exc: Exception) -> str:
+def _cause(exc: BaseException) -> str:
     """The node that failed, or the kind of error: texts differ from try to try."""
     return getattr(exc, "node", "") or type(exc).__name__

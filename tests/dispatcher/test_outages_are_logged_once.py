@@ -57,7 +57,6 @@ def test_an_unexpected_error_of_the_relay(
         raise KeyError("odd")
 
     monkeypatch.setattr(Relay, "_round", broken)
-    monkeypatch.setattr("shardq.core.dispatcher.relay.RETRY_S", 0.01)
     running.forward("mail", to=f"{running.name}-list")
     running.limit("mail", rate=1000)
     running.push("x", topic="mail")

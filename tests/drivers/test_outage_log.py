@@ -36,14 +36,14 @@ def test_many_shards_of_one_node(caplog: pytest.LogCaptureFixture) -> None:
         assert all(outages.failed(shard, fault("a:1")) for shard in range(16))
     assert outages.failed("the heartbeat", fault("a:1"))
     assert said(caplog) == ["ERROR a:1 fails, its shards are not dispatched meanwhile, trying again: a:1: no answer"]
-    assert outages.covers("a:1", fault("a:1"))
+    assert outages.covers(fault("a:1"))
     for who in [*range(16), "the heartbeat"]:
         assert len(said(caplog)) == 1
         outages.over(who)
     (again,) = said(caplog)[1:]
     assert again.startswith("WARNING a:1: the outage is over after ")
     assert again.endswith(" s, 16 shards are dispatched again")
-    assert not outages.covers("a:1", fault("a:1"))
+    assert not outages.covers(fault("a:1"))
     outages.over(3)
     assert len(said(caplog)) == 2
 
@@ -66,8 +66,8 @@ def test_a_process_without_descriptors_is_no_outage_of_its_nodes(caplog: pytest.
     assert said(caplog) == [
         "ERROR this process fails, some of its shards are not dispatched meanwhile, trying again: 0:1: no answer"
     ]
-    assert outages.covers("0:1", fault("0:1", TooManyOpenFiles))
-    assert not outages.covers("0:1", fault("0:1"))
+    assert outages.covers(fault("0:1", TooManyOpenFiles))
+    assert not outages.covers(fault("0:1"))
     for shard in range(4):
         outages.over(shard)
     assert said(caplog)[1].startswith("WARNING this process: the outage is over after ")
@@ -95,4 +95,4 @@ def test_who_leaves_does_not_recover(caplog: pytest.LogCaptureFixture) -> None:
     outages.failed(1, fault("a:1"))
     outages.left(1)
     assert len(said(caplog)) == 3
-    assert not outages.covers("a:1", fault("a:1"))
+    assert not outages.covers(fault("a:1"))

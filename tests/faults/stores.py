@@ -274,7 +274,6 @@ class ScheduleWay(StoreWay):
         "shardq.features.schedules.known.LEAD_MS": AHEAD_MS // 2,
         "shardq.features.schedules.planning.HORIZON_MS": AHEAD_MS,
         "shardq.features.schedules.scheduler.CALL_TIMEOUT_S": TIMEOUT_S,
-        "shardq.features.schedules.scheduler.RETRY_S": 0.2,
     }
     _engine: Engine | None = None
 

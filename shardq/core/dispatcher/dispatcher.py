@@ -131,8 +131,8 @@ class Dispatcher:
         try:
             self._membership.join(deadline)
             self._mover.topology_changed(self._cache.topology)
-            self._scheduler.start()
-            self._recorder.start()
+            self._scheduler.loop.start()
+            self._recorder.loop.start()
             if self._sinks is not None:
                 self._sinks.start()
                 self.report_soon()
@@ -150,20 +150,12 @@ class Dispatcher:
             self._stopped = True
             pollers, self._pollers = list(self._pollers.values()), {}
         self._membership.stop()
-        self._relay.stop()
-        self._mover.stop()
-        self._scheduler.stop()
-        self._recorder.stop()
+        others = [self._relay.loop, self._mover.loop, self._scheduler.loop, self._recorder.loop]
+        for loop in others:
+            loop.stop()
         self._tell_to_end(pollers)
-        threads = [
-            self._membership.thread,
-            self._relay.thread,
-            self._mover.thread,
-            self._scheduler.thread,
-            self._recorder.thread,
-            *(poller.thread for poller in pollers),
-        ]
-        ended(thread for thread in threads if thread is not None)
+        loops = [self._membership.loop, *others, *(poller.loop for poller in pollers)]
+        ended(loops)
         self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
         self._membership.leave()
         # last: others serve the shards while a batch is on its way
@@ -199,7 +191,7 @@ class Dispatcher:
 
     def report_soon(self) -> None:
         """Has the next heartbeat sent now: what this process serves has changed."""
-        self._membership.news.set()
+        self._membership.loop.wake()
 
     def failing_routes(self) -> tuple[RouteFault, ...]:
         """The routes that this process can't serve now."""
@@ -218,7 +210,7 @@ class Dispatcher:
     def _hear_news(self, message: str | None) -> None:
         self._scheduler.hear(message)
         if message != CHANGED:
-            self._membership.news.set()
+            self._membership.loop.wake()
 
     def _tell_to_end(self, pollers: list[Poller]) -> None:
         for poller in pollers:
@@ -227,11 +219,11 @@ class Dispatcher:
 
     def _topology_changed(self, topology: Topology) -> None:
         self._mover.topology_changed(topology)
-        self._membership.news.set()
+        self._membership.loop.wake()
         with self._lock:
             self._faults.keep(topology, self._pollers)
             for poller in self._pollers.values():
-                poller.wakeup.set()
+                poller.loop.wake()
 
     def _rebalance(self, members: tuple[str, ...]) -> None:
         """Serves exactly this process's share of the shards. Called after each heartbeat."""
@@ -249,10 +241,10 @@ class Dispatcher:
                 # listed before it starts: the relay forwards nothing of shards without a poller here
                 self._pollers[shard] = poller = self._new_poller(shard)
                 self._subscriber.subscribe(poller.keys.bell, poller.keys.slot, poller.rung)
-                poller.start()
+                poller.loop.start()
         log.info("serving %d of %d shards; dispatchers: %d", len(mine), len(span), len(members))
         self._tell_to_end(gone)
-        ended(poller.thread for poller in gone)
+        ended(poller.loop for poller in gone)
 
     def _new_poller(self, shard: int) -> Poller:
         keys = self._cache.keys(shard)

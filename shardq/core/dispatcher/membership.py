@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from shardq.core.calls import control
 from shardq.core.drivers.sync import Driver
@@ -24,6 +24,7 @@ from shardq.core.layout.keys import ControlKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import refresh
+from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
@@ -70,8 +71,6 @@ class Membership:
         heartbeat counts.
         """
         self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
-        self.news = threading.Event()
-        """Set by those that hear of a change of the members or the topology: the next heartbeat is due."""
         self._driver = driver
         self._connection = driver.dedicated(cache.control.slot)
         """Its own connection: a heartbeat must not wait for one of the pool, and ``stop`` interrupts a call on it."""
@@ -87,20 +86,28 @@ class Membership:
         """True if the last heartbeat found no other member, and no news came since."""
         self._ahead_s = 0.0
         """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
-        self._outage = False
-        self._said = False
-        """True if it was logged that the heartbeat fails, for another reason than an outage of its node."""
-        self._stopping = False
-        self.thread = threading.Thread(target=self._run, name="shardq-heartbeat", daemon=True)
+        self.loop = Loop(
+            "shardq-heartbeat",
+            self._beat,
+            log,
+            fails="the heartbeat fails, keeping the present shards",
+            works="the heartbeat works again",
+            woken=self._woken,
+            failed=self._failed,
+            healed=partial(driver.outages.over, WHO),
+            ended=self._ended,
+            longest_pause_s=BEAT_S,
+        )
+        """Those that hear of a change of the members or the topology wake it: the next heartbeat is due."""
 
     def join(self, deadline: float) -> None:
         """Becomes a member in the caller's thread before the deadline, and starts the thread of heartbeats."""
         try:
-            self._beat(deadline=deadline)
+            self._beat(deadline)
         except BaseException:
             self._connection.close()
             raise
-        self.thread.start()
+        self.loop.start()
 
     def clock_ms(self) -> float:
         """The time by the clock of the control slot's master, once this process is a member."""
@@ -108,8 +115,7 @@ class Membership:
 
     def stop(self) -> None:
         """Tells the thread to end, and interrupts a heartbeat under way. No other follows."""
-        self._stopping = True
-        self.news.set()
+        self.loop.stop()
         self._connection.interrupt()
 
     def leave(self) -> None:
@@ -130,43 +136,19 @@ class Membership:
             fields = {"error": type(exc).__name__}
             log.warning("could not sign off, the other dispatchers notice within %g s: %s", PERIOD_S, exc, extra=fields)
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self.news.clear()
-                wait = self._guarded_beat()
-                if self.news.wait(wait) and not self._stopping:
-                    self._alone = False
-                    time.sleep(NEWS_GAP_S)
-        finally:
-            self._driver.outages.left(WHO)
-            self._connection.close()
+    def _woken(self) -> None:
+        self._alone = False
+        self.loop.stopping.wait(NEWS_GAP_S)
 
-    def _guarded_beat(self) -> float:
-        try:
-            wait = self._beat()
-        except Exception as exc:
-            if self._stopping:
-                return 0.0
-            if not self._driver.outages.failed(WHO, exc) and not self._said:
-                self._said = True
-                log.error(
-                    "the heartbeat fails, keeping the present shards: %s",
-                    exc,
-                    exc_info=not isinstance(exc, ShardqError),
-                    extra={"error": type(exc).__name__},
-                )
-            self._outage, self._alone = True, False
-            return BEAT_S
-        if self._outage:
-            self._outage = False
-            self._driver.outages.over(WHO)
-            if self._said:
-                self._said = False
-                log.warning("the heartbeat works again")
-        return wait
+    def _failed(self, exc: BaseException) -> bool:
+        self._alone = False
+        return self._driver.outages.failed(WHO, exc)
 
-    def _beat(self, *, deadline: float | None = None) -> float:
+    def _ended(self) -> None:
+        self._driver.outages.left(WHO)
+        self._connection.close()
+
+    def _beat(self, deadline: float | None = None) -> float:
         """Sends one heartbeat. Returns how long to wait until the next."""
         cache, began = self._cache, time.monotonic()
         alive_s = self._alive_s()
@@ -193,7 +175,7 @@ class Membership:
         now = time.monotonic()
         self._ahead_s = roll.now_us / 1e6 - now
         living = {name: now + until_ms / 1e3 - roll.now_us / 1e6 for name, until_ms in roll.members.items()}
-        if self._outage:
+        if self.loop.fault:
             living = dict.fromkeys(self._members, now + PERIOD_S) | living
         else:
             kept = {name: self._members[name] for name in self._graced if self._members[name] > now}

@@ -42,20 +42,15 @@ LATER_US = 10
 EARLIER_US = 100
 MOST_LEAD_US = 1000
 
-FIRST_BACKOFF_S = 0.05
-LONGEST_BACKOFF_S = 2.0
-
 
 @dataclass(slots=True)
 class BatchSizer:
-    """The batch size of one poller, and its backoff after errors."""
+    """The batch size of one poller."""
 
     limit: int = LEAST_BATCH
-    backoff_s: float = 0.0
 
     def moved(self, done: int, took_s: float) -> None:
         """Notes a dispatch that moved ``done`` tasks of at most ``limit``."""
-        self.backoff_s = 0.0
         if took_s > SLOW_S:
             self.limit = max(LEAST_BATCH, self.limit // 2)
         elif done >= self.limit:
@@ -66,11 +61,6 @@ class BatchSizer:
         """Returns how long to rest after ``done`` tasks were moved that fell due within ``since_s``."""
         per_s = done / max(since_s, 0.001)
         return min(REST_S, WORTH_A_TRIP / per_s) if per_s >= HOT_PER_S else 0.0
-
-    def failed(self) -> float:
-        """Returns how long to wait after an error: it doubles, with jitter so that pollers do not retry in step."""
-        self.backoff_s = min(LONGEST_BACKOFF_S, max(FIRST_BACKOFF_S, self.backoff_s * 2))
-        return self.backoff_s * random.uniform(0.5, 1.0)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,5 @@
 """One poller: a thread that moves what is due in one shard, and sleeps exactly until more is. ``dispatcher`` starts and
-stops it. ``step`` is one round, ``run`` the loop around it; no error ends the loop.
+stops its ``loop``, of which ``step`` is one round.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 from shardq.core.calls import dispatch, listing
+from shardq.core.calls.dispatch import Dispatched
 from shardq.core.dispatcher.faults import RouteFaults
 from shardq.core.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
 from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
@@ -24,9 +24,9 @@ from shardq.core.fleet.lateness import Lateness, LatenessRecorder, TopicLateness
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import run
-from shardq.core.recovery import REFUSALS, Recovery, Refusal
+from shardq.core.recovery import REFUSALS, Recovery
+from shardq.core.threads import Loop, LoopState
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ShardqError
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -39,15 +39,13 @@ STUCK_S = LONGEST_SLEEP_S + 2 * CALL_TIMEOUT_S
 TRIM_S = 300.0
 """The time between two looks for dead tasks to remove."""
 
-PollerState = Literal["starting", "running", "failing", "stopped"]
-
 
 @dataclass(frozen=True, slots=True)
 class PollerReport:
     """The state of one poller, for ``stats()``."""
 
     shard: int
-    state: PollerState
+    state: LoopState
     error: str | None
     """Why it is failing."""
     dispatched: int
@@ -79,7 +77,6 @@ class Poller:
     ) -> None:
         """``logged``: the causes that any poller of the process has logged."""
         self.keys = keys
-        self.wakeup = threading.Event()
         self._driver = driver
         self._cache = cache
         self._connection = driver.dedicated(keys.slot)
@@ -99,7 +96,7 @@ class Poller:
         self._until_us: int | None = None
         """The server's time at which the present sleep ends, if it is exact and no wake-up ends it."""
         self._stopping = False
-        self._state: PollerState = "starting"
+        self._state: LoopState = "starting"
         self._error: str | None = None
         self._said = False
         """True if it was logged that this shard fails."""
@@ -110,95 +107,69 @@ class Poller:
         self._lateness = LatenessRecorder()
         self._topics_lateness = topics_lateness
         self._stepped = time.monotonic()
-        self.thread = threading.Thread(target=self.run, name=f"shardq-poller-{keys.shard}", daemon=True)
+        self.loop = Loop(
+            f"shardq-poller-{keys.shard}",
+            self._recovering_step,
+            log,
+            fails=f"shard {keys.shard} can't be dispatched, trying again",
+            works=f"shard {keys.shard} is dispatched again",
+            fields={"shard": keys.shard},
+            woken=self._woken,
+            failed=self._failed,
+            healed=partial(driver.outages.over, keys.shard),
+            ended=self._ended,
+        )
 
     def __repr__(self) -> str:
-        return f"<Poller of shard {self.keys.shard}: {self._state}, {self._dispatched} dispatched>"
-
-    def start(self) -> None:
-        self.thread.start()
+        return f"<Poller of shard {self.keys.shard}: {self.loop.state}, {self._dispatched} dispatched>"
 
     def stop(self) -> None:
         """Tells the thread to end, and interrupts a call under way."""
-        self._stopping = True
-        self.wakeup.set()
+        self.loop.stop()
         self._connection.interrupt()
 
     def rung(self, _: str | None) -> None:
         """Wakes the poller: a task is due earlier than it knows, or a ring may have been lost. From any thread."""
-        self.wakeup.set()
+        self.loop.wake()
 
     def report(self) -> PollerReport:
         return PollerReport(
             shard=self.keys.shard,
-            state=self._state,
-            error=self._error,
+            state=self.loop.state,
+            error=self.loop.fault or None,
             dispatched=self._dispatched,
             late_ms=self._late_ms,
             lateness=self._lateness.snapshot(),
             idle_s=time.monotonic() - self._stepped,
         )
 
-    def run(self) -> None:
-        try:
-            while not self._stopping:
-                # cleared before the step, so that a ring during the step is not lost
-                if self.wakeup.is_set():
-                    self.wakeup.clear()
-                    self._quiet.rung()
-                    self._forwarding.rung()
-                wait = self._guarded_step()
-                if wait > 0 and not self._stopping and self.wakeup.wait(wait):
-                    self._until_us = None
-        finally:
-            self._state = "stopped"
-            self._driver.outages.left(self.keys.shard)
-            self._connection.close()
-
-    def _guarded_step(self) -> float:
-        """Takes a step. Returns how long to wait, also after a failure. The log has that once, by node or by shard."""
-        try:
-            wait = self.step()
-        except REFUSALS as fault:
-            return self._recover(fault)
-        except Exception as exc:  # noqa: BLE001  no error ends a poller: what it was is logged, and shown in stats()
-            return self._failed(exc)
-        if self._state == "failing":
-            self._driver.outages.over(self.keys.shard)
-            if self._said:
-                log.warning("shard %d is dispatched again", self.keys.shard, extra={"shard": self.keys.shard})
-                self._said = False
-        self._state, self._error = "running", None
-        self._recovery.over()
-        return wait
-
-    def _failed(self, exc: Exception) -> float:
-        if self._stopping:
-            return 0.0
-        self._caller = secrets.token_hex(6)
+    def _woken(self) -> None:
+        self._until_us = None
         self._quiet.rung()
         self._forwarding.rung()
-        if not self._driver.outages.failed(self.keys.shard, exc) and not self._said:
-            self._said = True
-            known = isinstance(exc, ShardqError)
-            log.error(
-                "shard %d can't be dispatched, trying again: %s",
-                self.keys.shard,
-                exc,
-                exc_info=None if known else exc,
-                extra={"shard": self.keys.shard, "error": type(exc).__name__},
-            )
-        self._state, self._error = "failing", f"{type(exc).__name__}: {exc}"
-        return self._pace.failed()
 
-    def _recover(self, refusal: Refusal) -> float:
-        try:
-            run(self._driver, self._recovery.recover(self.keys, refusal), CALL_TIMEOUT_S)
-        except Exception as exc:  # noqa: BLE001  as above
-            self._recovery.over()
-            return self._failed(exc)
-        # nothing was done yet under the newer topology; a short pause when it is the same keeps this from spinning
-        return 0.01
+    def _failed(self, exc: BaseException) -> bool:
+        self._caller = secrets.token_hex(6)
+        self._woken()
+        self._recovery.over()
+        return self._driver.outages.failed(self.keys.shard, exc)
+
+    def _ended(self) -> None:
+        self._driver.outages.left(self.keys.shard)
+        self._connection.close()
+
+    def _recovering_step(self) -> float:
+        """Takes a step. A shard that refuses it for an old topology is asked again under the one that is read then."""
+        while not self.loop.stopping.is_set():
+            try:
+                wait = self.step()
+            except REFUSALS as refusal:
+                run(self._driver, self._recovery.recover(self.keys, refusal), CALL_TIMEOUT_S)
+                self.loop.stopping.wait(0.01)  # when it is the same topology, this keeps it from spinning
+            else:
+                self._recovery.over()
+                return wait
+        return 0.0
 
     def step(self) -> float:
         """Moves what is due. Returns for how many seconds there is nothing more to do."""
@@ -209,36 +180,13 @@ class Poller:
         result = None if routed else self._quiet.look(topology.epoch, timeout=CALL_TIMEOUT_S)
         began = time.monotonic()
         if result is None:
-            result = self._connection.call(
-                dispatch.dispatch(
-                    self.keys,
-                    topology.epoch,
-                    topics,
-                    limit=self._pace.limit,
-                    max_attempts=topology.settings.max_attempts,
-                    paused=topology.paused,
-                    routed=routed,
-                    caller=self._caller,
-                ),
-                timeout=CALL_TIMEOUT_S,
-            )
-            self._quiet.dispatched(result, topology.epoch)
+            result = self._dispatch(topology, topics, routed)
         before, self._stepped = self._stepped, time.monotonic()
         lead = self._leads[self._driver.node_of(self.keys.slot)]
         if until_us is not None:
             lead.learn(result.now_us - until_us)
-        self._pace.moved(result.moved, self._stepped - began)
-        if result.moved:
-            self._dispatched += result.moved
-            self._late_ms = result.newest_ms
-            self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
-            self._topics_lateness.note(result.by_topic, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
-        trimming = False
-        if self._stepped >= self._trim_at:
-            trimming = self._trim(topology)
-        if result.lacking:
-            # newest first, so that topics that were not met for long fall out
-            self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
+        self._note(result, self._stepped - began)
+        trimming = self._stepped >= self._trim_at and self._trim(topology)
         wait, self._until_us = sleep(result, lead, is_subscribed=self._is_subscribed())
         # where more is due already, it goes on at once
         if 0 < wait < (rest := self._pace.rest_s(result.moved, self._stepped - before)):
@@ -251,6 +199,33 @@ class Poller:
             wait, self._until_us = 0.0, None
         # counted from the answer: what came after it may have taken a while
         return wait - (time.monotonic() - self._stepped) if wait > 0 else 0.0
+
+    def _dispatch(self, topology: Topology, topics: Sequence[str], routed: Collection[str]) -> Dispatched:
+        call = dispatch.dispatch(
+            self.keys,
+            topology.epoch,
+            topics,
+            limit=self._pace.limit,
+            max_attempts=topology.settings.max_attempts,
+            paused=topology.paused,
+            routed=routed,
+            caller=self._caller,
+        )
+        result = self._connection.call(call, timeout=CALL_TIMEOUT_S)
+        self._quiet.dispatched(result, topology.epoch)
+        return result
+
+    def _note(self, result: Dispatched, took_s: float) -> None:
+        """Notes what a dispatch has moved, for the next batch, for reports, and the topics that it lacked."""
+        self._pace.moved(result.moved, took_s)
+        if result.moved:
+            self._dispatched += result.moved
+            self._late_ms = result.newest_ms
+            self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+            self._topics_lateness.note(result.by_topic, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+        if result.lacking:
+            # newest first, so that topics that were not met for long fall out
+            self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
 
     def _trim(self, topology: Topology) -> bool:
         """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""

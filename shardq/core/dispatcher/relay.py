@@ -36,8 +36,9 @@ from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.model.record import encoded_parts
 from shardq.core.operation import run
 from shardq.core.recovery import call_shard, refresh
+from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
+from shardq.errors import ShardqError, Unanswered, Unavailable
 
 log = logging.getLogger("shardq.relay")
 
@@ -103,8 +104,6 @@ class Relay:
         self._lock = threading.Lock()
         self._told: set[Place] = set()
         """Ready lists that pollers named since the last round."""
-        self._news = threading.Event()
-        self._stopping = threading.Event()
         self._claims = 0
         self._turn = 0
         self._open: set[Place] = set()
@@ -115,40 +114,29 @@ class Relay:
         """List, shard or place that failed, or ("rate", topic, rate) that has no permits now → when to try again."""
         self._unasked: dict[str, list[int]] = {}
         """Topic → the shards in which it fails because the control slot could not be asked for permits."""
-        self.thread: threading.Thread | None = None
+        self.loop = Loop(
+            "shardq-relay",
+            self._step,
+            log,
+            fails="the relay met an unexpected error, trying again",
+            works="the relay works again",
+            ended=self._ended,
+        )
 
     def rouse(self, shard: int, topics: Sequence[str]) -> None:
         """Notes that these topics have ready tasks in the shard. The first call starts the thread."""
         with self._lock:
             self._told.update((shard, topic) for topic in topics)
-            if self.thread is None and not self._stopping.is_set():
-                self.thread = threading.Thread(target=self._run, name="shardq-relay", daemon=True)
-                self.thread.start()
-        self._news.set()
+        self.loop.start()
+        self.loop.wake()
 
-    def stop(self) -> None:
-        """Tells the thread to end. Behind it, the thread has started, or never does."""
+    def _step(self) -> float | None:
         with self._lock:
-            self._stopping.set()
-        self._news.set()
+            self._open |= self._told
+            self._told = set()
+        return 0.0 if self._round() else self._patience()
 
-    def _run(self) -> None:
-        wait: float | None = 0.0
-        said = ""
-        while not self._stopping.is_set():
-            self._news.wait(wait)
-            self._news.clear()
-            with self._lock:
-                self._open |= self._told
-                self._told = set()
-            try:
-                wait = 0.0 if self._round() else self._patience()
-                said = ""
-            except Exception as exc:
-                if (cause := repr(exc)) != said:
-                    log.exception("the relay met an unexpected error, trying again")
-                    said = cause
-                wait = RETRY_S
+    def _ended(self) -> None:
         for held in self._held.values():
             self._give_back(held.batch)
 
@@ -178,7 +166,7 @@ class Relay:
         }
         more = False
         for topic in sorted({topic for _, topic in self._open}):
-            if self._stopping.is_set():
+            if self.loop.stopping.is_set():
                 break
             more |= self._serve(topic, topology)
         return more
@@ -197,7 +185,7 @@ class Relay:
             return self._serve_limited(topic, route, limit.rate, shards)
         more = False
         for shard in shards:
-            if self._stopping.is_set() or self._is_held(topic, route, [shard]):
+            if self.loop.stopping.is_set() or self._is_held(topic, route, [shard]):
                 continue
             _, left = self._forward(topic, route, shard, BATCH)
             more |= left > 0
@@ -225,7 +213,7 @@ class Relay:
         first = self._turn % len(shards)
         for shard in [*shards[first:], *shards[:first]]:
             most = min(rest, ready.get(shard, 0))
-            if most and not self._stopping.is_set() and not self._is_held(topic, route, [shard]):
+            if most and not self.loop.stopping.is_set() and not self._is_held(topic, route, [shard]):
                 taken, left = self._forward(topic, route, shard, most)
                 rest -= taken
                 more |= left > 0
@@ -377,5 +365,4 @@ class Relay:
 
     def _is_said(self, exc: ShardqError) -> bool:
         """True if the outage of the whole node was logged, or if the relay stops and nobody needs to know."""
-        covered = isinstance(exc, ServerFault) and self._driver.outages.covers(exc.node, exc)
-        return covered or self._stopping.is_set()
+        return self._driver.outages.covers(exc) or self.loop.stopping.is_set()

@@ -34,7 +34,7 @@ class _Outage:
     """True if somebody has recovered, even if it is no shard."""
 
 
-def _blamed(node: str, exc: Exception) -> str:
+def _blamed(node: str, exc: BaseException) -> str:
     return OURS if isinstance(exc, TooManyOpenFiles) else node
 
 
@@ -50,7 +50,7 @@ class Outages:
         self._hit_by: dict[int | str, str] = {}
         """Who was hit → the node whose outage it waits out."""
 
-    def failed(self, who: int | str, exc: Exception) -> bool:
+    def failed(self, who: int | str, exc: BaseException) -> bool:
         """Notes what ``who`` has met. True if the log says it of the whole node; if not, the caller must say it."""
         if not isinstance(exc, ServerFault) or not isinstance(exc, _OF_A_NODE) or not exc.node:
             self.over(who)  # the node answers
@@ -76,9 +76,9 @@ class Outages:
         """Notes that ``who`` stops without having recovered: another process goes on."""
         self._gone(who, well=False)
 
-    def covers(self, node: str, exc: Exception) -> bool:
-        """True if the log says already why this happened at this node."""
-        return _blamed(node, exc) in self._outages
+    def covers(self, exc: BaseException, node: str = "") -> bool:
+        """True if the log says already why this happened at the node, by default the one that the error names."""
+        return isinstance(exc, ServerFault) and _blamed(node or exc.node, exc) in self._outages
 
     def _gone(self, who: int | str, *, well: bool) -> None:
         with self._lock:

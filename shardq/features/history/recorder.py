@@ -6,7 +6,6 @@ comes writes the row (``history.lua``).
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
 from shardq.core.operation import Many, Operation, run
+from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 from shardq.features.history.stored import (
@@ -63,42 +63,26 @@ class Recorder:
         self._process = process
         self._members = members
         self._clock_ms = clock_ms
-        self._stopping = threading.Event()
-        self._said = False
-        """True if it was logged that the history can't be written."""
-        self.thread = threading.Thread(target=self._run, name="shardq-history", daemon=True)
+        self.loop = Loop(
+            "shardq-history",
+            self._step_in_turn,
+            log,
+            fails="the history is not written, trying again",
+            works="the history is written again",
+            failed=lambda exc: isinstance(exc, Unavailable | Unanswered),  # pollers and the heartbeat log that
+            first_s=AFTER_MS / 1000,
+            longest_pause_s=MINUTE_MS / 1000,
+        )
 
-    def start(self) -> None:
-        self.thread.start()
-
-    def stop(self) -> None:
-        """Tells the thread to end."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        wait_ms: float = AFTER_MS
-        while not self._stopping.wait(wait_ms / 1000):
-            place = self._place()
-            if place < WRITERS:
-                self._guarded_step()
-            wait_ms = MINUTE_MS - self._clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)
+    def _step_in_turn(self) -> float:
+        place = self._place()
+        if place < WRITERS:
+            self.step()
+        return (MINUTE_MS - self._clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)) / 1000
 
     def _place(self) -> int:
         """The place of this process among the living dispatchers."""
         return sum(other < self._process for other in self._members())
-
-    def _guarded_step(self) -> None:
-        try:
-            self.step()
-        except (Unavailable, Unanswered) as exc:  # pollers and the heartbeat log that
-            log.debug("no row of the history for the moment: %s", exc)
-        except Exception as exc:
-            if not self._said and not self._stopping.is_set():
-                self._said = True
-                fields, trace = {"error": type(exc).__name__}, not isinstance(exc, ShardqError)
-                log.warning("the history is not written, trying each minute: %s", exc, exc_info=trace, extra=fields)
-        else:
-            self._said = False
 
     def step(self) -> bool:
         """Writes the row of the last whole minute, if nobody has. Returns True if it was written."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from shardq.core.calls.request import Call, Command
@@ -89,8 +89,8 @@ class Journal:
         """The calls that had to go early, because the notes would have taken more than ``most_bytes``."""
         self.reach: float | None = None
         """The seconds that the notes went back when the last of those was dropped."""
-        self.filled = threading.Event()
-        """Set by the first note after none: there is something to look after."""
+        self.filled: Callable[[], object] = lambda: None
+        """Called for the first note after none: there is something to look after."""
         self._nodes: dict[str, _Notes] = {}
         self._lock = threading.Lock()
 
@@ -129,7 +129,7 @@ class Journal:
             while self.bytes > self.most_bytes:
                 self._drop()
         if first:
-            self.filled.set()
+            self.filled()
 
     def _drop(self) -> None:
         """Drops the oldest note of the node with the most: a node that is failing over gets no new ones, and its old

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -26,6 +25,7 @@ from shardq.core.producer import by_id as commands
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import BATCH, UNIQUE, Entries, Packer
 from shardq.core.recovery import Make
+from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AccessDenied, EngineClosed, ShardqError
 from shardq.features.replay.journal import Journal, Note
@@ -68,37 +68,40 @@ class Replayer:
         self._cache = cache
         self._journal = journal
         self._packer = packer
-        self._wakeup = journal.filled
         self._masters: dict[str, Master] = {}
         self._looked: dict[str, float] = {}
         """Node → when it was asked last, with all that it lacked replayed."""
         self._denied = False
-        self._failing = ""
-        """The last error of a replay, which is logged once."""
         self._replays = self._replayed = self._cancelled = self._late = 0
         self._begun: set[str] = set()
         """Nodes whose replay failed half-way."""
         self._replaying = False
         """True while notes are out of the journal."""
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="shardq-replay", daemon=True)
+        self._loop = Loop(
+            "shardq-replay",
+            self._step,
+            log,
+            fails="a replay failed, trying again",
+            works="replays work again",
+            failed=lambda exc: isinstance(exc, EngineClosed),
+            longest_pause_s=LOOK_S,
+        )
         self._unfollow: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Replayer: {self._replays} replays, {self._replayed} tasks stored again>"
 
     def start(self) -> None:
-        self._unfollow = self._driver.on_new_map(self._wakeup.set)
+        self._journal.filled = self._loop.wake
+        self._unfollow = self._driver.on_new_map(self._loop.wake)
         self._driver.hold(self._is_held)
-        self._wakeup.set()
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Ends the thread. A replay under way is waited for, for a moment."""
         self._unfollow()
-        self._stopping = True
-        self._wakeup.set()
-        self._thread.join(CLOSE_S)
+        self._loop.stop()
+        self._loop.join(CLOSE_S)
 
     def stats(self) -> ReplayStats:
         journal = self._journal
@@ -118,33 +121,16 @@ class Replayer:
         nothing = not len(self._journal) and not self._replaying
         if nothing or self._looked.get(node, 0.0) > since or time.monotonic() - since > HOLD_S:
             return False
-        self._wakeup.set()
-        return not self._stopping
+        self._loop.wake()
+        return not self._loop.stopping.is_set()
 
-    def _run(self) -> None:
-        wakeup = self._wakeup
-        while not self._stopping:
-            wakeup.wait(LOOK_S if len(self._journal) else None)
-            wakeup.clear()
-            try:
-                self.look()
-            except EngineClosed:
-                return
-            except Exception as exc:  # noqa: BLE001  no error ends the thread: it is logged, and the next look begins again
-                self._failed(exc)
-            else:
-                self._failing = ""
-            if not len(self._journal):
-                # Nothing can be lost; what happens meanwhile need not be known.
-                self._masters.clear()
-
-    def _failed(self, exc: Exception) -> None:
-        if self._stopping or str(exc) == self._failing:
-            return
-        self._failing = str(exc)
-        known = isinstance(exc, ShardqError)
-        fields = {"error": type(exc).__name__}
-        log.error("a replay failed, trying again: %s", exc, exc_info=None if known else exc, extra=fields)
+    def _step(self) -> float | None:
+        self.look()
+        if len(self._journal):
+            return LOOK_S
+        # Nothing can be lost; what happens meanwhile need not be known.
+        self._masters.clear()
+        return None
 
     # ---- looking
 

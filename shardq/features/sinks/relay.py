@@ -42,6 +42,7 @@ from shardq.core.layout.topology import Route
 from shardq.core.model.checks import reason_text
 from shardq.core.model.task import Delivery
 from shardq.core.operation import run
+from shardq.core.threads import Loop
 from shardq.errors import ShardqError
 from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent, as_result, checked
 from shardq.features.sinks.circuit import Circuit
@@ -64,9 +65,6 @@ TRIED = 10
 
 TRYING_S = 1.0
 """How long to wait for tasks to try it with; if there are none, nothing is wrong any more."""
-
-RETRY_S = 0.5
-"""The pause after an error of the engine's own servers, which the driver has tried to overcome for some time."""
 
 CALL_TIMEOUT_S = 5.0
 
@@ -126,10 +124,21 @@ class TopicRelay:
         """The ids of tasks that failed alone, the oldest first, of a sink that answers at once."""
         self.sending = False
         """True while a batch is on its way, and until it is settled."""
+        self._settlements: dict[int, tuple[list[Delivery], list[OtherSettlement]]] = {}
+        """Shard → what is to be settled there: while the engine's servers fail, what the last step left."""
+        self._retrying = 0
+        """The retries among that."""
         self._stopping = threading.Event()
         self._sent = self._failed = self._retried = self._buried = 0
-        self._engine_fault = ""
-        self.thread = threading.Thread(target=self._run, name=f"shardq-sink-{topic or 'default'}", daemon=True)
+        self.loop = Loop(
+            f"shardq-sink-{topic or 'default'}",
+            self._step,
+            log,
+            fails=f"tasks of topic {topic!r} can't be claimed, sent or settled, trying again",
+            works=f"tasks of topic {topic!r} are claimed, sent and settled again",
+            failed=self._step_failed,
+            ended=self._close,
+        )
 
     def __repr__(self) -> str:
         return f"<TopicRelay of {self.topic!r} to {self.route.shown}: {self._circuit.state}, {self._sent} sent>"
@@ -139,6 +148,7 @@ class TopicRelay:
     def stop(self) -> None:
         """Tells the thread to end, when the batch on its way is settled."""
         self._stopping.set()
+        self.loop.wake()
         self._consumer.close()
 
     def interrupt(self) -> None:
@@ -170,50 +180,36 @@ class TopicRelay:
 
     # ---- the loop
 
-    def _run(self) -> None:
-        said = ""
-        try:
-            while self._late or not self._stopping.is_set():
-                try:
-                    self._step()
-                    self._engine_fault = ""
-                except ShardqError as exc:
-                    self._note_engine_fault(exc)
-                except BaseException as exc:  # SystemExit of a sink's code, too
-                    if (cause := repr(exc)) != said:
-                        log.exception("the relay of topic %r met an unexpected error, trying again", self.topic)
-                        said = cause
-                    self._circuit.failed(_text(exc))
-        finally:
-            self._close()
+    def _step_failed(self, exc: BaseException) -> bool:
+        if not isinstance(exc, ShardqError):
+            self._circuit.failed(_text(exc))
+        return self._stopping.is_set()
 
-    def _note_engine_fault(self, exc: ShardqError) -> None:
-        if not self._stopping.is_set():
-            if type(exc).__name__ != self._engine_fault:
-                self._engine_fault = type(exc).__name__
-                log.warning("tasks of topic %r can't be claimed or settled, trying again: %s", self.topic, exc)
-            self._stopping.wait(RETRY_S)
-
-    def _step(self) -> None:
+    def _step(self) -> float:
         """Sends what there is room for, and settles what has an answer."""
+        if self._settlements:
+            self._send_settlements()
+        if self._stopping.is_set() and not self._late:
+            self.loop.stop()
+            return 0.0
         pause, trying = self._circuit.pause_s(), self._circuit.state != "closed"
         if self._late and (pause or self._stopping.is_set() or 2 * len(self._held) > self._most(trying)):
             wait(self._late, timeout=GATHERED_S)
             self._settle()
-            return
+            return 0.0
         if self._stopping.wait(pause):
-            return
+            return 0.0
         try:
             self._opened()
         except BaseException as exc:  # noqa: BLE001  each client has errors of its own
             self._down(_text(exc))
-            return
+            return 0.0
         wait_s = SOON_S if self._late else TRYING_S if trying else WAIT_S
         deliveries = self._consumer.claim(self._most(trying) - len(self._held), wait=wait_s)
         if not deliveries and not self._late:
             if trying and not self._stopping.is_set():
                 self._worked()
-            return
+            return 0.0
         self.sending, self._held = True, [*self._held, *deliveries]
         self._collect()
         tries = [Try(delivery, self._taken) for delivery in deliveries]
@@ -224,6 +220,7 @@ class TopicRelay:
                 self._answered.append((each, result))
                 self._taken += isinstance(result, Sent | Refused)
         self._settle()
+        return 0.0
 
     def _most(self, trying: bool) -> int:
         """The tasks that may be on their way, or wait for the answers of others."""
@@ -335,11 +332,8 @@ class TopicRelay:
         ids = {each.delivery.id for each, _ in alone}
         if ids <= self._culprits.keys() and not down:
             ids = set()
-        try:
-            self._settle_decided([*decided, *alone], ids)
-        finally:
-            self._held = [each.delivery for each in (*self._late.values(), *(each for each, _ in self._undecided))]
-            self.sending = bool(self._held)
+        self._decide([*decided, *alone], ids)
+        self._send_settlements()
 
     def _answer(self, future: Future[Result]) -> Result:
         """The result of a message that has one."""
@@ -349,7 +343,7 @@ class TopicRelay:
         except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
             return Failed(_text(exc))
 
-    def _settle_decided(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
+    def _decide(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
         """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down."""
         settlements: defaultdict[int, tuple[list[Delivery], list[OtherSettlement]]] = defaultdict(lambda: ([], []))
         down: Unsent | None = None
@@ -388,20 +382,30 @@ class TopicRelay:
                 self._down(down.reason, down.again_s)
         elif answered and not self._circuit.pause_s():  # what was sent before it opened does not close it
             self._worked()
-        while settlements:
-            try:
-                statuses = run(self._driver, settle(self._claims, settlements))
-            except ShardqError as exc:
-                # What the sink has must be acknowledged, or it is sent again: leases that are over answer "lost".
-                if self._stopping.is_set():
-                    log.warning("%d tasks of topic %r could not be settled: %s", len(answered), self.topic, exc)
-                    return
-                self._note_engine_fault(exc)
-            else:
-                dead = [id for id, status in statuses.items() if status == "dead"]
-                self._buried += len(dead)
-                self._retried += len(retried) - len(dead)
-                break
+        self._settlements = dict(settlements)
+        self._retrying = len(retried)
+
+    def _send_settlements(self) -> None:
+        """Sends what is to be settled. What the sink has must be acknowledged, or it is sent again: so an error of the
+        engine's servers keeps it for the next step, and leases that are over answer "lost".
+        """
+        settlements, self._settlements = self._settlements, {}
+        try:
+            statuses = run(self._driver, settle(self._claims, settlements)) if settlements else {}
+        except ShardqError as exc:
+            if not self._stopping.is_set():
+                self._settlements = settlements
+                raise
+            log.warning("tasks of topic %r could not be settled: %s", self.topic, exc)
+        else:
+            dead = sum(status == "dead" for status in statuses.values())
+            self._buried += dead
+            self._retried += self._retrying - dead
+        finally:
+            if not self._settlements:
+                tries = [*self._late.values(), *(each for each, _ in self._undecided)]
+                self._held = [each.delivery for each in tries]
+                self.sending = bool(self._held)
 
     def _down(self, reason: str, again_s: float = 0.0) -> None:
         """Opens the circuit, and connects anew for the next try."""

@@ -20,7 +20,7 @@ from shardq.core.fleet.sinks import SinkStats
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.record import Codec, as_stored, decode_payload
 from shardq.core.subscriber import Subscriber
-from shardq.core.threads import ended
+from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.sinks.function import BatchFunction
 from shardq.features.sinks.function_routes import Edit, FunctionRoutes
@@ -61,11 +61,15 @@ class SinkRelays:
         self._former: list[TopicRelay] = []
         """Relays whose route has ended, and which may still settle their last batch."""
         self._wakeups: Wakeups | None = None
-        self._upkeep: threading.Thread | None = None
+        self._extend_at = 0.0
+        self._upkeep = Loop(
+            "shardq-sinks-upkeep",
+            self._keep,
+            log,
+            fails="the upkeep of forwarded topics fails, trying again",
+            works="the upkeep of forwarded topics works again",
+        )
         """Extends leases, and ends or takes up routes to functions; from the first time on that there is any."""
-        self._due = threading.Event()
-        """Set when the upkeep is not to wait for its time."""
-        self._stopping = threading.Event()
         self._unlearn: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -75,7 +79,7 @@ class SinkRelays:
     def follow(self) -> None:
         """Runs a relay for each route that this process can serve, and for no other."""
         with self._lock:
-            if self._stopping.is_set():
+            if self._upkeep.stopping.is_set():
                 return
             routes = self._served(self._cache.topology)
             for topic, relay in list(self._relays.items()):
@@ -83,15 +87,14 @@ class SinkRelays:
                     continue
                 former = self._relays.pop(topic)
                 former.stop()
-                self._former = [relay for relay in [*self._former, former] if relay.thread.is_alive()]
+                self._former = [relay for relay in [*self._former, former] if relay.loop.is_alive]
             for topic in routes.keys() - self._relays.keys():
                 self._relays[topic] = relay = self._new_relay(topic, routes[topic])
-                relay.thread.start()
+                relay.loop.start()
                 log.info("topic %r is forwarded to %s by this process", topic, relay.route.named)
-            if self._upkeep is None and (self._relays or self._function_routes.wanted()):
-                self._upkeep = threading.Thread(target=self._keep, name="shardq-sinks-upkeep", daemon=True)
+            if self._relays or self._function_routes.wanted():
                 self._upkeep.start()
-            self._due.set()
+            self._upkeep.wake()
 
     def _topology_changed(self, _: Topology) -> None:
         self.follow()
@@ -126,20 +129,17 @@ class SinkRelays:
         with self._lock:
             if self._wakeups is None:
                 self._wakeups = Wakeups(self._driver, self._cache, self._subscriber)
-                if self._stopping.is_set():
+                if self._upkeep.stopping.is_set():
                     self._wakeups.close()
             return self._wakeups
 
-    def _keep(self) -> None:
-        extend_at = time.monotonic() + UPKEEP_S
-        while not self._stopping.is_set():
-            self._due.clear()
-            self._function_routes.keep_up(self._serving())
-            self._due.wait(max(0.0, extend_at - time.monotonic()))
-            if time.monotonic() >= extend_at:
-                extend_at = time.monotonic() + UPKEEP_S
-                for relay in self._all():
-                    relay.extend()
+    def _keep(self) -> float:
+        self._function_routes.keep_up(self._serving())
+        if time.monotonic() >= self._extend_at:
+            self._extend_at = time.monotonic() + UPKEEP_S
+            for relay in self._all():
+                relay.extend()
+        return self._extend_at - time.monotonic()
 
     def _serving(self) -> set[str]:
         """The topics that this process serves."""
@@ -156,8 +156,7 @@ class SinkRelays:
         """Tells all relays to end: none claims anything more."""
         self._unlearn()
         with self._lock:
-            self._stopping.set()
-        self._due.set()
+            self._upkeep.stop()
         for relay in self._all():
             relay.stop()
 
@@ -168,17 +167,16 @@ class SinkRelays:
         relays = self._all()
         deadline = time.monotonic() + SENDING_S
         for relay in relays:
-            while relay.sending and relay.thread.is_alive() and time.monotonic() < deadline:
-                relay.thread.join(0.01)
+            while relay.sending and relay.loop.is_alive and time.monotonic() < deadline:
+                relay.loop.join(0.01)
         for relay in relays:
-            if relay.thread.is_alive():
+            if relay.loop.is_alive:
                 relay.interrupt()
         with self._lock:
             wakeups, self._wakeups = self._wakeups, None
         if wakeups is not None:
             wakeups.close()
-        if self._upkeep is not None:
-            ended([self._upkeep])
+        ended([self._upkeep])
         self._function_routes.end(self._serving())
 
     # ---- for operators
