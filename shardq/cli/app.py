@@ -6,19 +6,86 @@ import io
 import os
 import sys
 import traceback
+from importlib import import_module
+from typing import Any
 
 import click
 
-from shardq.cli.commands import Commands, with_settings
-from shardq.cli.options import Given, shared
+from shardq.cli.config import WITH_SETTINGS, read_file, settings_of
+from shardq.cli.options import Given, of_group
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, in_options, prepare
-from shardq.cli.settings import Settings
 from shardq.errors import BadInput, ShardqError
+
+PLACES = {
+    "demo": "demo:demo",
+    "run": "run:run",
+    "work": "work:work",
+    "push": "push:push",
+    "push-file": "push_file:push_file",
+    "get": "by_id:get",
+    "list": "listing:list_tasks",
+    "peek": "listing:peek",
+    "forecast": "forecast:forecast",
+    "cancel": "by_id:cancel",
+    "cancel-tag": "tags:cancel_tag",
+    "reschedule": "by_id:reschedule",
+    "every": "every:every",
+    "forward": "forward:forward",
+    "stats": "stats:stats",
+    "health": "health:health",
+    "doctor": "health:doctor",
+    "top": "top:top",
+    "dashboard": "dashboard:dashboard",
+    "fleet": "stats:fleet",
+    "topics": "topics:topics",
+    "shards": "shards:shards",
+    "resize": "resize:resize",
+    "expand": "resize:expand",
+    "shrink": "resize:shrink",
+    "requeue": "by_id:requeue",
+    "purge": "topics:purge",
+    "pause": "topics:pause",
+    "resume": "topics:resume",
+    "limit": "topics:limit",
+    "configure": "config:configure",
+    "outbox": "outbox:outbox",
+    "spool": "spool:spool",
+    "metrics": "dashboard:metrics",
+    "plan": "plan:plan",
+    "acl": "acl:acl",
+    "config": "config:config",
+}
+"""Where each command is, in the order of the help. One is loaded when it is used; the help loads them all."""
 
 HELP = frozenset(("-h", "--help", "--version"))
 """Is answered even where a setting is wrong."""
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+def load(name: str) -> click.Command:
+    """Imports a command; each of its settings gets a variable."""
+    module, _, attribute = PLACES[name].partition(":")
+    command = getattr(import_module(f"shardq.cli.{module}"), attribute)
+    assert isinstance(command, click.Command)
+    if name in WITH_SETTINGS:
+        _name_variables(command, f"SHARDQ_{name}")
+    return command
+
+
+def _name_variables(command: click.Command, prefix: str) -> None:
+    for name, option in settings_of(command).items():
+        option.envvar = f"{prefix}_{name}".upper()
+
+
+class Commands(click.Group):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load(cmd_name) if cmd_name in PLACES else None
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -47,7 +114,7 @@ exit codes:
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP; `run` and `work`, which
                  are meant to be ended so, end with 0""",
 )
-@shared
+@of_group
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
@@ -58,14 +125,18 @@ def app() -> None:
     """
 
 
+_name_variables(app, "SHARDQ")
+
+
 def invoke() -> int:
     """Runs the command line and returns the exit code."""
     prepare()
     given = Given()
     try:
+        defaults: dict[str, Any] = {}
         if not HELP.intersection(sys.argv):
-            given.settings = Settings.read(with_settings)
-        code = app.main(prog_name="shardq", standalone_mode=False, obj=given, default_map=given.settings.default_map)
+            given.file, defaults = read_file(lambda name: load(name) if name else app)
+        code = app.main(prog_name="shardq", standalone_mode=False, obj=given, default_map=defaults)
         sys.stdout.flush()
     except click.ClickException as exc:
         said = io.StringIO()

@@ -1,26 +1,142 @@
 """config: the command that shows every setting of the command, its value, and where that comes from. configure: shows
 and changes the settings of an engine.
+
+Settings are values for options. click reads them from the environment (``auto_envvar_prefix``) and from its default
+map, which is ``[tool.shardq]`` of the nearest pyproject.toml that has one, from the current directory upwards. Only the
+command reads the file; the library takes its URL from ``$SHARDQ_URL``, and nothing else.
 """
 
 from __future__ import annotations
 
+import difflib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import say, tell
 from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import opened
-from shardq.cli.settings import Known, Value
 from shardq.cli.table import Table
 from shardq.core.layout.topology import EngineSettings
-from shardq.core.model.checks import MAX_ATTEMPTS
+from shardq.core.model.checks import MAX_ATTEMPTS, check_name
 from shardq.engine import Engine
+from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
 from shardq.engine.tables import Column, age, counted
+from shardq.errors import BadInput
+
+FILE = "pyproject.toml"
+TABLE = "tool.shardq"
+
+WITH_SETTINGS = ("run", "work", "dashboard")
+"""The commands that have settings of their own, besides those of the group: every option with ``show_envvar``."""
 
 HIDDEN = "(hidden)"
+
+DEFAULTS = {
+    "url": "an embedded server of this user",
+    "name": DEFAULT_NAME,
+    "shards": f"{DEFAULT_SHARDS}, of a new name",
+}
+
+Row = tuple[str, Any, Any, str, str]
+"""A setting, its value or None, its default, where the value comes from, and its variable."""
+
+Load = Callable[[str], click.Command]
+"""Loads a command by its name; "" is the group."""
+
+
+# ---- the file
+
+
+def read_file(load: Load) -> tuple[Path, dict[str, Any]]:
+    """The nearest file with settings, and these as click's default map. Raises BadInput for what is unknown there, or
+    impossible. Loads only the commands that have a table in it.
+    """
+    path, table = _nearest()
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in WITH_SETTINGS:
+            option, found = _checked(load(""), key, value, f"{path} [{TABLE}]", WITH_SETTINGS)
+            values[option] = found
+        elif isinstance(value, dict):
+            where = f"{path} [{TABLE}.{key}]"
+            values[key] = dict(_checked(load(key), name, inner, where) for name, inner in value.items())
+        else:
+            raise BadInput(f"{path}: {key} is a table: write [{TABLE}.{key}]")
+    return path, values
+
+
+def settings_of(command: click.Command) -> dict[str, click.Option]:
+    return {
+        each.name: each for each in command.params if isinstance(each, click.Option) and each.name and each.show_envvar
+    }
+
+
+def _checked(
+    command: click.Command, name: str, value: Any, where: str, others: tuple[str, ...] = ()
+) -> tuple[str, Any]:
+    """The name of the option, and the value that it takes."""
+    known = settings_of(command)
+    option = known.get(name.replace("-", "_"))
+    if option is None or option.name is None:
+        names = (*known, *others)
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(names)}"
+        raise BadInput(f"{where} has no {name!r}; {hint}")
+    of = f"{name} in {where}"
+    if isinstance(value, bool) != option.is_flag:
+        raise BadInput(f"{of}: {value!r} is not possible; write " + ("true or false" if option.is_flag else "a value"))
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        value = ",".join(value)
+    if not isinstance(value, (str, int, float)):
+        raise BadInput(f"{of}: a {type(value).__name__} is not possible; write a string or a number")
+    try:
+        if option.name == "url":
+            Engine(str(value))
+        elif option.name == "name":
+            check_name(str(value))
+        return option.name, option.type.convert(value if option.is_flag else str(value), option, None)
+    except click.BadParameter as exc:
+        raise BadInput(f"{of}: {exc.message}") from None
+    except BadInput as exc:
+        raise BadInput(f"{of}: {exc}") from None
+
+
+def _nearest() -> tuple[Path, dict[str, Any]]:
+    """The nearest pyproject.toml with our table, and that; an empty table if there is none."""
+    try:
+        here = Path.cwd()
+    except OSError:  # it was removed
+        return Path(), {}
+    for folder in (here, *here.parents):
+        path = folder / FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "shardq" not in text:
+            continue
+        import tomllib  # here: most directories have none
+
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as exc:
+            raise BadInput(f"{path} is no TOML: {exc}") from None
+        tool = tables.get("tool", {})
+        if "shardq" in tool:
+            if not isinstance(tool["shardq"], dict):
+                raise BadInput(f"{path}: write a table, [{TABLE}]")
+            return path, tool["shardq"]
+    return Path(), {}
+
+
+# ---- the commands
 
 
 @click.command(
@@ -50,17 +166,16 @@ def config(given: Given) -> None:
     pyproject.toml, from the current directory upwards. The library does not read that file: an Engine() of your program
     takes its URL from $SHARDQ_URL, and the rest from its arguments.
     """
-    rows = [_row(given, known) for known in given.settings.known]
+    rows = list(_rows(given, click.get_current_context().find_root()))
     if given.json:
-        for known, value, origin in rows:
-            tell({"setting": known.title, "value": value, "from": origin, "variable": known.variable})
+        for setting, value, _, origin, variable in rows:
+            tell({"setting": setting, "value": value, "from": origin, "variable": variable})
         return
-    table = Table[tuple[Known, Any, str]](
-        Column("setting", lambda row: row[0].title, text=True),
-        Column("value", lambda row: _shown(row[0], row[1]), text=True),
-        Column("from", lambda row: row[2], text=True),
-    )
-    table.print(rows)
+    Table[Row](
+        Column("setting", lambda row: row[0], text=True),
+        Column("value", _shown, text=True),
+        Column("from", lambda row: row[3], text=True),
+    ).print(rows)
 
 
 @click.command(
@@ -104,20 +219,38 @@ def settings_shown(settings: EngineSettings) -> str:
     return f"{counted(settings.max_attempts, 'attempt')} a task; {kept}"
 
 
-def _row(given: Given, known: Known) -> tuple[Known, Any, str]:
-    typed = {"url": given.url, "name": given.name}.get(known.title)
-    found = Value(typed, f"--{known.name}") if typed else given.settings.values.get((known.section, known.name))
-    if found is None:
-        return known, None, "default"
-    value = found.value
-    if known.title == "url":
-        value = Engine(value).options.safe_url
-    elif known.is_secret:
-        value = HIDDEN
-    return known, value, found.origin
-
-
-def _shown(known: Known, value: Any) -> str:
-    if value is None:
-        return known.default
+def _shown(row: Row) -> str:
+    _, value, default, _, _ = row
+    value = default if value is None else value
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _rows(given: Given, root: click.Context) -> Iterator[Row]:
+    assert isinstance(root.command, click.Group)
+    for name, option in settings_of(root.command).items():
+        typed = {"url": given.url, "name": given.name}.get(name)
+        value, origin = (typed, f"--{name}") if typed else _found(given, root, option, TABLE)
+        if name == "url" and value is not None:
+            value = Engine(value).options.safe_url
+        yield name, value, DEFAULTS[name], origin, str(option.envvar)
+    for section in WITH_SETTINGS:
+        command = root.command.get_command(root, section)
+        assert command is not None
+        with command.make_context(section, [], parent=root, resilient_parsing=True) as ctx:
+            for name, option in settings_of(command).items():
+                value, origin = _found(given, ctx, option, f"{TABLE}.{section}")
+                hidden = option.hide_input and value is not None
+                # a default that is neither is click's word for none
+                default = option.default if isinstance(option.default, (int, str)) else "-"
+                yield f"{section}.{name}", HIDDEN if hidden else value, default, origin, str(option.envvar)
+
+
+def _found(given: Given, ctx: click.Context, option: click.Option, table: str) -> tuple[Any, str]:
+    assert option.name is not None
+    value = given.settings.get(option.name) if ctx.parent is None else ctx.params[option.name]
+    source = ctx.get_parameter_source(option.name)
+    if source is ParameterSource.ENVIRONMENT:
+        return os.environ[str(option.envvar)] if value is None else value, f"${option.envvar}"
+    if source is ParameterSource.DEFAULT_MAP:
+        return value, f"{given.file} [{table}]"
+    return None, "default"

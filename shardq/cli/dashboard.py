@@ -14,11 +14,10 @@ import click
 from click.core import ParameterSource
 
 from shardq.cli.logs import log_option
-from shardq.cli.options import Given, pass_given, reporting, shared
+from shardq.cli.options import Given, pass_given, reporting, setting, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.parsers import Whole
 from shardq.cli.session import opened
-from shardq.cli.settings import SecretSetting, Setting
 from shardq.cli.signals import Ending
 from shardq.errors import MissingPackage
 
@@ -39,38 +38,34 @@ for others than you, with a token of your own, behind a proxy that has TLS:
   export SHARDQ_DASHBOARD_TOKEN=$(openssl rand -hex 16)
   shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls""",
 )
-@click.option(
+@setting(
     "--host",
-    cls=Setting,
     metavar="ADDRESS",
     default=HOST,
     help=f"Listen there. Default: {HOST}, for this machine only; 0.0.0.0 is every network.",
 )
-@click.option(
+@setting(
     "--port",
-    cls=Setting,
     type=Whole(0, 65535),
     metavar="N",
     default=PORT,
     help=f"Default: {PORT}; 0 takes a free one.",
 )
-@click.option(
+@setting(
     "--token",
-    cls=SecretSetting,
+    hide_input=True,
     metavar="SECRET",
     help="What a browser has to show, 16 characters or more. By the variable: a command line can be read by every user "
     "of the machine, so it is refused there. Default: a new one at each start.",
 )
-@click.option("--read-only", cls=Setting, is_flag=True, help="Show all, and change nothing.")
-@click.option(
+@setting("--read-only", is_flag=True, help="Show all, and change nothing.")
+@setting(
     "--allow-host",
-    cls=Setting,
     metavar="NAME",
     help="A name under which browsers reach it through a proxy on this machine; several with commas.",
 )
-@click.option(
+@setting(
     "--behind-tls",
-    cls=Setting,
     is_flag=True,
     help="A proxy in front of it speaks https: browsers send its cookies by https only.",
 )

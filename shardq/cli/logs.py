@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
+from shardq.cli.options import setting
 from shardq.cli.output import complain
-from shardq.cli.settings import Setting
 from shardq.core.model.printable import printable_json
 
 TEXT, JSON = "text", "json"
@@ -18,9 +18,8 @@ TEXT, JSON = "text", "json"
 _OF_LOGGING = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 """The attributes of every record; all others are its fields."""
 
-log_option = click.option(
+log_option = setting(
     "--log",
-    cls=Setting,
     type=click.Choice([TEXT, JSON]),
     default=TEXT,
     help="Print each line of the log as text, or as a JSON object with its fields. Default: text.",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from shardq.cli.settings import Settings
+from shardq.cli.parsers import Whole
+from shardq.core.layout.slots import MAX_SHARDS
 from shardq.engine.options import DEFAULT_NAME
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +27,10 @@ class Given:
     """The name of the command line."""
     json: bool = False
     verbose: bool = False
-    settings: Settings = field(default_factory=Settings)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The url, the name, and the shards of a new engine, by the environment or the file."""
+    file: Path = Path()
+    """The file of settings."""
 
     @property
     def engine_url(self) -> str | None:
@@ -37,8 +43,7 @@ class Given:
     @property
     def new_shards(self) -> int | None:
         """The shards of an engine that is new, if a setting names them."""
-        found: int | None = self.settings.get("shards")
-        return found
+        return self.settings.get("shards")
 
 
 pass_given = click.make_pass_decorator(Given, ensure=True)
@@ -47,7 +52,16 @@ pass_given = click.make_pass_decorator(Given, ensure=True)
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     # an option that is absent after the command's name keeps its value from before the name
     if value is not None and value is not False and param.name is not None:
-        setattr(ctx.ensure_object(Given), param.name, value)
+        given = ctx.ensure_object(Given)
+        if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            setattr(given, param.name, value)
+        else:
+            given.settings[param.name] = value
+
+
+def setting(*names: str, **attributes: Any) -> Callable[[F], F]:
+    """An option that has a variable, and a key in pyproject.toml; ``app`` gives the variable its name."""
+    return click.option(*names, show_envvar=True, **attributes)
 
 
 def joined(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -84,8 +98,18 @@ def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
     )
 
 
-shared = sharing(
-    url="The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. "
-    "Default: $SHARDQ_URL, else an embedded server of this user.",
-    name=f"The engine's name. Default: $SHARDQ_NAME, else {DEFAULT_NAME}.",
+URL_HELP = (
+    "The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. "
+    "Default: $SHARDQ_URL, else an embedded server of this user."
 )
+NAME_HELP = f"The engine's name. Default: $SHARDQ_NAME, else {DEFAULT_NAME}."
+
+shared = sharing(url=URL_HELP, name=NAME_HELP)
+
+of_group = joined(
+    setting("--url", metavar="URL", help=URL_HELP, expose_value=False, callback=_keep),
+    setting("--name", metavar="NAME", help=NAME_HELP, expose_value=False, callback=_keep),
+    setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, expose_value=False, callback=_keep),
+    reporting,
+)
+"""The options before the name of a command, which the environment and the file set, too."""

@@ -14,7 +14,7 @@ from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given, joined, pass_given, shared, sharing
 from shardq.cli.output import complain, say, tell
 from shardq.cli.parsers import Decimal, Whole
-from shardq.cli.serving import http_of_group, served
+from shardq.cli.serving import http, served
 from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.engine import Engine
@@ -225,7 +225,7 @@ example:
     f"removal of the row. Default: {DEDUP_S:g}.",
 )
 @click.option("--once", is_flag=True, help="End when no row waits.")
-@http_of_group
+@http
 @shared
 @pass_given
 def run(

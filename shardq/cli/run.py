@@ -11,12 +11,11 @@ import click
 import msgspec
 
 from shardq.cli.logs import log_option
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, pass_given, setting, shared
 from shardq.cli.output import complain, going_on, lateness_shown, say, tell
 from shardq.cli.parsers import Whole
 from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
 from shardq.cli.session import Looker, Told, opened
-from shardq.cli.settings import Setting
 from shardq.cli.signals import Ending, Shutdown
 from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
@@ -43,16 +42,15 @@ example:
   shardq run --quiet &""",
 )
 @click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="The shards of a new name. Default: 16.")
-@click.option(
+@setting(
     "--processes",
-    cls=Setting,
     type=Whole(1, MAX_PROCESSES),
     default=1,
     metavar="N",
     help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
 )
 @http
-@click.option("--quiet", cls=Setting, is_flag=True, help="Print nothing but warnings.")
+@setting("--quiet", is_flag=True, help="Print nothing but warnings.")
 @log_option
 @shared
 @pass_given

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardq.cli.options import F, Given
+from shardq.cli.options import Given, setting
 from shardq.cli.output import complain, in_options
-from shardq.cli.settings import Setting
 from shardq.errors import BadInput, ShardqError
 from shardq.worker.supervisor import Work
 
@@ -38,19 +37,12 @@ class _Place(Text):
         return value
 
 
-def _http(kind: type[click.Option]) -> Callable[[F], F]:
-    return click.option(
-        "--http",
-        cls=kind,
-        metavar="HOST:PORT",
-        type=_Place(),
-        help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
-    )
-
-
-http = _http(Setting)
-http_of_group = _http(click.Option)
-"""A command of a group has no settings."""
+http = setting(
+    "--http",
+    metavar="HOST:PORT",
+    type=_Place(),
+    help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
+)
 
 
 @contextmanager

@@ -27,11 +27,10 @@ import click
 from click.core import ParameterSource
 
 from shardq.cli.logs import log_option, set_up_logging, set_up_root
-from shardq.cli.options import Given, pass_given, reporting
+from shardq.cli.options import Given, pass_given, reporting, setting
 from shardq.cli.output import complain, going_on, say, tell
 from shardq.cli.parsers import Whole
 from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
-from shardq.cli.settings import Setting
 from shardq.cli.signals import Shutdown
 from shardq.cli.target import LoadFailed, Target, engine_behind
 from shardq.core.model.ids import shown_topic
@@ -65,23 +64,20 @@ exit codes:
   130, 143  a second Ctrl-C or SIGTERM: what ran was given back at once""",
 )
 @click.argument("target", metavar="MODULE:WORKER")
-@click.option(
+@setting(
     "--processes",
-    cls=Setting,
     type=Whole(1, MAX_PROCESSES),
     metavar="N",
     help="Run handlers in so many processes; one that dies is started again. Default: the worker's own, or 1.",
 )
-@click.option(
+@setting(
     "--concurrency",
-    cls=Setting,
     type=Whole(1, MAX_CONCURRENCY),
     metavar="N",
     help="Run so many handlers at once in each process. Default: the worker's own.",
 )
-@click.option(
+@setting(
     "--topics",
-    cls=Setting,
     metavar="TOPIC,...",
     help="Serve only these topics of the worker, the first ones first; '' is the default topic. Default: all.",
 )

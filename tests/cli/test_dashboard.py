@@ -17,9 +17,7 @@ from click.testing import CliRunner, Result
 from cluster.server import Server
 from shardq import Engine
 from shardq.cli.app import app
-from shardq.cli.commands import with_settings
 from shardq.cli.options import Given
-from shardq.cli.settings import Settings
 from tests.cli.shell import LONGEST_S, Shell
 
 
@@ -80,7 +78,7 @@ def run(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     monkeypatch.setattr("shardq.cli.session.set_up_logging", lambda **_: None)  # it is of the whole process
 
     def run(*words: str) -> Result:
-        return CliRunner().invoke(app, words, obj=Given(settings=Settings.read(with_settings)))
+        return CliRunner().invoke(app, words, obj=Given())
 
     return run
 
@@ -90,9 +88,8 @@ def test_a_token_that_is_given_is_not_repeated(
 ) -> None:
     monkeypatch.setenv("SHARDQ_DASHBOARD_TOKEN", "a-secret-of-this-test")
     monkeypatch.setattr("shardq.cli.signals.Ending.wait", lambda _: True)
-    given = Given(settings=Settings.read(with_settings))
     words = ["dashboard", "--port", "0", "--json", "--read-only"]
-    done = CliRunner().invoke(app, words, obj=given, default_map=given.settings.default_map)
+    done = CliRunner().invoke(app, words, obj=Given())
     told = json.loads(done.stdout)
     assert told["read_only"] is True
     assert "secret" not in done.output
@@ -112,10 +109,7 @@ def test_what_is_not_possible_is_said(run: Callable[..., Result], engine: Engine
     why = "a token needs 16 ASCII characters or more; secrets.token_urlsafe() makes one"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDQ_DASHBOARD_TOKEN", "short")
-        settings = Settings.read(with_settings)
-        words = ["dashboard", "--port", "0"]
-        done = CliRunner().invoke(app, words, obj=Given(settings=settings), default_map=settings.default_map)
-        assert str(done.exception) == why
+        assert str(run("dashboard", "--port", "0").exception) == why
     refused = run("dashboard", "--token", "a-secret-on-the-command-line")
     assert refused.exit_code == 2
     assert "set $SHARDQ_DASHBOARD_TOKEN instead" in refused.output

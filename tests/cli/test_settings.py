@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardq import Engine
-from shardq.cli.commands import PLACES, load, with_settings
-from shardq.cli.settings import Setting, Settings
+from shardq.cli.app import PLACES, app, load
+from shardq.cli.config import WITH_SETTINGS, read_file, settings_of
 from shardq.errors import BadInput
 from tests.cli.shell import Shell
 
@@ -43,27 +44,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "pyproject.toml"
 
 
-def read() -> Settings:
-    return Settings.read(with_settings)
+def read() -> dict[str, Any]:
+    path, values = read_file(lambda name: load(name) if name else app)
+    assert path.name == "pyproject.toml"
+    return values
 
 
-def test_the_environment_counts_more_than_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHARDQ_NAME", "mine")
-    monkeypatch.setenv("SHARDQ_SHARDS", "")
-    monkeypatch.setenv("SHARDQ_WORK_PROCESSES", "8")
-    monkeypatch.setenv("SHARDQ_WORK_CONCURRENCY", "3")
-    settings = read()
-    assert [settings.get(name) for name in ("url", "name", "shards")] == [
-        "redis://user:secret@127.0.0.1:1",
-        "mine",
-        32,
-    ]
-    assert settings.default_map == {
+def test_the_file_is_the_default_of_options(project: Path) -> None:
+    assert read() == {
+        "url": "redis://user:secret@127.0.0.1:1",
+        "name": "orders",
+        "shards": 32,
         "run": {"quiet": True, "processes": 2},
-        "work": {"processes": 8, "topics": "mail,invoice", "concurrency": 3},
+        "work": {"processes": 4, "topics": "mail,invoice"},
     }
-    assert settings.values["", "name"].origin == "$SHARDQ_NAME"
-    assert settings.values["run", "quiet"].origin == f"{project} [tool.shardq.run]"
 
 
 @pytest.mark.parametrize(
@@ -93,20 +87,25 @@ def test_what_can_not_be_set(project: Path, text: str, message: str) -> None:
     assert str(project) in str(caught.value)
 
 
-def test_a_variable_that_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHARDQ_RUN_PROCESSES", "many")
-    with pytest.raises(BadInput, match=r"^\$SHARDQ_RUN_PROCESSES: 'many' is not a whole number"):
-        read()
+def test_a_variable_that_is_wrong(shell: Shell, project: Path) -> None:
+    shell.cwd = Path.cwd()
+    done = shell.run("run", SHARDQ_RUN_PROCESSES="many")
+    assert (done.code, done.out) == (2, "")
+    assert "'--processes' (env var: 'SHARDQ_RUN_PROCESSES'): 'many' is not a whole number" in done.err
 
 
 def test_the_commands_with_settings_are_known() -> None:
-    having = [name for name in PLACES if any(isinstance(option, Setting) for option in load(name).params)]
-    assert having == [command.name for command in with_settings()]
+    having = [name for name in PLACES if settings_of(load(name))]
+    assert having == list(WITH_SETTINGS)
+    for name in having:
+        variables = {each.envvar for each in settings_of(load(name)).values()}
+        assert variables == {f"SHARDQ_{name}_{each}".upper() for each in settings_of(load(name))}
 
 
 def test_config_shows_values_and_where_they_come_from(shell: Shell, project: Path) -> None:
     shell.cwd = Path.cwd()
-    done = shell.run("config", "--json", "--name", "mine", SHARDQ_WORK_PROCESSES="8")
+    variables = {"SHARDQ_WORK_PROCESSES": "8", "SHARDQ_WORK_CONCURRENCY": "", "SHARDQ_NAME": "other"}
+    done = shell.run("config", "--json", "--name", "mine", **variables)
     assert SECRET not in done.out
     shown = {each["setting"]: each for each in done.objects}
     file = str(project)
@@ -121,6 +120,9 @@ def test_config_shows_values_and_where_they_come_from(shell: Shell, project: Pat
     }
     assert {name: (shown[name]["value"], shown[name]["from"]) for name in expected} == expected
     assert shown["work.processes"]["variable"] == "SHARDQ_WORK_PROCESSES"
+    done = shell.run("config", "--json", **variables)
+    (own_name,) = [each for each in done.objects if each["setting"] == "name"]
+    assert (own_name["value"], own_name["from"]) == ("other", "$SHARDQ_NAME"), "which counts more than the file"
     project.write_text("[tool.shardq]\nnmae = 'x'\n")
     done = shell.run("config")
     assert (done.code, done.out) == (2, "")

@@ -58,7 +58,7 @@ def test_help_names_every_command_and_version_says_which(shell: Shell) -> None:
 
 def test_a_command_loads_no_other() -> None:
     code = (
-        "import sys; import shardq.cli.app; from shardq.cli.commands import load; load('stats'); "
+        "import sys; import shardq.cli.app; from shardq.cli.app import load; load('stats'); "
         "sys.exit('shardq.cli.run' in sys.modules or 'shardq.cli.push' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -66,7 +66,7 @@ def test_a_command_loads_no_other() -> None:
 
 def test_help_needs_neither_rich_nor_asyncio() -> None:
     code = (
-        "import sys; from shardq.cli.commands import PLACES, load; [load(name) for name in PLACES]; "
+        "import sys; from shardq.cli.app import PLACES, load; [load(name) for name in PLACES]; "
         "sys.exit('rich' in sys.modules or 'asyncio' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

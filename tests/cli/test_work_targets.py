@@ -142,7 +142,7 @@ def test_the_help_has_examples_and_variables() -> None:
     done = CliRunner().invoke(app, ["work", "--help"], obj=Given())
     assert done.exit_code == 0
     assert "example:\n    shardq work shopapp:worker" in done.output
-    assert "[$SHARDQ_WORK_PROCESSES]" in done.output
+    assert "[env var: SHARDQ_WORK_PROCESSES;" in " ".join(done.output.split())
 
 
 def test_a_look_imports_nothing(module: str) -> None:
