@@ -1,4 +1,4 @@
-"""``app``: the ASGI application, put together from the pages, the guard in front of them, and the engine they ask."""
+"""``app``: the ASGI application, put together from the pages, the guard in front of them, and the engine they call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shardq.dashboard import pages
-from shardq.dashboard.asking import Asker
-from shardq.dashboard.futures import Futures
 from shardq.dashboard.guard import Guard, Key
-from shardq.dashboard.rendering import rendered
-from shardq.dashboard.resizing import Resizing
-from shardq.dashboard.sampler import Sampler
-from shardq.dashboard.visit import Dashboard
+from shardq.dashboard.pages.bulk import Jobs
+from shardq.dashboard.pages.shards import Resizing
+from shardq.dashboard.snapshots import Caller, SharedSnapshots
+from shardq.dashboard.web import Dashboard, refused
 from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
 from shardq.errors import (
@@ -47,10 +45,11 @@ def app(
     """Returns the dashboard of an engine as an ASGI application, to be served by itself or mounted under any prefix.
 
     ``token``: what a browser has to show once, on the page that asks for it or behind the ``#`` of its address, as
-    ``sign-in#token=…``, and a program in ``Authorization: Bearer …``; at least 16 characters. Without one everybody who
-    can reach the application may use it: put it behind the login of yours. ``read_only``: shows all, and changes
-    nothing. ``hosts``: the names under which browsers reach it, such as ``"ops.example.org"``; needed where a proxy on
-    the same machine is in front of it. ``behind_tls``: a proxy speaks https to browsers, so cookies are ``Secure``.
+    ``sign-in#token=…``, and a program in ``Authorization: Bearer …``; at least 16 characters. Without one every
+    browser that reaches the application may use it: put it behind the login of yours. ``read_only``: shows all, and
+    changes nothing. ``hosts``: the names under which browsers reach it, such as ``"ops.example.org"``; needed where a
+    proxy on the same machine is in front of it. ``behind_tls``: a proxy speaks https to browsers, so cookies are
+    ``Secure``.
 
     An engine for threads is asked in threads, one for asyncio in the event loop that serves the application.
 
@@ -61,18 +60,11 @@ def app(
     found = Starlette(
         routes=pages.routes(),
         middleware=[Middleware(Guard, key=Key(token), hosts=frozenset(hosts))],
-        exception_handlers={ShardqError: _refused, HTTPException: _not_here},
+        exception_handlers={ShardqError: _impossible, HTTPException: _not_here},
     )
-    ask = Asker(engine)
-    found.state.dashboard = Dashboard(
-        ask=ask,
-        engine=engine,
-        read_only=read_only,
-        behind_tls=behind_tls,
-        sampler=Sampler(ask),
-        futures=Futures(ask),
-        resizing=Resizing(ask),
-    )
+    call = Caller(engine)
+    found.state.dashboard = Dashboard(call, engine, read_only, behind_tls, SharedSnapshots(call))
+    found.state.jobs, found.state.resizing = Jobs(call), Resizing(call)
     return found
 
 
@@ -86,18 +78,14 @@ _STATUSES: tuple[tuple[type[ShardqError], int], ...] = (
 )
 
 
-async def _refused(request: Request, exc: Exception) -> Response:
+async def _impossible(request: Request, exc: Exception) -> Response:
     """Says on a page what the engine could not do."""
     status = next((status for kind, status in _STATUSES if isinstance(exc, kind)), 500)
-    return rendered(request, "error.html", status, title="That was not possible", reason=str(exc))
+    return refused(request, str(exc), status)
 
 
 async def _not_here(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
-    reason = exc.detail
-    title = "That was not possible"
-    if exc.status_code == 404:
-        title = "There is no such page"
-    elif exc.status_code == 405:
-        reason = f"{request.method} is not for this address."
-    return rendered(request, "error.html", exc.status_code, title=title, reason=reason, headers=exc.headers)
+    title = "There is no such page" if exc.status_code == 404 else ""
+    reason = f"{request.method} is not for this address." if exc.status_code == 405 else exc.detail
+    return refused(request, reason, exc.status_code, title, headers=exc.headers)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from shardq.dashboard.sampler import Column
+from shardq.dashboard.snapshots import Column
 from shardq.features.history.history import History, first_known, incidents, most_handled, resizes
 from shardq.features.listing.forecast import Forecast
 
@@ -203,7 +203,7 @@ MARGIN = 44
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """A map of shards by looks."""
+    """A map of shards by snapshots."""
 
     width: int
     height: int
@@ -218,15 +218,15 @@ class Heat:
     """The shard that was later than all others, how late in ms, and when; None: none was late."""
 
 
-def heat(columns: Sequence[Column], looks: int) -> Heat:
-    """The lateness of every shard at the last looks, the newest at the right. ``looks``: the room for them."""
+def heat(columns: Sequence[Column], room: int) -> Heat:
+    """The lateness of every shard at the last snapshots, the newest at the right. ``room``: for so many of them."""
     shards = sorted({shard for column in columns for shard in column.late_ms})
     per_row = max(1, math.ceil(len(shards) / MOST_ROWS))
     groups = [shards[at : at + per_row] for at in range(0, len(shards), per_row)]
     cell_height = HIGH if len(groups) <= FEW else LOW
     cells: list[list[str]] = [[] for _ in LEVELS]
     unseen: list[str] = []
-    first = looks - len(columns)
+    first = room - len(columns)
     for row, group in enumerate(groups):
         levels = [_level(column.late_ms.get(shard, 0.0) for shard in group) for column in columns]
         begin = 0
@@ -242,7 +242,7 @@ def heat(columns: Sequence[Column], looks: int) -> Heat:
     late = [(ms, shard, column.at) for column in columns for shard, ms in column.late_ms.items() if ms]
     worst = max(late, default=None)
     return Heat(
-        width=MARGIN + looks * CELL_WIDTH,
+        width=MARGIN + room * CELL_WIDTH,
         height=max(1, len(groups)) * cell_height,
         paths=[(level, "".join(found)) for level, found in enumerate(cells) if found],
         unseen="".join(unseen),

@@ -1,56 +1,44 @@
-"""Numbers and times as text: the filters of templates."""
+"""Values as text: the filters of templates. Texts of others (names, reasons, payloads) are bounded, and characters that
+can't be seen become escapes; templates escape the result for HTML.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from html import escape
+from typing import Any, NamedTuple
+
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.printable import printable
+from shardq.engine.tables import age, counted, instant, number, per_second
+
+MOST = 14_000
+"""Bytes of a payload, as a page has them, that a task's page shows: with the longest headers, tags and reason it stays
+within 80 kB.
+"""
+
+PREVIEW = 80
+"""Characters that a list shows."""
+
+_BYTES = 2048
+"""Bytes that are shown in hex: some 10,000 characters."""
+
+_ROW = 16
 
 
-def number(value: float | None) -> str:
-    """
-    >>> number(None), number(0), number(1234567), number(12.0)
-    ('–', '0', '1,234,567', '12')
-    """
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def per_second(value: float | None) -> str:
-    """
-    >>> per_second(None), per_second(0.0), per_second(0.25), per_second(1234.5)
-    ('–', '0', '0.25', '1,234')
-    """
-    if value is None:
-        return "–"
-    return f"{value:.2g}" if 0 < value < 1 else f"{value:,.0f}"
+# ---- numbers and times
 
 
 def milliseconds(value: float | None) -> str:
     """
     >>> milliseconds(None), milliseconds(0), milliseconds(12), milliseconds(1234), milliseconds(75_000)
-    ('–', '<1 ms', '12 ms', '1.2 s', '75 s')
+    ('-', '<1 ms', '12 ms', '1.2 s', '75 s')
     """
-    if value is None:
-        return "–"
-    if value < 1000:
+    if value is not None and value < 1000:
         return f"{value:.0f} ms" if value >= 1 else "<1 ms"
-    return duration(value / 1000)
-
-
-def duration(seconds: float | None) -> str:
-    """A length of time in the largest unit of which it has two or more.
-
-    >>> duration(None), duration(0.25), duration(75), duration(7200), duration(200_000)
-    ('–', '0.2 s', '75 s', '2 h', '2 d')
-    """
-    if seconds is None:
-        return "–"
-    if abs(seconds) < 10:
-        return f"{seconds:.1f} s"
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if abs(seconds) >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return age(None if value is None else value / 1000)
 
 
 def size(count: int) -> str:
@@ -64,37 +52,159 @@ def size(count: int) -> str:
     return f"{count / 1000:.0f} kB" if count >= 1000 else f"{count} B"
 
 
-def instant(value: dt.datetime | None) -> str:
-    """In UTC, to the second.
-
-    >>> instant(dt.datetime(2026, 2, 3, 4, 5, 6, tzinfo=dt.UTC))
-    '2026-02-03 04:05:06'
-    """
-    return "–" if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def counted(count: int, what: str) -> str:
-    """
-    >>> counted(0, "shard"), counted(1, "shard"), counted(1200, "shard")
-    ('no shards', '1 shard', '1,200 shards')
-    """
-    return f"{f'{count:,}' if count else 'no'} {what}{'' if count == 1 else 's'}"
-
-
 def points(values: Iterable[float], width: int, height: int) -> str:
     """A line through these values, as the points of an SVG polyline, the newest at the right. It has a margin of 2.
 
     >>> points([0, 5, 10], 24, 14)
     '2,12 12,7 22,2'
     """
-    shown = list(values)
-    most = max(shown, default=0) or 1
-    step = (width - 4) / max(1, len(shown) - 1)
+    drawn = list(values)
+    most = max(drawn, default=0) or 1
+    step = (width - 4) / max(1, len(drawn) - 1)
     return " ".join(
-        f"{2 + at * step:.4g},{height - 2 - (height - 4) * value / most:.4g}" for at, value in enumerate(shown)
+        f"{2 + at * step:.4g},{height - 2 - (height - 4) * value / most:.4g}" for at, value in enumerate(drawn)
     )
 
 
-FILTERS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (number, per_second, milliseconds, duration, size, instant, counted, points)
+# ---- texts of others
+
+
+def line(text: str | None, most: int = 120) -> str:
+    r"""The last line of a text: of a traceback it is the error.
+
+    >>> line("Traceback\n  File …\nKeyError: 'a'"), line(None)
+    ("KeyError: 'a'", '')
+    """
+    last = (text or "").strip().rpartition("\n")[2]
+    return printable(last if len(last) <= most else f"{last[: most - 1]}…")
+
+
+def lines(text: str) -> str:
+    """All of it, with escapes for what can't be seen."""
+    return printable(text, keep="\n\t")
+
+
+def fitting(text: str, most: int, *, end: bool = False) -> str:
+    """The beginning of a text, or its ``end``, that takes so many bytes of a page at most."""
+    while (size := len(escape(text).encode())) > most:
+        length = min(len(text) - 1, len(text) * most // size)
+        text = text[len(text) - length :] if end else text[:length]
+    return text
+
+
+# ---- payloads
+
+
+class Shown(NamedTuple):
+    """A payload as a page shows it."""
+
+    kind: str
+    text: str
+    is_cut: bool
+
+
+def shown(payload: Any, *, most: int = MOST) -> Shown:
+    """The payload on many lines: JSON with its structure, text as it is, other bytes in hex.
+
+    >>> print(shown({"to": "ann", "body": b"\\0"}).text)
+    {
+      "to": "ann",
+      "body": "hex 00"
+    }
+    """
+    if isinstance(payload, bytes):
+        return _shown_bytes(payload, most)
+    try:
+        text, is_cut = _joined(_indented.iterencode(payload), most)
+    except (TypeError, ValueError, RecursionError):
+        return _shown_other(payload, most)
+    return _fitting("JSON", text, most, is_cut)
+
+
+def preview(payload: Any) -> str:
+    """The beginning of a payload on one line."""
+    if payload is None:
+        return ""
+    if isinstance(payload, bytes):
+        begin = payload[: PREVIEW * 4]
+        try:
+            text = begin.decode() if len(begin) == len(payload) else begin.decode(errors="ignore")
+        except UnicodeDecodeError:
+            text = f"hex {begin[: PREVIEW // 2].hex()}"
+    else:
+        try:
+            text, _ = _joined(_compact.iterencode(payload), PREVIEW + 1)
+        except (TypeError, ValueError, RecursionError):
+            text = _shown_other(payload, PREVIEW + 1).text
+    text = printable(text[: PREVIEW + 1])
+    return text if len(text) <= PREVIEW else f"{text[: PREVIEW - 1]}…"
+
+
+def _plain(value: object) -> object:
+    """Text for what JSON has no word for: msgpack and codecs of the caller's own know more."""
+    if isinstance(value, bytes):
+        return f"hex {value[:_BYTES].hex()}"
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    return repr(value)
+
+
+_indented = json.JSONEncoder(indent=2, ensure_ascii=False, default=_plain)
+_compact = json.JSONEncoder(ensure_ascii=False, default=_plain)
+
+
+def _joined(parts: Iterable[str], most: int) -> tuple[str, bool]:
+    """The first characters, and True if there are more. No more parts are made than that takes."""
+    kept: list[str] = []
+    length = 0
+    for part in parts:
+        kept.append(part[: most - length])
+        length += len(part)
+        if length > most:
+            return "".join(kept), True
+    return "".join(kept), False
+
+
+def _shown_bytes(payload: bytes, most: int) -> Shown:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return _hex(payload)
+    if text[:1] in ("{", "["):
+        try:
+            return shown(json.loads(text), most=most)
+        except (ValueError, RecursionError):
+            pass
+    if any(char < " " and char not in "\n\r\t" for char in text[:most]):
+        return _hex(payload)
+    return _fitting("text", text, most)
+
+
+def _hex(payload: bytes) -> Shown:
+    rows = []
+    for place in range(0, min(len(payload), _BYTES), _ROW):
+        row = payload[place : place + _ROW]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"{place:06x}  {row.hex(' '):<{_ROW * 3}} {text}")
+    return Shown(f"{len(payload):,} bytes", "\n".join(rows), len(payload) > _BYTES)
+
+
+def _shown_other(payload: object, most: int) -> Shown:
+    kind = type(payload).__name__
+    try:
+        text = repr(payload)
+    except Exception as exc:  # noqa: BLE001  a class of the caller's codec may raise anything
+        return Shown(kind, f"can't be shown: {type(exc).__name__}", False)
+    return _fitting(kind, text, most)
+
+
+def _fitting(kind: str, text: str, most: int, is_cut: bool = False) -> Shown:
+    whole = lines(text[:most])
+    begin = fitting(whole, most)
+    return Shown(kind, begin, is_cut or len(text) > most or len(begin) < len(whole))
+
+
+FILTERS: dict[str, Callable[..., Any]] = {"topic": shown_topic} | {
+    each.__name__: each
+    for each in (number, per_second, milliseconds, age, size, instant, counted, points, line, lines, preview)
 }

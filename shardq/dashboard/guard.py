@@ -1,5 +1,5 @@
 """Stands in front of every page: the name of the host, the token, and the headers that tell browsers what a page
-may do. The forms of a page are checked in ``routing``.
+may do. The forms of a page are checked in ``web``.
 """
 
 from __future__ import annotations
@@ -20,25 +20,33 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardq.dashboard.cookies import cookie
-from shardq.dashboard.rendering import PROBES, STATIC, rendered
-from shardq.dashboard.routing import form_of
-from shardq.dashboard.visit import Visit, note_visit, place_of, root_of, visit_of
+from shardq.dashboard.web import (
+    PROBES,
+    STATIC,
+    Access,
+    access_of,
+    cookie,
+    form_of,
+    path_of,
+    refused,
+    rendered,
+    root_of,
+)
 from shardq.errors import InvalidOption
 
 log = logging.getLogger("shardq.dashboard")
 
 LEAST_TOKEN = 16
-"""Characters of a token: nobody guesses so many."""
+"""Least length of a token."""
 
 PLACEHOLDER = "replace-by-"
-"""The beginning of a token that stands in an example: everybody knows it."""
+"""The beginning of the public token in an example."""
 
 SIGN_IN = "/sign-in"
 """The address that takes the token. No other does: addresses end up in the logs of proxies, and in histories."""
 
 FREE = 3
-"""Wrong tokens after which nobody waits: they are typing errors."""
+"""Wrong tokens that cost no wait: they are typing errors."""
 
 FIRST_S, LONGEST_S = 1.0, 60.0
 """The wait after the next one, which doubles with each, and the longest."""
@@ -141,9 +149,9 @@ class Guard:
         seed = request.cookies.get("shardq_form", "")
         if len(seed) < LEAST_TOKEN:
             seed = secrets.token_urlsafe()
-            if request.method == "GET" and not place_of(request).startswith((STATIC, *PROBES)):
+            if request.method == "GET" and not path_of(request).startswith((STATIC, *PROBES)):
                 cookies.append(cookie(request, "shardq_form", seed))
-        note_visit(scope, Visit(csrf=self._key.derived(f"form {seed}"), by_bearer=False))
+        scope["shardq.dashboard"] = Access(csrf=self._key.derived(f"form {seed}"))
         refusal = await self._turned_away(request, cookies)
 
         async def sending(message: Message) -> None:
@@ -159,46 +167,44 @@ class Guard:
         await (refusal or self._app)(scope, receive, sending)
 
     async def _turned_away(self, request: Request, cookies: list[str]) -> Response | None:
-        """The answer to a request that no page gets."""
-        if place_of(request) in PROBES:
+        """The answer to a request that is kept from its page; None for all others."""
+        if path_of(request) in PROBES:
             return None
         if reason := self._wrong_host(request) or self._wrong_origin(request):
-            return rendered(request, "error.html", 403, title="That was not possible", reason=reason, bare=True)
-        if not self._key.is_needed or place_of(request).startswith(STATIC):
+            return refused(request, reason, bare=True)
+        if not self._key.is_needed or path_of(request).startswith(STATIC):
             return None
         session = request.cookies.get(self._key.cookie, "").encode()
         if hmac.compare_digest(session, self._key.session.encode()) and not _bearer(request):
             # with an empty fragment: or the browser would keep the one with the token
-            return RedirectResponse(f"{root_of(request)}/#", 303) if place_of(request) == SIGN_IN else None
+            return RedirectResponse(f"{root_of(request)}/#", 303) if path_of(request) == SIGN_IN else None
         return await self._without_session(request, cookies)
 
     async def _without_session(self, request: Request, cookies: list[str]) -> Response | None:
         """The answer to a browser or a program that has to show the token: None if it does."""
-        signs_in = request.method == "POST" and place_of(request) == SIGN_IN
+        signs_in = request.method == "POST" and path_of(request) == SIGN_IN
         form = await form_of(request) if signs_in else None
         shown = form.text("token") if form else _bearer(request)
-        back = _place(form.text("back") if form else f"{place_of(request)}?{request.url.query}".rstrip("?"))
+        back = _place(form.text("back") if form else f"{path_of(request)}?{request.url.query}".rstrip("?"))
         if not shown:
-            return _asked(request, 200 if place_of(request) == SIGN_IN else 401, back)
+            return _sign_in(request, 200 if path_of(request) == SIGN_IN else 401, back)
         address = request.client.host if request.client else "an unknown address"
         if wait := math.ceil(self._attempts.wait_s(address)):
             reason = f"Too many wrong tokens came from {address}. Wait for {wait} s: no token is looked at until then."
             headers = {"Retry-After": str(wait)}
-            return rendered(
-                request, "error.html", 429, title="That was not possible", reason=reason, bare=True, headers=headers
-            )
+            return refused(request, reason, 429, bare=True, headers=headers)
         fits = self._key.fits(shown)
         self._attempts.note(address, right=fits)
         if not fits:
-            return _asked(request, 403 if form else 401, back, wrong=True)
+            return _sign_in(request, 403 if form else 401, back, wrong=True)
         if form:
             cookies.append(cookie(request, self._key.cookie, self._key.session))
             return RedirectResponse(root_of(request) + back, 303)
-        visit_of(request).by_bearer = True
+        access_of(request).by_bearer = True
         return None
 
     def _wrong_host(self, request: Request) -> str:
-        """Names that some other site lets point to this machine: its scripts could read every page."""
+        """Refuses the names that another site lets point to this machine: its scripts could read every page."""
         server = request.scope.get("server")
         if not server or not _is_loopback(server[0]):
             return ""
@@ -225,7 +231,7 @@ def _bearer(request: Request) -> str:
     return value.strip() if kind.lower() == "bearer" else ""
 
 
-def _asked(request: Request, status: int, back: str, *, wrong: bool = False) -> Response:
+def _sign_in(request: Request, status: int, back: str, *, wrong: bool = False) -> Response:
     """The page that asks for the token. ``back``: where it leads then."""
     headers = {"WWW-Authenticate": 'Bearer realm="shardq"'} if status == 401 else None
     return rendered(

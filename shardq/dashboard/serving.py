@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from shardq.dashboard.sampler import Sampler
-from shardq.dashboard.visit import Dashboard
+from shardq.dashboard.snapshots import SharedSnapshots
+from shardq.dashboard.web import Dashboard
 from shardq.errors import InvalidOption
 
 ANSWER_S = 2
@@ -23,9 +23,9 @@ ANSWER_S = 2
 class _Server(uvicorn.Server):
     """A server whose start and end can be waited for from another thread."""
 
-    def __init__(self, config: uvicorn.Config, sampler: Sampler | None, close: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, snapshots: SharedSnapshots | None, close: Callable[[], None]) -> None:
         super().__init__(config)
-        self.sampler = sampler
+        self.snapshots = snapshots
         self.close = close
         self.up = threading.Event()
         self.failure: BaseException | None = None
@@ -35,8 +35,8 @@ class _Server(uvicorn.Server):
         self.up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self.sampler is not None:
-            self.sampler.end()
+        if self.snapshots is not None:
+            self.snapshots.end()
         await asyncio.to_thread(self.close)
         await super().shutdown(sockets)
 
@@ -67,7 +67,7 @@ def served(app: Starlette, host: str, port: int, *, close: Callable[[], None] = 
             timeout_graceful_shutdown=ANSWER_S,
         )
         dashboard: Dashboard | None = getattr(app.state, "dashboard", None)
-        server = _Server(config, dashboard.sampler if dashboard else None, close)
+        server = _Server(config, dashboard.snapshots if dashboard else None, close)
         thread = threading.Thread(target=server.life, args=(listener,), name="shardq-dashboard", daemon=True)
         thread.start()
         server.up.wait()

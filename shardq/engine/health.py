@@ -13,6 +13,7 @@ import msgspec
 
 from shardq.core.calls import observe
 from shardq.core.dispatcher.poller import STUCK_S
+from shardq.core.fleet.lateness import MAX_LATE_S as MAX_LATE_S
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, serves, unforwarded, unserved, workers
 from shardq.core.fleet.sinks import together
@@ -30,11 +31,6 @@ from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing.reasons import cause_of
 from shardq.features.spool.stats import SpoolStats
 from shardq.features.spool.stats import problems as problems_of_spool
-
-MAX_LATE_S = 5.0
-"""A task that is due for longer than this is a reason. Other dispatchers take over from a killed one within four
-seconds, from a stopped one at once, and no shard that is served falls this far behind.
-"""
 
 MAX_READY_AGE_S = 60.0
 """A ready task that nobody takes for longer than this is a reason: no worker serves its topic, or too few do."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from urllib.parse import quote
+
+import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.dashboard import snapshots
 from tests.dashboard.browsing import Browser
 from tests.dashboard.test_bulk import bury
 from tests.support.states import FAR_S
@@ -65,7 +69,12 @@ def work(server: Server, client: Browser, path: str) -> tuple[int, int]:
     return after[0] - before[0], after[1] - before[1]
 
 
-def test_pages_cost_the_same_with_ten_times_the_tasks(engine: Engine, client: Browser, single: Server) -> None:
+def test_pages_cost_the_same_with_ten_times_the_tasks(
+    engine: Engine, client: Browser, single: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "FORECAST_S", 0.0)
+    # the history is of one size, and begins when a dispatcher has run for a minute: it is read once
+    monkeypatch.setattr(snapshots, "TIMELINE_S", math.inf)
     paths = list(PAGES)
     id = fill(engine, FEW)
     paths.append(f"/tasks/one?id={quote(id)}")

@@ -13,8 +13,7 @@ from starlette.routing import Mount
 
 from shardq import Engine, InvalidOption
 from shardq.dashboard import app, guard
-from shardq.dashboard.routing import Form, action, done, page
-from shardq.dashboard.visit import visit_of
+from shardq.dashboard.web import Form, access_of, action, done, page
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.conftest import TOKEN
 
@@ -150,7 +149,7 @@ def trial(engine: Engine, changed: list[str]) -> Iterator[Browser]:
 
 def _with_form(dashboard: Starlette, changed: list[str]) -> Starlette:
     async def form(request: Request) -> Response:
-        return PlainTextResponse(f'name="csrf" value="{visit_of(request).csrf}"')
+        return PlainTextResponse(f'name="csrf" value="{access_of(request).csrf}"')
 
     async def change(request: Request, form: Form) -> Response:
         changed.append(form.text("word"))

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.dashboard.payloads import MOST, PREVIEW, preview, shown
+from shardq.dashboard.formats import MOST, PREVIEW, preview, shown
 from tests.dashboard.browsing import Browser
 from tests.support.states import FAR_S
 

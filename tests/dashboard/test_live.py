@@ -16,10 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 
 import shardq
 from shardq import Engine, Task
-from shardq.dashboard import app, live, sampler
-from shardq.dashboard.asking import Asker
-from shardq.dashboard.routing import page
-from shardq.dashboard.sampler import Sampler, interval_for, late_ms
+from shardq.dashboard import app, snapshots, web
+from shardq.dashboard.snapshots import Caller, SharedSnapshots, interval_for, late_ms
+from shardq.dashboard.web import page
 from tests.dashboard.browsing import Browser, browsing
 from tests.support.cancelling import SOON_S, cuts, quiet
 from tests.support.waiting import wait_until
@@ -47,19 +46,19 @@ def test_the_first_page_says_first_what_is_wrong(engine: Engine, client: Browser
 
 
 def test_open_pages_share_their_looks(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "LINGER_S", 0.0)
+    monkeypatch.setattr(snapshots, "LINGER_S", 0.0)
     dashboard = app(engine)
-    shared: Sampler = dashboard.state.dashboard.sampler
+    shared: SharedSnapshots = dashboard.state.dashboard.snapshots
     with browsing(dashboard) as client, ExitStack() as stack:
         began = time.monotonic()
         streams = [events(stack.enter_context(client.stream("GET", "/live/overview"))) for _ in range(5)]
         for _ in range(2):
             assert all("scheduled" in next(stream) for stream in streams)
         # each page for itself would make ten
-        assert shared.looks <= 2 + (time.monotonic() - began) / sampler.LEAST_S
+        assert shared.taken <= 2 + (time.monotonic() - began) / snapshots.LEAST_S
         assert shared.watchers == 5
         stack.close()
-        wait_until(lambda: not shared.is_looking, "nobody watches", timeout=30)
+        wait_until(lambda: not shared.is_running, "nobody watches", timeout=30)
         assert shared.watchers == 0
 
 
@@ -73,13 +72,13 @@ def test_a_page_tells_what_has_changed(engine: Engine, client: Browser) -> None:
 
 
 def test_a_stream_ends_and_is_opened_anew(client: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LASTS_S", 0.2)
+    monkeypatch.setattr(web, "LASTS_S", 0.2)
     with client.stream("GET", "/live/overview") as answer:
         assert "".join(answer.iter_text()).startswith("retry: 1000\n\n")
 
 
 def test_too_many_pages_are_refused(client: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_WATCHERS", 0)
+    monkeypatch.setattr(web, "MOST_WATCHERS", 0)
     assert client.get("/live/overview").status_code == 503
 
 
@@ -111,7 +110,7 @@ def test_without_a_server_the_page_says_so(name: str) -> None:
 def test_a_live_part_says_that_its_server_is_away(name: str) -> None:
     engine = Engine("redis://127.0.0.1:1", name=name, timeout=0.2, connect_timeout=0.2)
     with browsing(app(engine)) as client:
-        for part in ("number", "shards", "overview"):
+        for part in ("resize", "shards", "overview"):
             with client.stream("GET", f"/live/{part}") as answer:
                 assert "cannot tell" in next(events(answer)), part
 
@@ -129,19 +128,19 @@ def test_an_engine_for_asyncio_is_asked_in_its_loop(url: str, name: str) -> None
         assert "no dispatcher runs" in client.get("/").text
         with client.stream("GET", "/live/overview") as answer:
             assert "scheduled" in next(events(answer))
-        wait_until(lambda: not dashboard.state.dashboard.sampler.watchers, "the page is closed", timeout=30)
+        wait_until(lambda: not dashboard.state.dashboard.snapshots.watchers, "the page is closed", timeout=30)
         assert client.get("/close").text == "closed"
 
 
 def test_a_watcher_that_is_cancelled_ends(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "LINGER_S", 0.0)
-    monkeypatch.setattr(sampler, "LEAST_S", 0.0)
+    monkeypatch.setattr(snapshots, "LINGER_S", 0.0)
+    monkeypatch.setattr(snapshots, "LEAST_S", 0.0)
 
-    async def next_look(shared: Sampler) -> None:
-        async with aclosing(shared.watch(for_s=SOON_S)) as looks:
-            await anext(looks)
+    async def next_look(shared: SharedSnapshots) -> None:
+        async with aclosing(shared.watch(for_s=SOON_S)) as series:
+            await anext(series)
 
-    async def the_end(shared: Sampler) -> None:
+    async def the_end(shared: SharedSnapshots) -> None:
         asyncio.get_running_loop().call_later(0.05, shared.end)
         async for _ in shared.pass_time(SOON_S, for_s=SOON_S):
             pass
@@ -150,7 +149,7 @@ def test_a_watcher_that_is_cancelled_ends(url: str, name: str, monkeypatch: pyte
         async with shardq.AsyncEngine(url, name=name, shards=2) as engine:
             for watched in (next_look, the_end):
                 async for cut in cuts():
-                    shared = Sampler(Asker(engine))
+                    shared = SharedSnapshots(Caller(engine))
                     await cut.of(watched(shared))
                     assert not shared.watchers
         await quiet()

@@ -15,10 +15,10 @@ import pytest
 from cluster.ports import free_port
 from shardq import ChangeUnderWay, Delivery, Engine, Forecast, Task
 from shardq.core.layout.topology import Limit
-from shardq.dashboard import app, drawing, sampler
-from shardq.dashboard.asking import Asker
-from shardq.dashboard.resizing import Resizing
-from shardq.dashboard.sampler import Column
+from shardq.dashboard import app, drawing, snapshots
+from shardq.dashboard.pages import shards as shards_page
+from shardq.dashboard.pages.shards import Resizing
+from shardq.dashboard.snapshots import Caller, Column
 from tests.dashboard.browsing import Browser, browsing
 from tests.support.waiting import wait_until
 
@@ -29,9 +29,9 @@ LARGEST = 80_000
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page looks anew."""
-    monkeypatch.setattr(sampler, "LEAST_S", 0.0)
-    monkeypatch.setattr("shardq.dashboard.futures.FRESH_S", 0.0)
-    monkeypatch.setattr("shardq.dashboard.resizing.FRESH_S", 0.0)
+    monkeypatch.setattr(snapshots, "LEAST_S", 0.0)
+    monkeypatch.setattr(snapshots, "FORECAST_S", 0.0)
+    monkeypatch.setattr(shards_page, "FRESH_S", 0.0)
 
 
 def cells(text: str) -> list[list[str]]:
@@ -91,7 +91,7 @@ def test_bars_are_in_proportion() -> None:
 def test_the_heat_map_shows_each_shard_at_each_look() -> None:
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     columns = [Column(at, {0: 0.0, 1: 20.0}), Column(at, {0: 0.0, 1: 9000.0}), Column(at, {0: None, 1: 0.0})]
-    heat = drawing.heat(columns, looks=3)
+    heat = drawing.heat(columns, room=3)
     assert [level for level, _ in heat.paths] == [0, 1, 5]
     assert heat.paths[0][1].count("M") == 2  # what is alike is one cell
     assert heat.unseen.count("M") == 1
@@ -101,7 +101,7 @@ def test_the_heat_map_shows_each_shard_at_each_look() -> None:
 
 def test_a_row_of_many_shards_is_the_worst_of_them() -> None:
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-    heat = drawing.heat([Column(at, {shard: 6000.0 if shard == 5 else 0.0 for shard in range(1024)})], looks=60)
+    heat = drawing.heat([Column(at, {shard: 6000.0 if shard == 5 else 0.0 for shard in range(1024)})], room=60)
     assert heat.per_row == 16
     assert heat.rows[0][1] == "0–15"
     assert dict(heat.paths)[5].count("M") == 1
@@ -136,11 +136,11 @@ def test_nodes_are_listed(engine: Engine, client: Browser) -> None:
         "scheduled": "1",
         "ready": "0",
         "per s": "",
-        "behind": "–",
+        "behind": "-",
         "memory": "",
         "CPU": "",
         "replicas": "0",
-        "unconfirmed": "–",
+        "lag": "-",
         "connections": "",
     }
 
@@ -260,7 +260,7 @@ def test_a_second_change_is_refused_while_tasks_move(engine: Engine, client: Bro
         assert (answer.status_code, why in answer.text) == (400, True)
 
 
-class SlowAsker(Asker):
+class SlowCaller(Caller):
     """Holds the third call up: a change asks for its progress with two before it begins."""
 
     def __init__(self, engine: Engine) -> None:
@@ -277,15 +277,15 @@ class SlowAsker(Asker):
 
 def test_a_second_change_is_refused_while_the_first_begins(engine: Engine) -> None:
     async def trial() -> None:
-        ask = SlowAsker(engine)
-        resizing = Resizing(ask)
+        call = SlowCaller(engine)
+        resizing = Resizing(call)
         await resizing.begin(8, None)
         with pytest.raises(ChangeUnderWay, match="a change to 8 shards is under way, so there can be none to 16 now"):
             await resizing.begin(16, None)
-        ask.go.set()
+        call.go.set()
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-        assert resizing.asked is not None
-        assert resizing.asked.error == ""
+        assert resizing.change is not None
+        assert resizing.change.error == ""
 
     asyncio.run(trial())
     assert engine.topology.shards == 8

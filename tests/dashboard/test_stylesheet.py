@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardq.dashboard.rendering import HERE
+from shardq.dashboard.web import HERE
 
 TEXT = (HERE / "static/style.css").read_text()
 

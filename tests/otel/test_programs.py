@@ -53,7 +53,7 @@ except ImportError as exc:
 
 
 def test_the_program_of_the_page(url: str, name: str, tmp_path: Path) -> None:
-    output = run_program("otel", url, tmp_path, name=("traced", name))
+    output = run_program("metrics", url, tmp_path, name=("traced", name), place=1)
     assert output == "push mail process mail checkout 1\nTrue\n"
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from shardq.core.layout.balance import imbalance
 from shardq.features.planning import Costs, Load, NotPossible, measured, plan
-from shardq.features.planning.costs import at, by_magnitude
-from shardq.features.planning.plan import EVEN, HEADROOM, MOST_MASTERS, shards_for
+from shardq.features.planning.plan import EVEN, HEADROOM, MOST_MASTERS, at, by_magnitude, shards_for
 
 COSTS = Costs(
     measured="a machine",

@@ -20,6 +20,12 @@ PER_DOUBLING = 8
 _LONGEST_MS = (1 << 36) - 1
 """Two years; a longer lateness counts as this."""
 
+MAX_LATE_S = 5.0
+"""A lateness from which on something is wrong: a reason of ``health()``, an incident of the history. Other dispatchers
+take over from a killed one within four seconds, from a stopped one at once, and no shard that is served falls this far
+behind.
+"""
+
 MOST_TOPICS = 64
 """Topics that have a histogram of their own in a process."""
 

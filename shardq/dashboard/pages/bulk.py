@@ -1,84 +1,219 @@
-"""Commands on all tasks that match: counted, confirmed, and followed until they are done. ``jobs`` carries them out."""
+"""Commands on all tasks that match: counted, confirmed, and followed until they are done.
+
+A job runs in the background of this process: when that ends, a job under way ends after its page, and what it did stays
+done.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from shardq.core.model.printable import printable
-from shardq.dashboard.asked import Asked
-from shardq.dashboard.jobs import Job
-from shardq.dashboard.pages.task import due_of
-from shardq.dashboard.rendering import rendered
-from shardq.dashboard.routing import Form, action, done, page
-from shardq.dashboard.visit import dashboard_of
-from shardq.errors import InvalidOption
-from shardq.features.listing.bulk import DONE, STATES
+from shardq.dashboard.pages.tasks import TaskFilter, due_of
+from shardq.dashboard.snapshots import Caller
+from shardq.dashboard.web import Form, action, dashboard_of, done, page, rendered
+from shardq.engine.sync import Engine
+from shardq.errors import BadInput, InvalidOption, ShardqError
+from shardq.features.listing.bulk import DONE, STATES, BulkResult, Verb
+
+Phase = Literal["counting", "counted", "working", "done", "stopped", "failed"]
+
+AT_ONCE = 4
+"""Jobs under way. Each holds one of the threads that ask the servers."""
+
+KEPT = 50
+"""Jobs that are remembered; the oldest ones that have ended are forgotten."""
 
 NO_JOB = "There is no such command on many tasks: the dashboard was started anew, or has forgotten it."
 
 
+class Busy(BadInput):
+    """Too many jobs are under way."""
+
+
+class _Stopped(Exception):
+    """The job was told to end, between two pages."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One command on many tasks."""
+
+    verb: Verb
+    what: str
+    """The tasks, in words."""
+    arguments: dict[str, Any]
+    """The arguments of the engine's command."""
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    phase: Phase = "counting"
+    counted: int = 0
+    is_counted: bool = False
+    """False if there may be more: they are being counted, or that was stopped."""
+    result: BulkResult = field(default_factory=lambda: BulkResult(matched=0, done=0))
+    """How far the command came."""
+    error: str = ""
+    _stopping: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.phase in ("counting", "working")
+
+    @property
+    def share(self) -> int:
+        """Percent of what was counted; tasks that were pushed meanwhile may make it more."""
+        return min(100, 100 * self.result.matched // self.counted) if self.counted else 100
+
+    def stop(self) -> None:
+        """Ends it after the page under way, if it is under way."""
+        self._stopping = self.is_under_way
+
+    async def count(self, call: Caller) -> None:
+        """Counts the tasks, to be shown before the question. That can be stopped: millions take minutes."""
+        result = await self._walk(call, dry_run=True)
+        if result is not None:
+            self.counted, self.is_counted = result.matched, True
+        if self.phase in ("counting", "stopped"):
+            self.phase, self._stopping = "counted", False
+
+    async def work(self, call: Caller) -> None:
+        """Gives each task the command."""
+        result = await self._walk(call, dry_run=False)
+        if result is not None:
+            self.result, self.phase = result, "done"
+
+    async def _walk(self, call: Caller, *, dry_run: bool) -> BulkResult | None:
+        """Returns the result, or None if it did not come to the end."""
+
+        def progress(so_far: BulkResult) -> None:
+            if dry_run:
+                self.counted = so_far.matched
+            else:
+                self.result = so_far
+            if self._stopping:
+                raise _Stopped
+
+        def command(engine: Engine) -> BulkResult:
+            method: Callable[..., BulkResult] = getattr(engine, f"{self.verb}_all")
+            return method(**self.arguments, dry_run=dry_run, progress=progress)
+
+        try:
+            return await call(command)
+        except _Stopped:
+            self.phase = "stopped"
+        except ShardqError as exc:
+            self.phase, self.error = "failed", "\n".join((str(exc), *getattr(exc, "__notes__", ())))
+        except BaseException:
+            # the loop ends, or there is a fault of ours
+            self._stopping = True
+            self.phase = "stopped"
+            raise
+        return None
+
+
+class Jobs:
+    """The jobs of one dashboard."""
+
+    def __init__(self, call: Caller) -> None:
+        self._call = call
+        self._jobs: dict[str, Job] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        """The loop itself holds its tasks weakly."""
+
+    def find(self, key: str) -> Job:
+        if (job := self._jobs.get(key)) is None:
+            raise HTTPException(404, NO_JOB)
+        return job
+
+    def newest(self) -> list[Job]:
+        return list(reversed(self._jobs.values()))
+
+    def begin(self, job: Job) -> None:
+        """Counts in the background. Raises Busy."""
+        self._check_free()
+        self._jobs[job.key] = job
+        ended = [each for each in self._jobs.values() if not each.is_under_way]
+        for each in ended[: max(0, len(self._jobs) - KEPT)]:
+            del self._jobs[each.key]
+        self._run(job.count(self._call))
+
+    def confirm(self, job: Job) -> None:
+        """Begins with the tasks. Raises Busy. Nothing happens to a job that has begun."""
+        if job.phase == "counted":
+            self._check_free()
+            job.phase = "working"
+            self._run(job.work(self._call))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _check_free(self) -> None:
+        if sum(job.is_under_way for job in self._jobs.values()) >= AT_ONCE:
+            raise Busy(
+                f"{AT_ONCE} commands on many tasks are under way: wait for one of them, or stop one; then repeat"
+            )
+
+
+def _jobs(request: Request) -> Jobs:
+    found: Jobs = request.app.state.jobs
+    return found
+
+
 async def jobs(request: Request) -> Response:
-    return rendered(request, "jobs.html", jobs=dashboard_of(request).jobs.newest(), done=DONE)
+    return rendered(request, "jobs.html", jobs=_jobs(request).newest(), done=DONE)
 
 
 async def job(request: Request) -> Response:
-    return rendered(request, "job.html", job=_job(request), done=DONE)
+    return rendered(request, "job.html", job=_jobs(request).find(request.path_params["key"]), done=DONE)
 
 
 async def count(request: Request, form: Form) -> Response:
     """Begins with the count of what the form's filter matches."""
-    dashboard, verb = dashboard_of(request), form.text("verb")
+    verb, filter = form.text("verb"), await TaskFilter.of(form.text).dated(dashboard_of(request).call)
     if verb not in STATES:
         raise InvalidOption(f"verb={verb!r:.80} is not possible; use one of {', '.join(STATES)}")
-    asked = await Asked.of(form.text).dated(dashboard.ask)
-    if asked.holder:
+    if filter.holder:
         raise InvalidOption("leased tasks are left alone: leave the holder out")
-    arguments: dict[str, Any] = asked.arguments()
+    arguments: dict[str, Any] = filter.arguments()
     del arguments["holder"]
     if verb == "requeue":
         if arguments.pop("state") not in (None, "dead") or arguments.pop("due") is not None:
             raise InvalidOption("dead tasks are requeued, of a topic or all: leave state and due out")
         arguments["everything"] = arguments["topic"] is None
-        asked = Asked(topic=asked.topic, state="dead")
+        filter = TaskFilter(topic=filter.topic, state="dead")
         arguments["reason"] = form.text("reason") or None
     else:
-        arguments["everything"] = asked.is_all
-    words = f"{verb.capitalize()} {asked.sentence()}"
+        arguments["everything"] = not filter.fields
+    words = f"{verb.capitalize()} {filter.sentence()}"
     if arguments.get("reason"):
         words += f" that died of {printable(arguments['reason'])}"
     if verb == "reschedule":
         arguments |= due_of(form, "to")
         words += f" to {form.text('to')}"
     found = Job(verb, words, arguments)  # type: ignore[arg-type]  # checked above
-    dashboard.jobs.begin(found, dashboard.ask)
+    _jobs(request).begin(found)
     return done(request, "", back=f"/tasks/bulk/{found.key}")
 
 
 async def confirm(request: Request, form: Form) -> Response:
-    dashboard, found = dashboard_of(request), _named(request, form)
-    dashboard.jobs.confirm(found, dashboard.ask)
+    found = _jobs(request).find(form.text("key"))
+    _jobs(request).confirm(found)
     return done(request, "", back=f"/tasks/bulk/{found.key}")
 
 
 async def stop(request: Request, form: Form) -> Response:
-    found = _named(request, form)
+    found = _jobs(request).find(form.text("key"))
     found.stop()
     return done(request, "It ends after the page under way.", back=f"/tasks/bulk/{found.key}")
-
-
-def _job(request: Request, key: str | None = None) -> Job:
-    found = dashboard_of(request).jobs.find(request.path_params["key"] if key is None else key)
-    if found is None:
-        raise HTTPException(404, NO_JOB)
-    return found
-
-
-def _named(request: Request, form: Form) -> Job:
-    return _job(request, form.text("key"))
 
 
 routes = [

@@ -1,70 +1,202 @@
-"""The shards: how late each was at the last looks, as a map, and their counts."""
+"""The shards: how late each was at the last snapshots, as a map, and their counts; and a change of their number.
+
+A change that is begun here is announced to the whole fleet, and the dispatchers complete it: it does not end with this
+process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardq.core.fleet.serving import servers
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.checks import check_shards
+from shardq.core.model.quantities import rate as read_rate
+from shardq.core.resharding.progress import Progress
 from shardq.dashboard import drawing
-from shardq.dashboard.live import live, seen
-from shardq.dashboard.rendering import rendered
-from shardq.dashboard.routing import page
-from shardq.dashboard.sampler import COLUMNS
-from shardq.dashboard.visit import dashboard_of
-from shardq.engine.snapshot import behind
+from shardq.dashboard.snapshots import COLUMNS, Caller
+from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, live_page, newest
+from shardq.engine import tables
 from shardq.engine.stats import ShardStats
+from shardq.engine.tables import Column
+from shardq.errors import ChangeUnderWay, InvalidOption, InvalidShardCount, ShardqError
 
-PART = "part_shards.html"
-
-PAGE = 100
+PER_PAGE = 100
 """Rows of the table at once."""
 
-SORTS: dict[str, Callable[[ShardStats], float]] = {
-    "shard": lambda shard: shard.shard,
-    "scheduled": lambda shard: -(shard.scheduled or 0),
-    "ready": lambda shard: -(shard.ready or 0),
-    "leased": lambda shard: -(shard.leased or 0),
-    "dead": lambda shard: -(shard.dead or 0),
-    "per s": lambda shard: -(shard.dispatched_per_s or 0),
-    "behind": lambda shard: -(behind(shard.head_age) or 0),
-}
+FRESH_S = 0.8
+"""An answer on the progress serves all pages that are open for so long."""
+
+LIVE_S = 1.0
+"""The time between two answers on the progress to a page that is open."""
 
 
-def _behind_ms(shard: ShardStats) -> float | None:
-    late = behind(shard.head_age)
-    return None if late is None else 1000 * late
-
-
-async def _context(request: Request) -> dict[str, Any]:
-    found = await seen(request)
-    sort = request.query_params.get("sort", "")
-    sort = sort if sort in SORTS else "shard"
-    begin = request.query_params.get("begin", "")
+async def shards(request: Request) -> dict[str, Any]:
+    found, query = await newest(request), request.query_params
+    sort, begin = query.get("sort", "shard"), query.get("begin", "")
     start = int(begin) if begin.isascii() and begin.isdigit() and len(begin) < 6 else 0
-    context = found | {"sort": sort, "sorts": list(SORTS), "start": start, "per_page": PAGE}
-    context["live_query"] = {"sort": sort, "begin": start}
+    context = found | {"sort": sort, "start": start, "live_query": {"sort": sort, "begin": start}}
     snapshot = found["snapshot"]
     if snapshot is None:
         return context
-    rows = sorted(snapshot.stats.shards, key=lambda shard: (not shard.error, SORTS[sort](shard)))
-    topology = await dashboard_of(request).ask(lambda engine: engine.topology)
+    view, dashboard = tables.shards(snapshot), dashboard_of(request)
+    titles = [column.title for column in view.columns]
+    rows = view.shown(sort=titles.index(sort) if sort in titles else 0)
+    rows.sort(key=lambda row: not _error(row))
+    error = Column[tables.ShardRow]("error", _error, text=True, optional=True)
     return context | {
-        "rows": rows[start : start + PAGE],
+        "view": drawn(view, rows[start : start + PER_PAGE], [*view.columns, error]),
         "count": len(rows),
-        "served_by": servers(snapshot.fleet),
-        "behind_ms": _behind_ms,
-        "heat": drawing.heat(list(dashboard_of(request).sampler.columns), COLUMNS),
+        "per_page": PER_PAGE,
+        "heat": drawing.heat(list(dashboard.snapshots.columns), COLUMNS),
         "levels": drawing.LEVELS,
-        "topology": topology,
+        "topology": await dashboard.call(lambda engine: engine.topology),
     }
 
 
-async def shards(request: Request) -> Response:
-    return rendered(request, "shards.html", live="shards", part=PART, **await _context(request))
+def _error(row: tables.ShardRow) -> str:
+    return (isinstance(row, ShardStats) and row.error) or ""
 
 
-routes = [page("/shards", shards), live("shards", PART, _context)]
+# ---- another number of shards
+
+
+class StillMoving(ChangeUnderWay):
+    """An earlier change is in force, and its tasks are still being moved."""
+
+    def __init__(self, present: int, wanted: int) -> None:
+        super().__init__(present, wanted)
+        self.args = (
+            f"the change to {present} shards is in force, and its tasks are still being moved, so there can be none to "
+            f"{wanted} now; wait until every shard is swept",
+        )
+
+
+@dataclass(slots=True)
+class Change:
+    """The change that a page has begun."""
+
+    shards: int
+    rate: float | None
+    error: str = ""
+
+
+class Resizing:
+    """The change that is under way, by this process or another. Used in one event loop."""
+
+    def __init__(self, call: Caller) -> None:
+        self._call = call
+        self._lock = asyncio.Lock()
+        self._running: asyncio.Task[None] | None = None
+        self._progress: tuple[float, Progress] | None = None
+        self._moved_before: tuple[int, int] | None = None
+        """The number of shards that a page has set, and the tasks that had ever been moved before."""
+        self.change: Change | None = None
+        """The last change that a page has begun; its ``error`` says why it failed."""
+
+    @property
+    def is_beginning(self) -> bool:
+        """True until the new number is in force, or has failed to be."""
+        return self._running is not None and not self._running.done()
+
+    async def begin(self, shards: int, rate: float | None) -> None:
+        """Begins a change. Returns at once; refuses a second one."""
+        self._check_none_begins(shards)
+        progress = await self.progress()
+        if not progress.done and progress.in_force and progress.shards != shards:
+            raise StillMoving(progress.shards, shards)
+        if progress.done and progress.shards == shards:
+            raise InvalidOption(f"there are {shards} shards already, and every task is where it belongs")
+        self._check_none_begins(shards)  # another page may have been faster
+        self.change = Change(shards, rate)
+        self._moved_before = shards, progress.moved
+        self._running = asyncio.create_task(self._run(self.change))
+
+    def _check_none_begins(self, shards: int) -> None:
+        if self.is_beginning and self.change is not None:
+            raise ChangeUnderWay(self.change.shards, shards)
+
+    async def _run(self, change: Change) -> None:
+        try:
+            await self._call(lambda engine: engine.resize(change.shards, rate=change.rate))
+        except ShardqError as exc:
+            change.error = str(exc)
+        finally:
+            self._progress = None
+
+    async def progress(self) -> Progress:
+        """How far the change is."""
+        async with self._lock:
+            if self._progress is None or time.monotonic() - self._progress[0] > FRESH_S:
+                growth = await self._call(lambda engine: engine.growth())
+                self._progress = time.monotonic(), await self._call(lambda _: growth.progress())
+            return self._progress[1]
+
+    def moved(self, progress: Progress) -> int | None:
+        """Tasks that the change has moved since a page began it; None if none did."""
+        if self._moved_before is None or self._moved_before[0] != progress.shards:
+            return None
+        return max(0, progress.moved - self._moved_before[1])
+
+
+def _resizing(request: Request) -> Resizing:
+    found: Resizing = request.app.state.resizing
+    return found
+
+
+async def resize(request: Request) -> dict[str, Any]:
+    """How far a change is. With ``?shards=N`` also what that number would move."""
+    wanted, rate = request.query_params.get("shards", "").strip(), request.query_params.get("rate", "").strip()
+    preview = None
+    if wanted:
+        count = _count(wanted)
+        _rate(rate)
+        preview = await dashboard_of(request).call(lambda engine: engine.preview(count))
+    resizing = _resizing(request)
+    progress = await resizing.progress()
+    snapshot = (await dashboard_of(request).snapshots.newest()).newest
+    return {
+        "preview": preview,
+        "wanted": wanted,
+        "rate": rate,
+        "most": MAX_SHARDS,
+        "progress": progress,
+        "change": resizing.change,
+        "is_beginning": resizing.is_beginning,
+        "moved": resizing.moved(progress),
+        "busy": snapshot.stats.ready + snapshot.stats.leased if snapshot else 0,
+        "dispatchers": sum(member.kind == "dispatcher" for member in snapshot.fleet) if snapshot else 0,
+        "seen_at": None,
+    }
+
+
+async def begin(request: Request, form: Form) -> Response:
+    count, rate = _count(form.text("shards")), _rate(form.text("rate"))
+    await _resizing(request).begin(count, rate)
+    return done(request, f"the change to {count} shards has begun", back="/shards/number")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 6):
+        raise InvalidShardCount(f"{text!r:.80} is no number of shards; give 1 to {MAX_SHARDS}")
+    check_shards(int(text))
+    return int(text)
+
+
+def _rate(text: str) -> float | None:
+    try:
+        return read_rate(text) if text else None
+    except ValueError as exc:
+        raise InvalidOption(f"{exc}; leave it empty to move tasks as fast as possible") from None
+
+
+routes = [
+    *live_page("/shards", "shards", shards, template="shards.html"),
+    *live_page("/shards/number", "resize", resize, template="resize.html", every_s=LIVE_S),
+    action("/shards/number", begin),
+]

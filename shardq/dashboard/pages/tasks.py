@@ -1,67 +1,286 @@
-"""The lists of tasks: by topic, state, due time and holder, page by page."""
+"""The lists of tasks, one task with its commands, and the dead tasks by reason."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardq.dashboard.asked import Asked
-from shardq.dashboard.rendering import rendered
-from shardq.dashboard.routing import page
-from shardq.dashboard.visit import dashboard_of
-from shardq.errors import BadInput
+from shardq.core.model.durations import Bound, due_range, expiry
+from shardq.core.model.ids import DEFAULT_TOPIC
+from shardq.core.model.printable import printable
+from shardq.core.model.task import Outcome, TaskInfo
+from shardq.dashboard.formats import fitting, lines, shown
+from shardq.dashboard.snapshots import Caller
+from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, page, rendered
+from shardq.engine.sync import Engine
+from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.listing.bulk import STATES as ALLOWED
 from shardq.features.listing.query import STATES, TaskPage
+from shardq.features.listing.reasons import grouped
 
 LIMIT = 40
 """Tasks of a page: 80 kB are enough for them, whatever is in them."""
 
+REASON = 6_000
+"""Bytes of a reason, as the page has them: the end of a traceback says most."""
+
+LATEST = 600
+"""Dead tasks that are read to group their reasons: those that died last."""
+
+READS = 4
+"""The most pages of them that are read: one ends early where tasks are large, or of a rare topic."""
+
+GROUPS = 40
+"""Groups that are shown."""
+
+TOPICS = 3
+"""Topics that are named for a reason."""
+
+NO_TASK = "There is no such task: it is done, was cancelled, or was never pushed."
+
+_LONGEST = 200
+"""Characters of a field: no filter that is possible has more."""
+
 _WHEN = {"scheduled": "due", "leased": "lease ends", "dead": "died"}
+
+_SAID = {
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.REQUEUED: "was requeued: it runs again, with all its attempts",
+    Outcome.MOVED: "was rescheduled",
+    Outcome.RUNNING: "was left alone: a worker has it",
+    Outcome.GONE: "is gone: it is done, was cancelled, or was never pushed",
+    Outcome.UNKNOWN: "is gone, or was dealt with just now: the answer was lost",
+    Outcome.SPOOLED: "will be dealt with when Redis can be reached again",
+}
+
+
+# ---- lists
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """The filter of a list: the fields of its form, which are the query of its address, too. "": all match."""
+
+    topic: str = ""
+    state: str = ""
+    due: str = ""
+    """FROM..TO, as in ``shardq list --due``."""
+    holder: str = ""
+
+    @classmethod
+    def of(cls, field: Callable[[str], str | None]) -> TaskFilter:
+        return cls(*(printable((field(name) or "").strip()[:_LONGEST]) for name in cls.__slots__))
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The query of its address."""
+        return {name: word for name in self.__slots__ if (word := getattr(self, name))}
+
+    async def dated(self, call: Caller) -> TaskFilter:
+        """The same with instants in place of lengths of time: these count from the servers' now, and a cursor is good
+        for the same instants only.
+        """
+        if not self.due:
+            return self
+        begin, end = self._range()
+        if isinstance(begin, float) or isinstance(end, float):
+            now = (await call(lambda engine: engine.forecast("hour"))).now
+            begin, end = (_instant(bound, now) for bound in (begin, end))
+        return TaskFilter(self.topic, self.state, f"{_word(begin)}..{_word(end)}", self.holder)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``engine.tasks``; it has to be ``dated``."""
+        return {
+            "topic": topic_named(self.topic),
+            "state": self.state or None,
+            "due": self._range() if self.due else None,
+            "holder": self.holder or None,
+        }
+
+    def sentence(self) -> str:
+        """
+        >>> TaskFilter(topic="mail", due="..2030-01-01T00:00:00Z").sentence()
+        'scheduled tasks of the topic mail, due ..2030-01-01T00:00:00Z'
+        """
+        text = f"{self.state or ('scheduled' if self.due else 'leased' if self.holder else 'all')} tasks"
+        text += f" of the topic {self.topic}" if self.topic else ""
+        text += f", due {self.due}" if self.due else ""
+        return text + (f", held by {self.holder}" if self.holder else "")
+
+    def _range(self) -> tuple[Bound, Bound]:
+        try:
+            return due_range(self.due)
+        except ValueError as exc:
+            raise InvalidOption(f"due: {exc}") from None
+
+
+def topic_named(word: str) -> str | None:
+    """The topic; None for all."""
+    return None if not word else "" if word == DEFAULT_TOPIC else word
+
+
+def _instant(bound: Bound, now: dt.datetime) -> dt.datetime | None:
+    if isinstance(bound, float):
+        try:
+            return now + dt.timedelta(seconds=bound)
+        except OverflowError:
+            raise InvalidOption("due: that is before the year 1 or after the year 9999") from None
+    return bound
+
+
+def _word(bound: Bound) -> str:
+    if bound is None:
+        return ""
+    assert isinstance(bound, dt.datetime), "lengths of time have a now to count from"
+    return bound.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def tasks(request: Request) -> Response:
-    asked = Asked.of(request.query_params.get)
+    """The tasks that match, page by page."""
+    filter = TaskFilter.of(request.query_params.get)
+    call, cursor, found, wrong = dashboard_of(request).call, request.query_params.get("cursor"), TaskPage(), ""
     try:
-        asked, found = await _read(request, asked)
+        filter = await filter.dated(call)
+        query = filter.arguments() | {"newest": filter.state == "dead", "limit": LIMIT, "cursor": cursor}
+        found = await call(lambda engine: engine.tasks(**query))
     except BadInput as exc:
-        return _rendered(request, asked, TaskPage(), 400, wrong=str(exc))
-    return _rendered(request, asked, found)
-
-
-async def _read(request: Request, asked: Asked) -> tuple[Asked, TaskPage]:
-    ask = dashboard_of(request).ask
-    asked = await asked.dated(ask)
-    query = asked.arguments() | {"newest": asked.state == "dead"}
-    cursor = request.query_params.get("cursor")
-    return asked, await ask(lambda engine: engine.tasks(**query, limit=LIMIT, cursor=cursor))
-
-
-def _rendered(request: Request, asked: Asked, found: TaskPage, status: int = 200, *, wrong: str = "") -> Response:
-    state = found[0].state if found else asked.state
+        wrong = str(exc)
     return rendered(
         request,
         "tasks.html",
-        status,
-        asked=asked,
+        400 if wrong else 200,
+        filter=filter,
         tasks=found,
         states=STATES,
-        when=_WHEN.get(state, "when"),
+        when=_WHEN.get(found[0].state if found else filter.state, "when"),
         now=dt.datetime.now(dt.UTC),
-        is_first="cursor" not in request.query_params,
-        verbs=[] if wrong else _verbs(asked),
+        is_first=cursor is None,
+        verbs=[] if wrong else _verbs(filter),
         wrong=wrong,
     )
 
 
-def _verbs(asked: Asked) -> list[str]:
+def _verbs(filter: TaskFilter) -> list[str]:
     """The commands that can be given for all tasks of the list."""
-    state = asked.state or ("scheduled" if asked.due else "")
-    verbs = [verb for verb, states in ALLOWED.items() if not state or state in states]
-    if asked.holder:
+    state = filter.state or ("scheduled" if filter.due else "")
+    if filter.holder:
         return []
+    verbs = [verb for verb, states in ALLOWED.items() if not state or state in states]
     return [verb for verb in verbs if verb != "requeue" or state == "dead"]
 
 
-routes = [page("/tasks", tasks)]
+# ---- one task
+
+
+async def task(request: Request) -> Response:
+    """All that is known of a task, its payload, and the commands that its state allows."""
+    call, id = dashboard_of(request).call, request.query_params.get("id", "")
+    undecodable = ""
+    try:
+        found = await call(lambda engine: engine.get(id))
+    except PayloadNotDecodable as exc:
+        undecodable = str(exc)
+        found = await call(lambda engine: engine.get(id, decode=False))
+    if found is None:
+        raise HTTPException(404, NO_TASK)
+    return rendered(
+        request,
+        "task.html",
+        task=found,
+        payload=shown(found.payload),
+        undecodable=undecodable,
+        reason=fitting(lines((found.reason or "")[-REASON:]), REASON, end=True),
+        verbs=[verb for verb, states in ALLOWED.items() if found.state in states],
+        now=dt.datetime.now(dt.UTC),
+    )
+
+
+async def cancel(request: Request, form: Form) -> Response:
+    return await _command(request, form, lambda engine, id: engine.cancel(id))
+
+
+async def requeue(request: Request, form: Form) -> Response:
+    return await _command(request, form, lambda engine, id: engine.requeue(id))
+
+
+async def reschedule(request: Request, form: Form) -> Response:
+    due = due_of(form, "due")
+    return await _command(request, form, lambda engine, id: engine.reschedule(id, **due))
+
+
+def due_of(form: Form, field: str) -> dict[str, Any]:
+    """The new due time in a form: ``delay=`` or ``at=`` of a command. Raises InvalidOption."""
+    try:
+        due = expiry(form.text(field))
+    except ValueError as exc:
+        raise InvalidOption(f"the new due time: {exc}") from None
+    return {"at": due} if isinstance(due, dt.datetime) else {"delay": due}
+
+
+async def _command(request: Request, form: Form, command: Callable[[Engine, str], Outcome]) -> Response:
+    id = _id(form)
+    outcome = await dashboard_of(request).call(lambda engine: command(engine, id))
+    said = _SAID.get(outcome, f"was left alone: it is {outcome}")
+    ended = outcome in (Outcome.CANCELLED, Outcome.GONE, Outcome.UNKNOWN)
+    return done(request, f"{printable(id)} {said}.", back="/tasks" if ended else link_of("/tasks/one", id=id))
+
+
+def _id(form: Form) -> str:
+    return "".join(form.all("id")[:1])  # not text(): an id may begin with a blank
+
+
+# ---- dead tasks
+
+
+async def dead(request: Request) -> Response:
+    """The reasons of the last deaths, and the way to requeue or remove those tasks."""
+    word = TaskFilter.of(request.query_params.get).topic
+    tasks, is_whole = await _latest(dashboard_of(request).call, topic_named(word))
+    groups = grouped(tasks)
+    return rendered(
+        request,
+        "dead.html",
+        topic=word,
+        read=len(tasks),
+        is_whole=is_whole,
+        groups=groups[:GROUPS],
+        others=max(0, len(groups) - GROUPS),
+        named=TOPICS,
+    )
+
+
+async def _latest(call: Caller, topic: str | None) -> tuple[list[TaskInfo], bool]:
+    """The tasks that died last, and True if these are all."""
+    found: list[TaskInfo] = []
+    cursor: str | None = None
+
+    def read(engine: Engine) -> TaskPage:
+        return engine.tasks(topic=topic, newest=True, limit=LATEST - len(found), cursor=cursor)
+
+    for _ in range(READS):
+        page = await call(read)
+        found += page
+        cursor = page.cursor
+        if cursor is None or len(found) == LATEST:
+            break
+    return found, cursor is None
+
+
+routes = [
+    page("/tasks", tasks),
+    page("/tasks/one", task),
+    action(
+        "/tasks/cancel",
+        cancel,
+        ask=lambda form: (f"Cancel the task {printable(_id(form)[:200])}? It is removed for good.", "Cancel the task"),
+    ),
+    action("/tasks/requeue", requeue),
+    action("/tasks/reschedule", reschedule),
+    page("/dead", dead),
+]

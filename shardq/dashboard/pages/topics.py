@@ -1,7 +1,8 @@
-"""The topics: counts, rates and what is set for each; and pausing, resuming and limiting one."""
+"""The topics, and the schedules that push to them: what is set for each, and the actions that change it."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -11,53 +12,62 @@ from shardq.core.fleet.lateness import Lateness
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.quantities import rate as read_rate
-from shardq.dashboard.live import live, seen
-from shardq.dashboard.rendering import rendered
-from shardq.dashboard.routing import Form, action, done, page
-from shardq.dashboard.visit import dashboard_of, link_of
+from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, link_of, live_page, newest, page, rendered
+from shardq.engine import tables
+from shardq.engine.sync import Engine
+from shardq.engine.tables import Column
 from shardq.errors import InvalidOption
-
-PART, PART_OF_ONE = "part_topics.html", "part_topic.html"
+from shardq.features.schedules.every import check_schedule_name
 
 MOST = 75
 """Topics that are listed: those with the most tasks that wait for a consumer, and then by name."""
 
-
-async def _context(request: Request) -> dict[str, Any]:
-    found = await seen(request)
-    topics = sorted(found["snapshot"].stats.topics.items()) if found["snapshot"] else []
-    if len(topics) > MOST:
-        topics = sorted(topics, key=lambda topic: (-topic[1].ready, topic[0]))
-    return found | {"topics": topics[:MOST], "more": len(topics) - MOST}
+PER_PAGE = 50
+"""Schedules that are listed at once."""
 
 
-async def topics(request: Request) -> Response:
-    return rendered(request, "topics.html", live="topics", part=PART, **await _context(request))
+# ---- topics
 
 
-async def _context_of_one(request: Request) -> dict[str, Any]:
-    name = request.query_params.get("topic", "")
-    check_topic(name)
-    found = await seen(request)
-    snapshot = found["snapshot"]
-    fleet = snapshot.fleet if snapshot else []
+async def topics(request: Request) -> dict[str, Any]:
+    found = await newest(request)
+    if found["snapshot"] is None:
+        return found | {"view": None}
+    view = tables.topics(found["snapshot"].health)
+    rows = sorted(view.rows, key=lambda row: (-row[1].ready if len(view.rows) > MOST else 0, row[0]))
+    per_s = Column[tables.TopicRow]("dispatched/s", lambda row: tables.per_second(row[1].dispatched_per_s))
     return found | {
-        "name": name,
-        "topic": snapshot.stats.topics.get(name) if snapshot else None,
-        "live_query": {"topic": name},
-        "dispatch": Lateness.total(each.dispatch_lateness[name] for each in fleet if name in each.dispatch_lateness),
-        "pickup": Lateness.total(each.pickup_lateness[name] for each in fleet if name in each.pickup_lateness),
+        "view": drawn(view, rows[:MOST], [*view.columns[:-1], per_s, view.columns[-1]]),
+        "more": len(rows) - MOST,
+        "address": lambda row: link_of("/topics/one", topic=row[0]),
     }
 
 
-async def topic(request: Request) -> Response:
-    return rendered(request, "topic.html", live="topic", part=PART_OF_ONE, **await _context_of_one(request))
+async def topic(request: Request) -> dict[str, Any]:
+    name = request.query_params.get("topic", "")
+    check_topic(name)
+    found = await newest(request)
+    snapshot = found["snapshot"]
+    fleet = snapshot.fleet if snapshot else []
+    topic = snapshot.stats.topics.get(name) if snapshot else None
+    return found | {
+        "name": name,
+        "topic": topic,
+        "settings": tables.topic_settings(topic).split("; ") if topic and tables.topic_settings(topic) else [],
+        "live_query": {"topic": name},
+        "dispatch": Lateness.total(each.dispatch_lateness.get(name, Lateness()) for each in fleet),
+        "pickup": Lateness.total(each.pickup_lateness.get(name, Lateness()) for each in fleet),
+    }
 
 
-async def pause(request: Request, form: Form) -> Response:
-    name = form.text("topic")
-    await dashboard_of(request).changed(lambda engine: engine.pause(name))
-    return _told(request, form, f"{shown_topic(name)} is paused, over the whole fleet: what runs is finished")
+def _on_topic(call: Callable[[Engine, str], Any], said: str) -> Callable[[Request, Form], Awaitable[Response]]:
+    async def handler(request: Request, form: Form) -> Response:
+        name = form.text("topic")
+        await dashboard_of(request).change(lambda engine: call(engine, name))
+        back = link_of("/topics/one", topic=name) if form.text("from") == "one" else "/topics"
+        return done(request, f"{shown_topic(name)}{said}", back=back)
+
+    return handler
 
 
 def _ask_to_pause(form: Form) -> tuple[str, str]:
@@ -66,23 +76,13 @@ def _ask_to_pause(form: Form) -> tuple[str, str]:
     return f"Pause {shown_topic(name)}, over the whole fleet? No task of it is handled until it is resumed.", "Pause"
 
 
-async def resume(request: Request, form: Form) -> Response:
-    name = form.text("topic")
-    await dashboard_of(request).changed(lambda engine: engine.resume(name))
-    return _told(request, form, f"{shown_topic(name)} is given out again")
-
-
 async def limit(request: Request, form: Form) -> Response:
-    name, rate, concurrency = form.text("topic"), _rate(form.text("rate")), _whole(form.text("concurrency"))
-    await dashboard_of(request).changed(lambda engine: engine.limit(name, rate=rate, concurrency=concurrency))
+    rate, concurrency = _rate(form.text("rate")), _whole(form.text("concurrency"))
     parts = [] if rate is None else [f"{rate:,g} tasks a second"]
     parts += [] if concurrency is None else [f"{concurrency:,} at once"]
-    return _told(request, form, f"{shown_topic(name)}: {' and '.join(parts) or 'no limits'}, over the whole fleet")
-
-
-def _told(request: Request, form: Form, said: str) -> Response:
-    back = link_of("/topics/one", topic=form.text("topic")) if form.text("from") == "one" else "/topics"
-    return done(request, said, back=back)
+    said = f": {' and '.join(parts) or 'no limits'}, over the whole fleet"
+    set_limit = _on_topic(lambda engine, name: engine.limit(name, rate=rate, concurrency=concurrency), said)
+    return await set_limit(request, form)
 
 
 def _rate(text: str) -> float | None:
@@ -100,12 +100,90 @@ def _whole(text: str) -> int | None:
     return int(text)
 
 
+# ---- schedules
+
+
+async def schedules(request: Request) -> Response:
+    """What recurs, when it runs next, and the buttons to pause, run and remove one."""
+    word, begin = request.query_params.get("name", "").strip(), request.query_params.get("begin", "0")
+    if not (begin.isascii() and begin.isdigit() and len(begin) <= 6):
+        raise InvalidOption(f"begin={begin!r:.80} is not possible; go to a page by its links")
+    found = [each for each in await dashboard_of(request).call(lambda engine: engine.schedules()) if word in each.name]
+    start = min(int(begin), max(0, len(found) - 1)) // PER_PAGE * PER_PAGE
+    return rendered(
+        request,
+        "schedules.html",
+        schedules=found[start : start + PER_PAGE],
+        word=word,
+        start=start,
+        count=len(found),
+        per_page=PER_PAGE,
+    )
+
+
+def _schedule(form: Form) -> str:
+    name = form.text("schedule")
+    check_schedule_name(name)
+    return name
+
+
+def _on_schedule(call: Callable[[Engine, str], Any], said: str) -> Callable[[Request, Form], Awaitable[Response]]:
+    async def handler(request: Request, form: Form) -> Response:
+        name = _schedule(form)
+        await dashboard_of(request).change(lambda engine: call(engine, name))
+        return done(request, f"{name} {said}", back=link_of("/schedules", name=form.text("word")))
+
+    return handler
+
+
+async def run_schedule(request: Request, form: Form) -> Response:
+    name = _schedule(form)
+    receipt = await dashboard_of(request).change(lambda engine: engine.run_schedule(name))
+    return done(request, f"a task of {name} is due now", back=link_of("/tasks/one", id=str(receipt)))
+
+
+async def remove_schedule(request: Request, form: Form) -> Response:
+    name = _schedule(form)
+    was_there = await dashboard_of(request).change(lambda engine: engine.remove_schedule(name))
+    said = f"{name} is removed" if was_there else f"there is no schedule {name} any more"
+    return done(request, said, back=link_of("/schedules", name=form.text("word")))
+
+
+def _ask_to(question: str, word: str) -> Callable[[Form], tuple[str, str]]:
+    return lambda form: (question.format(_schedule(form)), word)
+
+
 routes = [
-    page("/topics", topics),
-    live("topics", PART, _context),
-    page("/topics/one", topic),
-    live("topic", PART_OF_ONE, _context_of_one),
-    action("/topics/pause", pause, ask=_ask_to_pause),
-    action("/topics/resume", resume),
+    *live_page("/topics", "topics", topics),
+    *live_page("/topics/one", "topic", topic, template="topic.html"),
+    action(
+        "/topics/pause",
+        _on_topic(lambda engine, name: engine.pause(name), " is paused, over the whole fleet: what runs is finished"),
+        ask=_ask_to_pause,
+    ),
+    action("/topics/resume", _on_topic(lambda engine, name: engine.resume(name), " is given out again")),
     action("/topics/limit", limit),
+    page("/schedules", schedules),
+    action(
+        "/schedules/pause",
+        _on_schedule(
+            lambda engine, name: engine.pause_schedule(name),
+            "is paused: what was pushed of it and is not due yet was taken back",
+        ),
+        ask=_ask_to("Pause {}? None of its occurrences runs until it is resumed, and none is made up for.", "Pause"),
+    ),
+    action(
+        "/schedules/resume",
+        _on_schedule(lambda engine, name: engine.resume_schedule(name), "goes on with its next occurrence"),
+    ),
+    action(
+        "/schedules/run",
+        run_schedule,
+        ask=_ask_to("Push a task of {} that is due now, beside its occurrences?", "Run now"),
+    ),
+    action(
+        "/schedules/remove",
+        remove_schedule,
+        ask=_ask_to("Remove {}? It comes back only when a program declares it again.", "Remove"),
+    ),
 ]

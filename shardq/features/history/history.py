@@ -11,6 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from shardq.core.calls import control
+from shardq.core.fleet.lateness import MAX_LATE_S
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.history.stored import (
@@ -78,9 +79,6 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest first. The last one is under way, and is the first bucket of a forecast, too."""
 
 
-LATE_MS = 5000
-"""A dispatch lateness from which on a point is marked: that of ``health()``."""
-
 _GRACE = dt.timedelta(seconds=30)
 """The time after a minute in which its row comes."""
 
@@ -97,7 +95,7 @@ def incidents(past: History) -> dict[int, str]:
     for at, point in enumerate(past.points):
         late_ms = point.late_p99_ms or 0
         parts = [f"{point.unseen:,} shards could not be read"] if point.unseen else []
-        parts += [f"dispatched {late_ms / 1000:,.1f} s late (p99)"] if late_ms >= LATE_MS else []
+        parts += [f"dispatched {late_ms / 1000:,.1f} s late (p99)"] if late_ms >= 1000 * MAX_LATE_S else []
         past_min = min(past.step, past.now - _GRACE - point.start) // dt.timedelta(minutes=1)
         unrecorded = past_min - point.minutes
         # A row tells of the minutes since the last, so one of an hour may be in the next.

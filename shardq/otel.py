@@ -1,16 +1,20 @@
-"""Spans around the pushes of an engine and around the handlers of its workers."""
+"""OpenTelemetry: one trace from a push over its dispatch to its handler, in the headers of the task.
+
+    >>> engine = shardq.Engine()
+    >>> shardq.otel.instrument(engine)
+
+It needs opentelemetry-api: ``pip install 'shardq[otel]'``. ``metrics/README.md`` says which spans there are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import msgspec
-from opentelemetry import context, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from shardq.core import forks
 from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
@@ -19,11 +23,25 @@ from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import Delivery, Receipt, Task
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import trace_by
-from shardq.errors import BadInput, InvalidOption
-from shardq.otel import attributes
+from shardq.errors import BadInput, InvalidOption, MissingPackage
 from shardq.version import __version__
 from shardq.worker.handlers import Handler
 from shardq.worker.kinds import check_result
+
+try:
+    from opentelemetry import context, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+except ModuleNotFoundError as exc:
+    if (exc.name or "").partition(".")[0] != "opentelemetry":
+        raise
+    raise MissingPackage("shardq.otel needs opentelemetry-api: pip install 'shardq[otel]'") from exc
+
+__all__ = ["Instrumentation", "Traces", "instrument"]
+
+Attributes = Mapping[str, AttributeValue]
+"""Those of OpenTelemetry's conventions for messaging, and shardq's own, named ``shardq.…``."""
 
 Traces = Literal["one", "linked"]
 """one: a handling belongs to the trace of its push. linked: it begins a trace of its own, with a link to the push."""
@@ -93,7 +111,13 @@ class Instrumentation:
             f"process {shown_topic(delivery.topic)}",
             around,
             SpanKind.CONSUMER,
-            {**attributes.of_operation("process", "process", self._engine), **attributes.of_delivery(delivery)},
+            {
+                **self._operation("process", "process"),
+                "messaging.destination.name": shown_topic(delivery.topic),
+                "messaging.destination.partition.id": str(delivery.shard),
+                "messaging.message.id": delivery.id,
+                "shardq.attempt": delivery.attempt,
+            },
             links,
         )
         depth = forks.depth()
@@ -114,7 +138,7 @@ class Instrumentation:
     @contextmanager
     def push(self, task: Task) -> Iterator[Sending]:
         """The span of a push of one task."""
-        with self._sending("push", [task], attributes.of_task(task)) as sending:
+        with self._sending("push", [task], _due_of(task)) as sending:
             yield sending
 
     @contextmanager
@@ -139,7 +163,7 @@ class Instrumentation:
 
     def create(self, task: Task) -> Task:
         """A task that a buffer sends later. It has a span of its own, which ends at once."""
-        span = self._begun("create", "create", _destination_of([task]), attributes.of_task(task))
+        span = self._begun("create", "create", _destination_of([task]), _due_of(task))
         span.end()
         return _with_headers(task, span)
 
@@ -149,7 +173,7 @@ class Instrumentation:
         return dataclasses.replace(handler, run=TracedRun(self, handler), named=named)
 
     @contextmanager
-    def _sending(self, name: str, tasks: Sequence[Task], found: attributes.Attributes) -> Iterator[Sending]:
+    def _sending(self, name: str, tasks: Sequence[Task], found: Attributes) -> Iterator[Sending]:
         span = self._begun(name, "send", _destination_of(tasks), found)
         try:
             yield Sending(span, [_with_headers(task, span) for task in tasks])
@@ -159,8 +183,16 @@ class Instrumentation:
         finally:
             span.end()
 
-    def _begun(self, name: str, kind: str, where: str, found: attributes.Attributes) -> Span:
-        operation = attributes.of_operation(name, kind, self._engine)
+    def _operation(self, name: str, kind: str) -> dict[str, AttributeValue]:
+        return {
+            "messaging.system": "shardq",
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind,
+            "shardq.engine": self._engine,
+        }
+
+    def _begun(self, name: str, kind: str, where: str, found: Attributes) -> Span:
+        operation = self._operation(name, kind)
         if where:
             operation["messaging.destination.name"] = where
         return self._tracer.start_span(
@@ -176,9 +208,10 @@ class Sending:
         self.tasks = tasks
 
     def pushed(self, receipts: list[Receipt]) -> list[Receipt]:
-        """Notes what became of a single task. Returns the same."""
+        """Notes the outcome of a single task. Returns the same."""
         if len(receipts) == 1:
-            self._span.set_attributes(attributes.of_receipt(receipts[0]))
+            receipt = receipts[0]
+            self._span.set_attributes({"messaging.message.id": str(receipt), "shardq.outcome": receipt.outcome})
         return receipts
 
 
@@ -215,6 +248,18 @@ def _destination_of(tasks: Sequence[Task]) -> str:
     return shown_topic(topics.pop()) if len(topics) == 1 else ""
 
 
+def _due_of(task: Task) -> Attributes:
+    """The due time of a task that is about to be pushed. Wrong options are left to the push, which says so."""
+    found: dict[str, AttributeValue] = {}
+    delay = task.delay.total_seconds() if isinstance(task.delay, dt.timedelta) else task.delay
+    if isinstance(delay, int | float):
+        found["shardq.delay"] = float(delay)
+    at = task.at.isoformat() if isinstance(task.at, dt.datetime) else task.at
+    if isinstance(at, str | int | float):
+        found["shardq.at"] = at
+    return found
+
+
 def _with_headers(task: Task, span: Span) -> Task:
     """The task with the span in its headers. Headers of the caller's own stay as they are; of ours those that fit."""
     try:
@@ -235,7 +280,7 @@ def _with_headers(task: Task, span: Span) -> Task:
 
 
 def _note_failure(span: Span, exc: BaseException) -> None:
-    """Notes how a push or a handling ended. Never raises, whatever the exception makes of itself."""
+    """Notes how a push or a handling ended. Never raises, though attributes and texts of exceptions may."""
     try:
         _note(span, exc)
     except BaseException:  # noqa: BLE001  its attributes are the user's code, SystemExit too
