@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from shardq.core.drivers.pubsub import PubSubConnection
 from shardq.core.drivers.sync import Driver
-from shardq.core.threads import ended
+from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError, Unavailable
 
 log = logging.getLogger("shardq.subscriber")
@@ -69,9 +69,17 @@ class Subscriber:
         self._channels: dict[str, Channel] = {}
         self._listeners: dict[str, _Listener] = {}
         self._closed = False
-        self._new_map = threading.Event()
-        self._stop_following = driver.on_new_map(self._new_map.set)
-        self._slot_watcher: threading.Thread | None = None
+        self._has_new_map = False
+        self._slot_watcher = Loop(
+            "shardq-slot-watcher",
+            self._watch_slots,
+            log,
+            fails="channels can't follow the slot map, trying again",
+            works="channels follow the slot map again",
+            woken=self._note_new_map,
+            first_s=REFRESH_S,
+        )
+        self._stop_following = driver.on_new_map(self._slot_watcher.wake)
 
     def __repr__(self) -> str:
         subscribed = sum(channel.subscribed for channel in self._channels.values())
@@ -128,11 +136,10 @@ class Subscriber:
             self._closed = True
             listeners = list(self._listeners.values())
             self._channels.clear()
-            slot_watcher = self._slot_watcher
-        self._new_map.set()
+        self._slot_watcher.stop()
         for listener in listeners:
             listener.stop()
-        ended([*(listener.thread for listener in listeners), *([slot_watcher] if slot_watcher else [])])
+        ended([*(listener.thread for listener in listeners), self._slot_watcher])
 
     # ---- where the channels are
 
@@ -149,18 +156,18 @@ class Subscriber:
 
     def _start_slot_watcher(self) -> None:
         """Starts the slot watcher where another node may come to serve a slot. The caller holds the lock."""
-        if self._slot_watcher is None and not self._closed and self._driver.settings.kind != "single":
-            self._slot_watcher = threading.Thread(
-                target=self._run_slot_watcher, name="shardq-slot-watcher", daemon=True
-            )
+        if not self._closed and self._driver.settings.kind != "single":
             self._slot_watcher.start()
 
-    def _run_slot_watcher(self) -> None:
-        while not self._closed:
-            if not self._new_map.wait(REFRESH_S):
-                self._refresh_slot_map("")
-            self._new_map.clear()
-            self._move_channels()
+    def _note_new_map(self) -> None:
+        self._has_new_map = True
+
+    def _watch_slots(self) -> float:
+        if not self._has_new_map:
+            self._refresh_slot_map("")
+        self._has_new_map = False
+        self._move_channels()
+        return REFRESH_S
 
     def _move_channels(self) -> None:
         """Moves the channels whose slots are served by other nodes under the present slot map."""

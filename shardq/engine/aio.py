@@ -49,7 +49,7 @@ if True:  # ASYNC
     from shardq.core.threads import begun
     from shardq.errors import EngineClosed
     from shardq.features.embedded import Embedded
-    from shardq.features.sinks.function import BatchFunction
+    from shardq.features.sinks.functions import BatchFunction
 
     T = TypeVar("T")
 else:

@@ -12,7 +12,7 @@ from shardq.core.producer.packing import MAX_BATCH
 from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount
 from shardq.features.sinks import registry
 from shardq.features.sinks.base import NO_MAXLEN
-from shardq.features.sinks.function import BatchFunction
+from shardq.features.sinks.functions import BatchFunction
 
 
 def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:

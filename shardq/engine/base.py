@@ -50,7 +50,7 @@ from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.schedules.declaring import Summary
-from shardq.features.sinks.function import BatchFunction
+from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.relays import SinkRelays
 from shardq.worker.handlers import Registry, TaskFunction
 

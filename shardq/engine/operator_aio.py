@@ -34,7 +34,7 @@ from shardq.errors import InvalidOption
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
-from shardq.features.sinks.function import BatchFunction
+from shardq.features.sinks.functions import BatchFunction
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 

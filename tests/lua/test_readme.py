@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shardq.core.dispatcher.shares import shares
+from shardq.core.dispatcher.membership import shares
 from shardq.core.fleet.report import Report
 from shardq.core.layout.buckets import table
 from shardq.core.layout.keys import control_keys, shard_keys

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, InvalidOption, Task
-from shardq.features.sinks import function_routes
+from shardq.features.sinks import functions
 from tests.support.engines import Engines
 from tests.support.states import claim, ready_of
 from tests.support.waiting import wait_until
@@ -50,7 +50,7 @@ def routed(engine: Engine) -> bool:
 
 @pytest.fixture
 def missed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function_routes, "MISSED_S", 1.0)
+    monkeypatch.setattr(functions, "MISSED_S", 1.0)
 
 
 def take(batch: object) -> None: ...

@@ -11,12 +11,11 @@ from typing import Protocol
 
 from shardq.core.calls.control import CHANGED
 from shardq.core.dispatcher.faults import RouteFault, RouteFaults
-from shardq.core.dispatcher.membership import Membership
+from shardq.core.dispatcher.membership import Membership, shares
 from shardq.core.dispatcher.pacing import Lead
 from shardq.core.dispatcher.poller import Poller, PollerReport
 from shardq.core.dispatcher.quiet import NodeClock
 from shardq.core.dispatcher.relay import Relay
-from shardq.core.dispatcher.shares import shares
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, by_topic, runs

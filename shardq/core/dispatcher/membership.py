@@ -14,8 +14,10 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+
+import mmh3
 
 from shardq.core.calls import control
 from shardq.core.drivers.sync import Driver
@@ -201,6 +203,24 @@ def dispatchers(keys: ControlKeys) -> Operation[list[str]]:
     now_ms = yield control.clock_ms(keys)
     names: list[str] = yield control.alive(keys, now_ms)
     return names
+
+
+def shares(members: Collection[str], shards: int) -> dict[str, list[int]]:
+    """Member → its shards. Each shard has exactly one member, and no member has more than ⌈shards ÷ members⌉.
+
+    A pure function of the members, so all of them agree without talking to each other. A shard goes to the member that
+    hashes highest with it (rendezvous hashing) among those with room, so few shards change hands when a member joins or
+    leaves.
+    """
+    names = sorted(members)
+    owned: dict[str, list[int]] = {name: [] for name in names}
+    if not names:
+        return owned
+    room = -(-shards // len(names))
+    for shard in range(shards):
+        free = [name for name in names if len(owned[name]) < room]
+        owned[max(free, key=lambda name: (mmh3.hash(f"{name}/{shard}"), name))].append(shard)
+    return owned
 
 
 def _ms(seconds: float) -> int:

@@ -46,7 +46,7 @@ from shardq.core.threads import Loop
 from shardq.errors import ShardqError
 from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent, as_result, checked
 from shardq.features.sinks.circuit import Circuit
-from shardq.features.sinks.function import BatchFunction, FunctionSink
+from shardq.features.sinks.functions import BatchFunction, FunctionSink
 from shardq.features.sinks.registry import sink_of
 
 log = logging.getLogger("shardq.sinks")

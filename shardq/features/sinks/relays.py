@@ -22,8 +22,7 @@ from shardq.core.model.record import Codec, as_stored, decode_payload
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
-from shardq.features.sinks.function import BatchFunction
-from shardq.features.sinks.function_routes import Edit, FunctionRoutes
+from shardq.features.sinks.functions import BatchFunction, Edit, FunctionRoutes
 from shardq.features.sinks.relay import LEASE_S, TopicRelay
 
 log = logging.getLogger("shardq.sinks")

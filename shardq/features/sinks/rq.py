@@ -22,7 +22,7 @@ from shardq.core.calls.request import Call, Word
 from shardq.core.scripts import Script
 from shardq.errors import InvalidUrl
 from shardq.features.sinks.base import SENT, Message, Refused, Result
-from shardq.features.sinks.on_redis import OnRedis
+from shardq.features.sinks.redis import OnRedis
 
 FIELD = "shardq"
 """The field of a job's hash that holds its ticket. RQ passes over fields that it does not know."""

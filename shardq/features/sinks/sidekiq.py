@@ -21,7 +21,7 @@ from shardq.core.calls.request import Call, Word
 from shardq.core.scripts import Script
 from shardq.errors import InvalidUrl
 from shardq.features.sinks.base import SENT, Message, Refused, Result
-from shardq.features.sinks.on_redis import REMEMBERED_S, OnRedis
+from shardq.features.sinks.redis import REMEMBERED_S, OnRedis
 from shardq.features.sinks.urls import split_name
 
 _TEXT = """\

@@ -1,29 +1,32 @@
-"""The lives of routes to functions: such a route ends with the last process that serves it, and a process that has the
-function takes it up again. Called by ``relays``.
+"""Functions of this process as sinks, and the lives of routes to them: such a route ends with the last process that
+serves it, and a process that has the function takes it up again. Called by ``relays``.
 
 A process that ends in order signs off first, and then looks at the fleet: of several that end together the last one
 finds no other, and ends the route. The route of a process that was killed is ended by any dispatcher that has missed a
 server of it for ``MISSED_S``. Either may err: a process may have begun to serve meanwhile, or have been silent for that
 long. So the topology keeps the name of the function, and every process that has it, and finds its route ended, takes it
-up. Who ends a route on purpose, or sets another, removes that name.
+up. An operator's end of the route, or another route, removes that name.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from shardq.core.consumer.policy import Bury, alone, reason_of
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
 from shardq.core.fleet.serving import unforwarded
 from shardq.core.layout.topology import Route, Topology
+from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
-from shardq.features.sinks.function import BatchFunction
+from shardq.features.sinks.base import SENT, Failed, Refused, Result, Sent, Sink, Unsent
 
 log = logging.getLogger("shardq.sinks")
 
@@ -33,6 +36,9 @@ as dead, and than a program takes to start again.
 """
 
 CALL_TIMEOUT_S = 1.0
+
+BatchFunction = Callable[[list[Delivery]], Any]
+"""Takes deliveries. Returns None when it has taken all; or a list with None, or an exception, for each."""
 
 Edit = Callable[[Callable[[Topology], Topology]], Operation[Topology]]
 """Publishes an edited topology."""
@@ -135,3 +141,39 @@ class FunctionRoutes:
 
         if gone:
             run(self._driver, self._edit(edit), CALL_TIMEOUT_S)
+
+
+class FunctionSink(Sink):
+    """Calls a function with a batch of deliveries. Where it raises for several, the relay calls it again for each."""
+
+    takes_deliveries = True
+
+    def __init__(self, function: BatchFunction) -> None:
+        self._function = function
+
+    def send(self, batch: Sequence[Any]) -> Sequence[Result]:
+        try:
+            answers = self._function(list(batch))
+        except BaseException as exc:  # noqa: BLE001  the user's code may raise anything, and the relay goes on
+            return self._of_all(_result(exc), len(batch))
+        if answers is None:
+            return [SENT] * len(batch)
+        if not isinstance(answers, list | tuple) or len(answers) != len(batch):
+            text = f"the function returned {type(answers).__name__}; return None, or a list of one for each delivery"
+            return self._of_all(Failed(text), len(batch))
+        return [SENT if answer is None else _result(answer) for answer in answers]
+
+    def _of_all(self, result: Result, count: int) -> list[Result]:
+        assert not isinstance(result, Sent), "it has failed"
+        return [result] if count == 1 else [Unsent(result.reason)] * count
+
+
+def _result(answer: object) -> Result:
+    if not isinstance(answer, BaseException):
+        return Failed(f"the function answered {type(answer).__name__} for it; answer None, or an exception")
+    exc = alone(answer)
+    if isinstance(exc, Bury):
+        return Refused(exc.reason)
+    if isinstance(exc, OSError):  # also ConnectionError and TimeoutError
+        return Unsent(reason_of(exc))
+    return Failed(reason_of(exc))
