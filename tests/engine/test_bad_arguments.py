@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -127,22 +128,30 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def refused(row: str, words: str, given: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        given(*arguments)
+    except BadInput as exc:
+        said = str(exc)
+    else:
+        said = "nothing: it was taken"
+    assert re.search(words, said), row
+
+
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-@pytest.mark.parametrize(("given", "words"), [row[1:] for row in OPERATIONS], ids=[row[0] for row in OPERATIONS])
-def test_operations_by_id(engine: Engine, given: Given, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        given(engine)
+def test_operations(engine: Engine) -> None:
+    for row, given, words in OPERATIONS:
+        refused(row, words, given, engine)
     assert (engine.stats().scheduled, engine.topology.shards, engine.topology.paused) == (0, SHARDS, ())
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-@pytest.mark.parametrize(("given", "words"), [row[1:] for row in SETTLING], ids=[row[0] for row in SETTLING])
-def test_deliveries(running: Engine, given: Callable[[Any, Any], Any], words: str) -> None:
+def test_deliveries(running: Engine) -> None:
     running.push("x")
     consumer = running.consumer()
     (delivery,) = consumer.claim(1, wait=30.0)
-    with pytest.raises(BadInput, match=words):
-        given(consumer, delivery)
+    for row, given, words in SETTLING:
+        refused(row, words, given, consumer, delivery)
     consumer.ack(delivery)
 
 

@@ -1,9 +1,10 @@
 """A dispatcher process that halts itself while it pushes occurrences, the first time that it gets there:
 
-    python -m tests.schedules.halting URL NAME SHARDS (intended | pushed) (SIGKILL | SIGSTOP)
+    python -m tests.schedules.halting URL NAME SHARDS (intended | pushed) (SIGKILL | SIGSTOP) [AHEAD_MS]
 
 Says a line when it runs. ``intended``: the occurrences are written to the schedule's state, and not pushed;
-``pushed``: they are pushed, and the state does not say so yet.
+``pushed``: they are pushed, and the state does not say so yet. ``AHEAD_MS``: the time from the push of an
+occurrence to its instant.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from shardq import Engine
 from shardq.core.operation import Operation
-from shardq.features.schedules import pushing_ahead
+from shardq.features.schedules import known, planning, pushing_ahead
 from tests.support.workers import say, wait_for_the_end
 
 
@@ -43,4 +44,7 @@ def main(url: str, name: str, shards: int, point: str, number: signal.Signals) -
 
 
 if __name__ == "__main__":
+    if sys.argv[6:]:
+        for module in (planning, known):
+            vars(module).update(LEAD_MS=int(sys.argv[6]), HORIZON_MS=int(sys.argv[6]))
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], signal.Signals[sys.argv[5]])

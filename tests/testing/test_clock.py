@@ -437,18 +437,18 @@ def keys_of(url: str) -> set[bytes]:
 
 
 @pytest.mark.timeout(400)
-def test_a_virtual_year_of_365_000_tasks(single_clock: Clock) -> None:
+def test_a_virtual_year_of_36_500_tasks(single_clock: Clock) -> None:
     engine = single_clock.adopt(shardq.Engine(shards=1))
     begun = single_clock.now()
     ids: list[bytes] = []
-    for receipts in engine.push_iter(shardq.Task(n, delay=n * 86.4) for n in range(365_000)):
+    for receipts in engine.push_iter(shardq.Task(n, delay=n * 864) for n in range(36_500)):
         ids += [receipt.encode() for receipt in receipts]
     single_clock.advance(days=100)
-    assert engine.stats().ready == 100_001
+    assert engine.stats().ready == 10_001
     single_clock.advance(days=265)
     assert single_clock.now() == begun + dt.timedelta(days=365)
     stats = engine.stats()
-    assert (stats.ready, stats.scheduled) == (365_000, 0)
+    assert (stats.ready, stats.scheduled) == (36_500, 0)
     with redis.Redis.from_url(single_clock.url) as client:
         assert client.lrange(shard_keys(engine.name, 0).ready(""), 0, -1) == ids, "each once, in due order"
     assert [delivery.payload for delivery in engine.consumer().claim(1000)] == list(range(1000))
@@ -470,10 +470,10 @@ def test_a_virtual_year_is_handled_in_order(single_clock: Clock) -> None:
 
     single_clock.bind(worker)
     begun = single_clock.now()
-    for _ in engine.push_iter(shardq.Task(n, delay=n * 86_400) for n in range(365) for _ in range(100)):
+    for _ in engine.push_iter(shardq.Task(n, delay=n * 432_000) for n in range(73) for _ in range(100)):
         pass
     single_clock.advance(days=365)
-    assert seen == [(day, begun + dt.timedelta(days=day)) for day in range(365) for _ in range(100)]
+    assert seen == [(n, begun + dt.timedelta(days=5 * n)) for n in range(73) for _ in range(100)]
 
 
 def test_the_clock_goes_by_the_settings_of_the_engine(clock: Clock, engine: shardq.Engine) -> None:

@@ -60,27 +60,27 @@ def failed_once(engine: Engine, id: str) -> bool:
     return task is not None and task.failures >= 1
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_a_policy_that_fails(
-    engines: Engines, running: Engine, flavour: Flavour, answer: Any, caplog: pytest.LogCaptureFixture
+def test_policies_that_fail(
+    engines: Engines, running: Engine, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
     def divide(delivery: Delivery) -> float:
         return float(delivery.payload / 0)
 
     handled: list[Any] = []
     worker = running.worker(concurrency=1)
-    worker.on("bad", backoff=policy(answer))(handler(flavour, divide))
+    for n, answer in enumerate(ANSWERS):
+        worker.on(f"bad{n}", backoff=policy(answer))(handler(flavour, divide))
     worker.on("good")(handler(flavour, lambda delivery: handled.append(delivery.payload)))
     with engines.working(worker):
-        ids = [running.push(1, topic="bad"), running.push(2, topic="bad")]
-        wait_until(lambda: all(failed_once(running, id) for id in ids), "both have failed and are let go")
+        ids = [running.push(payload, topic=f"bad{n}") for n in range(len(ANSWERS)) for payload in (1, 2)]
+        wait_until(lambda: all(failed_once(running, id) for id in ids), "all have failed and are let go")
         running.push("x", topic="good")
         wait_until(lambda: handled == ["x"], "the only place works on")
-    name = "test_a_policy_that_fails.<locals>.divide" if flavour == "function" else "handler.<locals>.coroutine"
+    name = "test_policies_that_fail.<locals>.divide" if flavour == "function" else "handler.<locals>.coroutine"
     said = [record.getMessage() for record in caplog.records if "backoff" in record.getMessage()]
-    assert len(said) == 1
-    assert name in said[0]
+    assert len(said) == len(ANSWERS)  # once for each policy
+    assert all(name in line for line in said)
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
