@@ -84,6 +84,6 @@ def test_pages_cost_the_same_with_ten_times_the_tasks(
     fill(engine, MANY - FEW)
     for path in paths:
         commands, sent = work(single, client, path)
-        # a search by halving takes some steps more, and one look is for all pages of a second
-        assert commands <= 1.5 * few[path][0] + 200, path
-        assert sent <= 1.5 * few[path][1] + 20_000, path
+        # a search by halving takes some steps more; a look at the engine, some 300, is for all pages of a second
+        assert commands <= 1.5 * few[path][0] + 600, path
+        assert sent <= 1.5 * few[path][1] + 60_000, path

@@ -40,6 +40,18 @@ def soon(call: Callable[[], T]) -> T:
     return result
 
 
+def awaited(look: Callable[[], T], test: Callable[[T], bool], sentence: str) -> T:
+    """Looks until the test is true: a look does not wait for a shard that is slow for a moment."""
+    last: list[T] = []
+
+    def is_seen() -> bool:
+        last[:] = [soon(look)]
+        return test(last[0])
+
+    wait_until(is_seen, sentence)
+    return last[0]
+
+
 def lose(cluster: Cluster, victim: Node) -> None:
     """Ends a master and its replicas, and waits until the cluster has declared it failed."""
     for replica in [node for node in cluster.replicas if node.group == victim.group]:
@@ -85,8 +97,8 @@ def test_what_answers_is_shown(engines: Engines, own_cluster: Cluster, name: str
         kept = sum(shard.scheduled or 0 for shard in before.shards if shard.shard not in shards)
         lose(own_cluster, victim)
 
-        stats = soon(engine.stats)
-        assert (list(stats.missing), stats.is_blind, stats.scheduled) == (shards, False, kept)
+        stats = awaited(engine.stats, lambda stats: stats.scheduled == kept, "all that is left is seen")
+        assert (list(stats.missing), stats.is_blind) == (shards, False)
         assert stats.shown(stats.scheduled) == f"≥ {kept}"
         for shard in stats.shards:
             assert (shard.scheduled is None, shard.error is None) == (shard.shard in shards, shard.shard not in shards)
@@ -99,13 +111,17 @@ def test_what_answers_is_shown(engines: Engines, own_cluster: Cluster, name: str
         assert (list(forecast.missing), forecast.total) == (shards, kept)
 
         if isinstance(engine, Engine):
-            samples = soon(lambda: scraped(registry_of(engine)))
+            samples = awaited(
+                lambda: scraped(registry_of(engine)),
+                lambda samples: total(samples, "shardq_unseen_shards") == len(shards),
+                "a scrape sees all that is left",
+            )
             assert total(samples, "shardq_up") == 0
-            assert total(samples, "shardq_unseen_shards") == len(shards)
             assert total(samples, "shardq_tasks", state="scheduled") == kept
             with browsing(app(engine)) as browser:
-                page = soon(lambda: browser.get("/").text)
-                assert f"≥ {kept}" in page
+                page = awaited(
+                    lambda: browser.get("/").text, lambda page: f"≥ {kept}" in page, "the page shows all that is left"
+                )
                 assert f"the node {victim.address} (master) failed" in page
                 assert "data-partial" in page
                 for path in ("/shards", "/nodes", "/topics"):
