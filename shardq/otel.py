@@ -25,8 +25,8 @@ from shardq.engine.base import EngineBase
 from shardq.engine.parts import trace_by
 from shardq.errors import BadInput, InvalidOption, MissingPackage
 from shardq.version import __version__
+from shardq.worker.functions import check_result
 from shardq.worker.handlers import Handler
-from shardq.worker.kinds import check_result
 
 try:
     from opentelemetry import context, propagate, trace

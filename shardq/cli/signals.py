@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-from shardq.worker.signal_event import LOOK_S, SignalSafeEvent, ending_signals
+from shardq.worker.supervisor import LOOK_S, SignalSafeEvent, ending_signals
 
 T = TypeVar("T")
 

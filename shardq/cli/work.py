@@ -38,8 +38,7 @@ from shardq.engine.tables import counted
 from shardq.errors import BadInput
 from shardq.worker import Worker
 from shardq.worker.base import plan_of
-from shardq.worker.signal_event import LOOK_S, SignalSafeEvent
-from shardq.worker.supervisor import ProcessSupervisor
+from shardq.worker.supervisor import LOOK_S, ProcessSupervisor, SignalSafeEvent
 
 if TYPE_CHECKING:
     from shardq.worker import AsyncWorker, Worker

@@ -241,11 +241,11 @@ class Recovery:
     """
 
     _cache: TopologyCache
-    _round: int = field(default=0, init=False)
+    rounds: int = field(default=0, init=False)
 
     def over(self) -> None:
         """Forgets the rounds so far, when a trip met no refusal: for loops, whose next one is a first one."""
-        self._round = 0
+        self.rounds = 0
 
     def recover(self, keys: ShardKeys, refusal: Refusal, *, in_doubt: bool = False) -> Operation[None]:
         """Makes one round after a shard's refusal of a call, so that it can be sent again. Raises why it can't be.
@@ -258,7 +258,7 @@ class Recovery:
 
     def recover_all(self, refusals: Iterable[tuple[ShardKeys, Refusal]]) -> Operation[dict[int, ShardqError]]:
         """Makes one round after the refusals of several shards. Returns, by shard, why calls can't be sent again."""
-        round, self._round = self._round, self._round + 1
+        round, self.rounds = self.rounds, self.rounds + 1
         failed: dict[int, ShardqError] = {}
         for keys, refusal in {keys.shard: (keys, refusal) for keys, refusal in refusals}.values():
             try:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from shardq.core.consumer import AsyncConsumer, Consumer
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.aio import AsyncDriver
 from shardq.core.model.task import Receipt
@@ -27,7 +27,8 @@ from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
 from shardq.features.spool.stats import SpoolStats
 from shardq.worker import AsyncWorker, Backoff
-from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
+from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
+from shardq.worker.handlers import Plan
 
 if True:  # ASYNC
     import asyncio
@@ -38,8 +39,7 @@ if True:  # ASYNC
     from typing import TypeVar
 
     from shardq.core.consumer.ahead import Ahead
-    from shardq.core.consumer.aio import Trip
-    from shardq.core.consumer.background import BackgroundTasks
+    from shardq.core.consumer.aio import BackgroundTasks, Trip
     from shardq.core.consumer.claims import Claims
     from shardq.core.drivers.aiorouter import OTHER_LOOP
     from shardq.core.drivers.settings import Settings
@@ -55,7 +55,7 @@ if True:  # ASYNC
 else:
     import threading
 
-    from shardq.core.consumer.ahead_watch import AheadWatch
+    from shardq.core.consumer.sync import AheadWatch
     from shardq.core.model.checks import check_seconds
     from shardq.core.operation import run
     from shardq.core.producer import buffer

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from shardq.features.replay.replayer import Replayer
     from shardq.features.spool.spool import Spool
     from shardq.features.spool.stats import SpoolStats
-    from shardq.worker.base import Plan
-    from shardq.worker.outcomes import Outcomes
+    from shardq.worker.handlers import Plan
     from shardq.worker.processor import Processor
+    from shardq.worker.report import Outcomes
 
 LISTENING = 1
 """Connections of a subscriber to each node."""
@@ -358,7 +358,7 @@ class EngineBase(forks.OfOneProcess):
     def _counted_outcomes(self) -> Outcomes | None:
         """The counters of how tasks end in workers of this process; None until somebody asks for metrics."""
         if self._has_metrics and self._outcomes is None:
-            from shardq.worker.outcomes import Outcomes  # here: most engines have none
+            from shardq.worker.report import Outcomes  # here: most engines have none
 
             self._outcomes = Outcomes()
         return self._outcomes

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from shardq.engine.options import Options
     from shardq.engine.sync import Engine
     from shardq.engine.tracing import Tracing
-    from shardq.worker.base import Plan
-    from shardq.worker.handlers import Registered
-    from shardq.worker.outcomes import Outcomes
+    from shardq.worker.handlers import Plan, Registered
     from shardq.worker.processor import Processor
+    from shardq.worker.report import Outcomes
 
 
 class Parts:

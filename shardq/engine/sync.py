@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from shardq.core.consumer import Consumer
-from shardq.core.consumer.ahead_watch import AheadWatch
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.sync import AheadWatch
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import check_seconds
@@ -31,7 +31,8 @@ from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
 from shardq.features.spool.stats import SpoolStats
 from shardq.worker import Backoff, Worker
-from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Plan
+from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
+from shardq.worker.handlers import Plan
 
 if TYPE_CHECKING:
     from shardq.worker.processor import Processor

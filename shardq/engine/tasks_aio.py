@@ -29,7 +29,7 @@ from shardq.features.listing import forecast, reading
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Due, Query, TaskPage, check_limit
-from shardq.worker.decorator import TaskDecorator
+from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver

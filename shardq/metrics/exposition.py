@@ -19,7 +19,7 @@ from shardq.engine.parts import counted_outcomes, dispatcher_of, own_reasons, pu
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.worker.outcomes import DOUBLINGS, Durations
+from shardq.worker.report import DOUBLINGS, Durations
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine

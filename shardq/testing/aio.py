@@ -17,8 +17,8 @@ from shardq.testing.adoption import Adopted
 from shardq.testing.clock_aio import AsyncClockCommands
 from shardq.testing.sync import FAILURES
 from shardq.testing.virtual_parts import AsyncRealParts, AsyncVirtualParts
+from shardq.worker.functions import check_result
 from shardq.worker.job import Job
-from shardq.worker.kinds import check_result
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from shardq.core.calls.request import Command
-from shardq.core.consumer.claim_notes import ClaimNotes
 from shardq.core.consumer.claiming import claim
+from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
 from shardq.core.model.checks import duration_ms
 from shardq.core.model.ids import quoted_topic

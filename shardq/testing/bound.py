@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardq.core.consumer.claim_notes import ClaimNotes
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.settling import settle
 from shardq.core.operation import Operation
 from shardq.engine.base import EngineBase
 from shardq.engine.parts import planned_claims
 from shardq.worker.base import WorkerBase, plan_of
-from shardq.worker.conclusions import call_hooks, settlement_of
 from shardq.worker.handlers import Registered
-from shardq.worker.job import Job, Settlement, settlements_by_shard
+from shardq.worker.job import Job, Settlement, call_hooks, settlement_of, settlements_by_shard
 
 
 class BoundWorker:

@@ -18,8 +18,8 @@ from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_sync import ClockCommands
 from shardq.testing.virtual_parts import RealParts, VirtualParts
+from shardq.worker.functions import check_result
 from shardq.worker.job import Job
-from shardq.worker.kinds import check_result
 
 if TYPE_CHECKING:
     from shardq.engine.sync import Engine

@@ -1,10 +1,10 @@
 """Workers: run handlers on deliveries, and make sure that every one of them is settled.
 
-``handlers`` says which function takes what, ``named`` is functions that are pushed by name, which ``decorator`` makes,
-``kinds`` says what a callable is.
-``processor`` runs it all: it claims, passes on, extends and settles. ``in_flight`` holds what was claimed and is not
-settled. ``thread_runner`` runs functions, ``coroutine_runner`` coroutines; ``strays`` are handlers that run on after
-their tasks were ended. ``supervisor`` runs a processor in each of several processes. ``sync`` and ``aio`` are the
+``handlers`` says which function takes what, ``named`` is functions that are pushed by name, ``functions`` says what a
+callable of the user's is, and may return. ``processor`` runs it all: it claims, passes on, extends and settles.
+``in_flight`` holds what was claimed and is not settled, and the strays: handlers that run on after their tasks were
+ended. ``runners`` runs functions on threads, and coroutines on a loop; ``job`` says how each of them is settled, and
+``report`` counts that. ``supervisor`` runs a processor in each of several processes. ``sync`` and ``aio`` are the
 workers that engines return.
 """
 

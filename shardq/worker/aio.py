@@ -15,10 +15,10 @@ from typing import Any
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.model.task import AsyncReceipt
-from shardq.worker.base import Plan, WorkerBase
-from shardq.worker.handlers import Registry
+from shardq.worker.base import WorkerBase
+from shardq.worker.handlers import Plan, Registry
 from shardq.worker.processor import Processor
-from shardq.worker.signal_event import ending_signals
+from shardq.worker.supervisor import ending_signals
 
 
 class AsyncWorker(WorkerBase[AsyncReceipt]):

@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.core.consumer.policy import Backoff
-from shardq.core.fleet.lateness import OTHERS
 from shardq.core.forks import OfOneProcess
 from shardq.core.model.checks import check_name, check_seconds, check_topic, duration_ms
 from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption, ShardqError
-from shardq.worker.decorator import TaskDecorator
-from shardq.worker.handlers import Attempts, Handler, Registered, Registry, TaskFunction, TopicFunction, check_on
-from shardq.worker.hooks import Hooks
-from shardq.worker.kinds import check_function
-from shardq.worker.signal_event import SignalSafeEvent
+from shardq.worker.functions import check_function
+from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction, check_on
+from shardq.worker.named import TaskDecorator
+from shardq.worker.supervisor import SignalSafeEvent
 
 if TYPE_CHECKING:
     from shardq.worker.processor import Processor
@@ -28,42 +25,6 @@ T = TypeVar("T")
 
 DEFAULT_CONCURRENCY = 16
 DEFAULT_GRACE_S = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The orders of a processor. The order of handlers is the order of priority, unless there are weights."""
-
-    handlers: Mapping[str, Handler]
-    functions: Sequence[Registered]
-    """The functions behind the handlers."""
-    hooks: Hooks
-    weights: Mapping[str, int] | None
-    concurrency: int
-    lease: float
-    name: str | None
-
-    def of(self, topics: Sequence[str]) -> Plan:
-        """The same for some of the topics alone, in this order of priority."""
-        return replace(
-            self,
-            handlers={topic: self.handlers[topic] for topic in topics},
-            functions=[each for each in self.functions if each.topic in topics],
-            weights=None if self.weights is None else {topic: self.weights[topic] for topic in topics},
-        )
-
-    @property
-    def tasks(self) -> list[str]:
-        """The names of tasks that it knows, those of earlier versions too; ``*`` where it has no named tasks, as its
-        handlers may take any call.
-        """
-        tasks = [each for each in self.functions if isinstance(each, TaskFunction)]
-        return [name for each in tasks for name in (each.name, *each.aliases)] or [OTHERS]
-
-    @property
-    def attempts(self) -> dict[str, int]:
-        """Topic → the attempts of tasks that bring no limit of their own, where the handler or the worker says so."""
-        return {topic: most for topic, handler in self.handlers.items() if (most := handler.max_attempts) is not None}
 
 
 class WorkerBase(TaskDecorator[T], OfOneProcess):

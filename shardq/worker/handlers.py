@@ -1,23 +1,46 @@
-"""The registry of handlers. Nothing runs here."""
+"""The registry of handlers, the hooks around them, and the plan that a worker makes of both. Nothing runs here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from shardq.core import forks
 from shardq.core.consumer import policy
-from shardq.core.consumer.policy import Backoff
+from shardq.core.consumer.policy import Backoff, Snooze
+from shardq.core.fleet.lateness import OTHERS
 from shardq.core.model.checks import check_max_attempts, check_topic, is_seconds
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.task import Delivery
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.schedules.every import Every
-from shardq.worker.arguments import Arguments, calling, payload_of, typed
-from shardq.worker.kinds import ChoosingHandler, is_coroutine_function, name_of
+from shardq.worker.functions import (
+    Arguments,
+    ChoosingHandler,
+    calling,
+    check_function,
+    check_result,
+    is_coroutine_function,
+    name_of,
+    payload_of,
+    typed,
+)
 from shardq.worker.logs import Once, tell
-from shardq.worker.named import MOST_NAME, UnknownCalls, name_in, shown
+
+UNKNOWN_S = 30.0
+"""The pause of a call whose function a worker does not know. Short enough for a worker beside it, of a newer version,
+which has the next try; long enough for a hundred thousand of them that wait for a deploy.
+"""
+
+SHOWN = 20
+"""Names shown in a message."""
+
+MOST_NAME = 200
+"""Characters of a name in a payload that are shown."""
+
+NAMES = ("before", "after", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +121,56 @@ class TaskFunction:
 
 
 Registered = TopicFunction | TaskFunction
+
+
+class Hooks:
+    """before(delivery), after(delivery) on success or a snooze, error(delivery, exception) on failure. Called where the
+    handler runs; an exception of theirs is logged and changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[Callable[..., Any]] = []
+        self._after: list[Callable[..., Any]] = []
+        self._error: list[Callable[..., Any]] = []
+        self._called = dict(zip(NAMES, (self._before, self._after, self._error), strict=True))
+
+    def use(self, middleware: object) -> None:
+        found = {name: hook for name in NAMES if callable(hook := getattr(middleware, name, None))}
+        if not found:
+            raise InvalidOption(f"{middleware!r} has none of the methods {', '.join(NAMES)}; give it at least one")
+        for name, hook in found.items():
+            check_function(hook, f"the hook {name}")
+            if is_coroutine_function(hook):
+                raise InvalidOption(
+                    f"the hook {name} of {middleware!r} is a coroutine function, which nobody would await where "
+                    "handlers run on threads; make it a plain function, quick enough to be called between tasks"
+                )
+            self._called[name].append(hook)
+
+    def before(self, delivery: Delivery) -> None:
+        if self._before:
+            self._call("before", delivery)
+
+    def after(self, delivery: Delivery) -> None:
+        if self._after:
+            self._call("after", delivery)
+
+    def error(self, delivery: Delivery, exc: BaseException) -> None:
+        self._call("error", delivery, exc)
+
+    def _call(self, name: str, *args: Any) -> None:
+        for hook in self._called[name]:
+            depth = forks.depth()
+            failure: BaseException | None = None
+            try:
+                if (result := hook(*args)) is not None:
+                    check_result(result, name_of(hook), "hook")
+            except BaseException as exc:  # noqa: BLE001  SystemExit too: the task must still be settled
+                failure = exc
+            if forks.depth() != depth:
+                forks.leave(failure)
+            if failure is not None:
+                tell(logging.ERROR, "a %s hook failed: %r", name, hook, exc=failure)
 
 
 class Registry:
@@ -214,6 +287,81 @@ class Registry:
             backoff=self._backoff if attempts.backoff is None else attempts.backoff,
             **parts,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The orders of a processor. The order of handlers is the order of priority, unless there are weights."""
+
+    handlers: Mapping[str, Handler]
+    functions: Sequence[Registered]
+    """The functions behind the handlers."""
+    hooks: Hooks
+    weights: Mapping[str, int] | None
+    concurrency: int
+    lease: float
+    name: str | None
+
+    def of(self, topics: Sequence[str]) -> Plan:
+        """The same for some of the topics alone, in this order of priority."""
+        return replace(
+            self,
+            handlers={topic: self.handlers[topic] for topic in topics},
+            functions=[each for each in self.functions if each.topic in topics],
+            weights=None if self.weights is None else {topic: self.weights[topic] for topic in topics},
+        )
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of tasks that it knows, those of earlier versions too; ``*`` where it has no named tasks, as its
+        handlers may take any call.
+        """
+        tasks = [each for each in self.functions if isinstance(each, TaskFunction)]
+        return [name for each in tasks for name in (each.name, *each.aliases)] or [OTHERS]
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """Topic → the attempts of tasks that bring no limit of their own, where the handler or the worker says so."""
+        return {topic: most for topic, handler in self.handlers.items() if (most := handler.max_attempts) is not None}
+
+
+class UnknownTask(Snooze):
+    """The worker does not know the function that is called: the producer is newer, or this worker is. The call waits
+    for another worker, which counts no attempt, so that nothing is dropped.
+    """
+
+    def __init__(self, task: str, reason: str) -> None:
+        super().__init__(UNKNOWN_S)
+        self.task = task
+        self.args = (reason,)
+
+
+class UnknownCalls:
+    """The handler of calls in a topic whose names no function of this worker has. ``named``: those that it has."""
+
+    def __init__(self, named: Collection[str]) -> None:
+        self._named = named
+
+    def __call__(self, delivery: Delivery) -> None:
+        name = name_in(delivery)[:MOST_NAME]
+        missing = f"no function named {name!r} is" if name else "the payload names no function that is"
+        known = shown(self._named)
+        raise UnknownTask(
+            name, f"{missing} known to this worker, which has: {known}; start one that has it, or push one of these"
+        )
+
+
+def shown(names: Collection[str]) -> str:
+    """Names in a message."""
+    return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def name_in(delivery: Delivery) -> str:
+    """The name in a call's payload; empty if it is no call."""
+    payload = delivery.payload
+    # exactly: a codec of the user's own may make something else of either, whose methods are the user's too
+    name = payload.get("task") if type(payload) is dict else None
+    return name if type(name) is str else ""
 
 
 def recurring(functions: Iterable[Registered]) -> list[tuple[TaskFunction, Every]]:

@@ -1,18 +1,24 @@
 """The jobs in flight: every job between its claim and its settling, under one lock. No I/O.
 
-The worker's threads meet here and nowhere else. A job is finished once: whoever comes second, a handler after its
-timeout or after its lease was lost, is told so and ignored.
+The worker's threads meet here and nowhere else. A job is finished once: what comes second, a handler after its timeout
+or after its lease was lost, is told so and ignored.
+
+``Strays`` are handlers that run on although their task was ended over their heads, after a timeout, or when its lease
+was lost. Nothing can end a thread, nor a coroutine that swallows its cancellation. Others get its place at once, so
+there may be many strays. A topic with ``MOST`` of them, or with one for each place, is claimed no more until some end.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 
+from shardq.core.consumer.ahead import STALE_S, Prefetch
 from shardq.worker.job import Job, Settlement
-from shardq.worker.prefetch import STALE_S, Prefetch
+from shardq.worker.logs import Once, tell
 
 GIVE_WAY_S = 0.00005
 """A pause of whoever has made room with many jobs left to begin. Quick handlers never wait for anything, so the
@@ -21,6 +27,11 @@ fetching thread, which is woken, would get Python's lock when all of them are do
 
 GIVE_WAY_FROM = 64
 """So many jobs held are many: a pause is a small part of their time."""
+
+MOST = 16
+"""The strays that any topic may have. A thread costs some megabytes at worst, and with one place a single stray must
+not end the work.
+"""
 
 
 class InFlight:
@@ -245,3 +256,52 @@ class InFlight:
             self._ended = True
             for condition in (self._work, self._judged, self._any, self._room):
                 condition.notify_all()
+
+
+class Strays:
+    """The strays of one worker. Thread-safe."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._most = max(MOST, concurrency)
+        self._lock = threading.Lock()
+        self._once = Once()
+        self.jobs: set[Job] = set()
+        """Not to be changed by others."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {count}" for name, count in self.names.items())
+
+    def add(self, job: Job) -> None:
+        with self._lock:
+            self.jobs.add(job)
+
+    def discard(self, job: Job) -> None:
+        """Removes a stray that has ended."""
+        with self._lock:
+            self.jobs.discard(job)
+
+    def say(self, job: Job) -> None:
+        if self._once.new(name := job.name):
+            what = "handler %s runs on after its task was ended; others have its place, it is counted (said once)"
+            tell(logging.WARNING, what, name)
+
+    @property
+    def functions(self) -> int:
+        """The number of strays that keep a thread."""
+        with self._lock:
+            return sum(not job.is_coroutine for job in self.jobs)
+
+    @property
+    def names(self) -> Mapping[str, int]:
+        """Handler's name → its strays."""
+        with self._lock:
+            return dict(Counter(job.name for job in self.jobs))
+
+    @property
+    def full(self) -> frozenset[str]:
+        """The topics that have too many strays."""
+        if len(self.jobs) < self._most:
+            return frozenset()
+        with self._lock:
+            counts = Counter(job.delivery.topic for job in self.jobs)
+        return frozenset(topic for topic, count in counts.items() if count >= self._most)

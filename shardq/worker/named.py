@@ -1,5 +1,5 @@
-"""Functions that are pushed by name: the payload that a producer pushes, and the function that a worker calls for
-it.
+"""Functions that are pushed by name: the ``task`` decorator, which engines and workers share, the payload that a
+producer pushes, and the function that a worker calls for it.
 """
 
 from __future__ import annotations
@@ -8,30 +8,24 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from shardq.core.consumer.policy import Snooze
-from shardq.core.model.task import Delivery, OnConflict, Task
+from shardq.core.consumer.policy import Backoff
+from shardq.core.model.checks import check_topic
+from shardq.core.model.task import OnConflict, Task
 from shardq.core.producer.durable import Durability
 from shardq.errors import BadInput, InvalidOption
+from shardq.features.schedules.every import Every
+from shardq.worker.functions import Arguments, check_function
+from shardq.worker.handlers import Attempts, TaskFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 """The result of a push: a Receipt, or a coroutine that returns one."""
-
-UNKNOWN_S = 30.0
-"""The pause of a call whose function a worker does not know. Short enough for a worker beside it, of a newer version,
-which has the next try; long enough for a hundred thousand of them that wait for a deploy.
-"""
-
-SHOWN = 20
-"""Names shown in a message."""
-
-MOST_NAME = 200
-"""Characters of a name in a payload that are shown."""
 
 
 class NamedTask(Generic[P, R, T]):
@@ -163,6 +157,98 @@ class Pusher(Generic[P, T]):
         return Task(self._task._payload(args, kwargs), **options)
 
 
+class TaskDecorator(ABC, Generic[T]):
+    """The base of engines and workers that gives them ``task``."""
+
+    @abstractmethod
+    def _add_task(self, task: TaskFunction) -> None:
+        """Registers the function. Raises BadInput where it can't be."""
+
+    @abstractmethod
+    def _push_task(self) -> Callable[..., T]:
+        """Returns the engine's ``push``."""
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> NamedTask[P, R, T]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        every: Every | str | float | dt.timedelta | None = None,
+    ) -> Callable[[Callable[P, R]], NamedTask[P, R, T]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        topic: str = "",
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        every: Every | str | float | dt.timedelta | None = None,
+    ) -> Any:
+        """Decorates a function, or coroutine function, that is pushed by name, and called by a worker.
+
+        >>> @engine.task(topic="mail")
+        ... def send(to: str, text: str): ...
+        >>> send.push("ann@example.org", "hello")
+        >>> send.options(delay=60).push("ann@example.org", "hello")
+
+        Every worker of an engine calls the engine's tasks, if ``topics=`` says nothing else; tasks of a worker are
+        called by that worker alone. Name and arguments ride in the payload, so they must be what the codec can encode;
+        the function gets them as its annotations say, or the attempt fails with the name of the parameter.
+        The name is MODULE.FUNCTION, if none is given. ``aliases``: names that the function had before; calls that were
+        pushed by them are its own. A topic may have any number of tasks; "" is the default one.
+
+        ``timeout``, ``max_attempts`` and ``backoff`` are the function's own, as with ``@worker.on``; where none is
+        given the worker's hold. ``max_attempts`` is stored with each task when it is pushed: another number holds for
+        tasks that are pushed from then on.
+
+        ``every``: the function also recurs, each time once over the whole fleet: a cron expression, seconds, a
+        timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task; characters that the name of a schedule
+        can't have become dashes, with a hash of the name behind. A worker that serves the task declares it, and so does
+        ``engine.start()``, which both end those of its aliases; it ends with ``engine.remove_schedule``.
+        """
+        check_topic(topic)
+        recurrence = None if every is None else Every.of(every)
+        attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+
+        def register(function: Callable[..., Any]) -> NamedTask[..., Any, T]:
+            if isinstance(function, NamedTask):
+                function = function.function
+            check_function(function, "a task")
+            own = task_name(function, name)
+            check_aliases(aliases, own)
+            if recurrence is not None:
+                check_called_without_arguments(function, own)
+            self._add_task(
+                TaskFunction(
+                    topic=topic,
+                    name=own,
+                    aliases=tuple(aliases),
+                    function=function,
+                    arguments=Arguments(function, own),
+                    attempts=attempts,
+                    every=recurrence,
+                )
+            )
+            return NamedTask(self._push_task(), function, own, topic, max_attempts)
+
+        return register if function is None else register(function)
+
+
 def call_of(name: str, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """The payload of a call of the function of that name."""
     return {"task": name, "args": list(args), "kwargs": kwargs}
@@ -190,45 +276,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
     parameters = [each.replace(annotation=inspect.Parameter.empty) for each in found.parameters.values()]
     return found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
-
-
-class UnknownTask(Snooze):
-    """The worker does not know the function that is called: the producer is newer, or this worker is. The call waits
-    for another worker, which counts no attempt, so that nothing is dropped.
-    """
-
-    def __init__(self, task: str, reason: str) -> None:
-        super().__init__(UNKNOWN_S)
-        self.task = task
-        self.args = (reason,)
-
-
-class UnknownCalls:
-    """The handler of calls in a topic whose names no function of this worker has. ``named``: those that it has."""
-
-    def __init__(self, named: Collection[str]) -> None:
-        self._named = named
-
-    def __call__(self, delivery: Delivery) -> None:
-        name = name_in(delivery)[:MOST_NAME]
-        missing = f"no function named {name!r} is" if name else "the payload names no function that is"
-        known = shown(self._named)
-        raise UnknownTask(
-            name, f"{missing} known to this worker, which has: {known}; start one that has it, or push one of these"
-        )
-
-
-def shown(names: Collection[str]) -> str:
-    """Names in a message."""
-    return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def name_in(delivery: Delivery) -> str:
-    """The name in a call's payload; empty if it is no call."""
-    payload = delivery.payload
-    # exactly: a codec of the user's own may make something else of either, whose methods are the user's too
-    name = payload.get("task") if type(payload) is dict else None
-    return name if type(name) is str else ""
 
 
 def task_name(function: Callable[..., Any], name: str | None) -> str:

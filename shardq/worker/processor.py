@@ -1,8 +1,8 @@
 """The running worker: everything between a claim and the settling of what was claimed.
 
 Three threads: *fetch* claims as many deliveries as ``in_flight`` wants, *settle* sends settlements in batches, *watch*
-extends leases, ends what has timed out and gives back what was fetched too early. Functions run on ``thread_runner``,
-coroutines on ``coroutine_runner``. All of them meet in ``in_flight`` only.
+extends leases, ends what has timed out and gives back what was fetched too early. ``runners`` run functions and
+coroutines. All of them meet in ``in_flight`` only.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import run
 from shardq.core.threads import ended
 from shardq.errors import ShardqError
-from shardq.worker.base import Plan
-from shardq.worker.coroutine_runner import CoroutineRunner
-from shardq.worker.in_flight import InFlight
+from shardq.worker.handlers import Plan
+from shardq.worker.in_flight import InFlight, Strays
 from shardq.worker.job import Job, Settlement, settlements_by_shard
 from shardq.worker.logs import Once, tell
-from shardq.worker.outcomes import Outcomes
-from shardq.worker.signal_event import SignalSafeEvent
-from shardq.worker.strays import Strays
-from shardq.worker.tally import Tally
-from shardq.worker.thread_runner import ThreadRunner
+from shardq.worker.report import Outcomes, Tally
+from shardq.worker.runners import CoroutineRunner, ThreadRunner
+from shardq.worker.supervisor import SignalSafeEvent
 
 WAIT_S = 30.0
 """The wait of one claim; stopping ends it sooner."""

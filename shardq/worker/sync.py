@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.model.task import Receipt
-from shardq.worker.base import Plan, WorkerBase
-from shardq.worker.handlers import Registry
-from shardq.worker.signal_event import ending_signals
-from shardq.worker.supervisor import ProcessSupervisor
+from shardq.worker.base import WorkerBase
+from shardq.worker.handlers import Plan, Registry
+from shardq.worker.supervisor import ProcessSupervisor, ending_signals
 
 if TYPE_CHECKING:
     from shardq.worker.processor import Processor

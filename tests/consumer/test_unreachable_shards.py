@@ -213,7 +213,7 @@ def test_the_only_server_is_given_time_to_connect(single: Server, engines: Engin
         proxy.drop()
         consumer = engine.consumer()
         assert len(claim(consumer, TASKS)) == TASKS
-        assert not consumer._claims.unreachable
+        assert not consumer._claims.unreachable.again_at
 
 
 def test_when_none_is_left_it_says_so(engines: Engines, cluster: Cluster, name: str) -> None:

@@ -6,14 +6,7 @@ import random
 
 import pytest
 
-from shardq.core.consumer.waiting.registry import (
-    LONGEST_RECHECK_S,
-    RECHECK_S,
-    STAGGER,
-    ReadyList,
-    Waiter,
-    WaiterRegistry,
-)
+from shardq.core.consumer.waiters import LONGEST_RECHECK_S, RECHECK_S, STAGGER, ReadyList, Waiter, WaiterRegistry
 
 
 class Sleeper:

@@ -8,19 +8,12 @@ from typing import cast
 import pytest
 
 from shardq.core.calls.consume import Permit
-from shardq.core.consumer.claim_notes import ClaimNotes
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
-from shardq.core.consumer.waiting.registry import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
-from shardq.core.consumer.waiting.strategy import (
-    CONTENDED_S,
-    UNSUBSCRIBED_S,
-    AskLengths,
-    ClaimFrom,
-    Sleep,
-    WaitStrategy,
-)
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.rate_limiter import Permits
+from shardq.core.consumer.strategy import CONTENDED_S, UNSUBSCRIBED_S, AskLengths, ClaimFrom, Sleep, WaitStrategy
+from shardq.core.consumer.waiters import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.record import JSON
@@ -185,7 +178,7 @@ def test_a_limited_topic_is_asked_for_when_it_may_be_had(
     strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims
 ) -> None:
     claims.cache.learn(Topology(epoch=2, shards=SHARDS, limits={"": Limit(rate=1)}))
-    asking = claims.limiter.granted({"": 1}, "token", ClaimNotes())
+    asking = claims.limiter.granted({"": 1}, "token", Permits())
     next(asking)
     with pytest.raises(StopIteration):
         asking.send(Permit(0, 700))

@@ -30,7 +30,7 @@ from shardq.core.layout.keys import shard_keys
 from shardq.dashboard import app
 from shardq.engine.health import KINDS
 from shardq.engine.snapshot import SnapshotReader, Snapshots
-from shardq.worker import tally
+from shardq.worker import report as tally
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total

@@ -19,7 +19,7 @@ from shardq.core.dispatcher import membership
 from shardq.core.fleet import report, reporter
 from shardq.core.fleet.reporter import ALIVE_S
 from shardq.core.layout.keys import control_keys
-from shardq.worker import tally
+from shardq.worker import report as tally
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from shardq import Backoff
+from shardq.core.consumer.ahead import AHEAD_S, STALE_S
 from shardq.core.model.task import Delivery
 from shardq.worker.handlers import Handler
 from shardq.worker.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight
 from shardq.worker.job import Job
-from shardq.worker.prefetch import AHEAD_S, STALE_S
 from tests.support.waiting import wait_until
 
 HANDLER = Handler(

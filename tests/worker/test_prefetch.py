@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.worker.prefetch import AHEAD_S, MOST_AHEAD, SLOW_S, Prefetch
+from shardq.core.consumer.ahead import AHEAD_S, MOST_AHEAD, SLOW_S, Prefetch
 
 
 def after(prefetch: Prefetch, *, rate: float, mean_s: float, seconds: float = 2.0, since: float = 100.0) -> Prefetch:

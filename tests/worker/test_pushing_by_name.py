@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from shardq import Backoff, Conflict, Delivery, Engine, InvalidDelay, Task
-from shardq.worker.named import UNKNOWN_S
+from shardq.worker.handlers import UNKNOWN_S
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until
@@ -131,7 +131,7 @@ def test_an_unknown_name_is_for_another_worker(
     engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with its last attempt."""
-    monkeypatch.setattr("shardq.worker.named.UNKNOWN_S", 0.05)
+    monkeypatch.setattr("shardq.worker.handlers.UNKNOWN_S", 0.05)
     calls: list[str] = []
     older, newer = running.worker(max_attempts=1), running.worker(max_attempts=1)
     older.task(name="old")(print)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardq.worker.signal_event import SignalSafeEvent
+from shardq.worker.supervisor import SignalSafeEvent
 
 
 @contextmanager

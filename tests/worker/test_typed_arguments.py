@@ -23,7 +23,7 @@ import pytest
 
 from shardq import Backoff, Delivery, Engine, InvalidOption, PayloadNotDecodable, PayloadNotEncodable
 from shardq.core.model.record import JSON, MSGPACK, RAW, decode_record, encode_record
-from shardq.worker.arguments import Arguments, calling
+from shardq.worker.functions import Arguments, calling
 from shardq.worker.named import call_of
 from tests.support.engines import Engines
 from tests.support.states import state_of

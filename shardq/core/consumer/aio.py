@@ -6,25 +6,32 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from shardq.core.calls.consume import SettleStatus
 from shardq.core.consumer.ahead import STALE_S, Ahead, BegunClaim
-from shardq.core.consumer.background import BackgroundTasks
-from shardq.core.consumer.claim_notes import ClaimNotes
 from shardq.core.consumer.claiming import claim, give_back, give_back_leases
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.consuming_aio import AsyncConsuming
 from shardq.core.consumer.rate_limiter import permits_of
 from shardq.core.consumer.settling import SettlementsByShard, settle
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.aio import AsyncDriver
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, arun
 from shardq.errors import ShardqError
 
+T = TypeVar("T")
+
 Trip = asyncio.Task[list[Delivery]]
+
+END_S = 2.0
+"""Time for all of it when the engine is closed. A live server needs a part of that; leases that a dead one was not told
+of run out.
+"""
 
 
 class AsyncConsumer(AsyncConsuming):
@@ -70,9 +77,11 @@ class AsyncConsumer(AsyncConsuming):
         return LoopEvent()
 
     async def _claimed(
-        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
+        self, max: int, deadline: float, shards: Sequence[int] | None = None, wakeups: Wakeups | None = None
     ) -> list[Delivery]:
         notes = ClaimNotes()
+        if shards is None:
+            shards = self._claims.cache.topology.span()
         return await self._awaited(self._trip(notes, max, shards, wakeups, deadline), notes)
 
     def _trip(
@@ -86,7 +95,7 @@ class AsyncConsumer(AsyncConsuming):
         try:
             return await asyncio.shield(trip)
         except asyncio.CancelledError:
-            # Nobody will handle what comes now: the trip goes on and gives it back; this gives back what came before.
+            # The trip goes on and gives back what still comes; this gives back what came before.
             notes.caller_left = True
             self._background.add(trip)
             self._background.add(_given_back(self._driver, give_back(self._claims, notes)))
@@ -174,7 +183,7 @@ def _given_back(driver: AsyncDriver, steps: Operation[None]) -> asyncio.Task[Non
 
 
 def _heard(trip: Trip) -> None:
-    """Takes the error of a claim that nobody has asked for: the next claim meets it."""
+    """Takes the error of a claim ahead: the next claim meets it."""
     if not trip.cancelled():
         trip.exception()
 
@@ -198,3 +207,37 @@ class LoopEvent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
+
+
+class BackgroundTasks:
+    """Tasks that go on when their caller is cancelled. ``close`` waits for them, within bounds."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.holders: weakref.WeakSet[AheadHolder] = weakref.WeakSet()
+        """Consumers that claim ahead. ``close`` has them give back what they hold."""
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits some work. A caller who is cancelled meanwhile leaves at once, and the work goes on without it."""
+        task = asyncio.create_task(work)
+        self.add(task)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        for holder in list(self.holders):
+            holder.release()
+        # asyncio closes a loop over a consumer that was just left in a task of its own: two steps from here.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + END_S
+        while self._tasks and loop.time() < until:
+            await asyncio.wait(self._tasks, timeout=until - loop.time())
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,5 @@
-"""Plans claims: which shard is asked for how much of which topic, by the ready counts known. No I/O.
+"""Plans claims: which shard is asked for how much of which topic, by the ready counts known, and by the shards that
+could not be reached a moment ago. No I/O.
 
 Without weights the order of topics is strict: a shard is asked for a lower topic only as far as no shard is known to
 have a higher one. With weights each topic that has tasks gets its share, and the others get what one can't use. Each
@@ -7,11 +8,25 @@ claim begins at another shard, so that none starves behind shards that always ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from shardq.core.consumer.unreachable import UnreachableShards
+from shardq.errors import ShardqError
+
+log = logging.getLogger("shardq.consumer")
+
+AGAIN_S = 0.25
+"""A shard that could not be reached is asked again after this time."""
+
+AWAY_SHARE = 3
+LONGEST_AWAY_S = 3.0
+"""One that was silent is left alone for so many times what it took, and at most so long: most of the time of a claim
+belongs to those that answer.
+"""
 
 FRESH_S = 0.02
 """A ready count is trusted for this long when a claim can be filled without asking its shard."""
@@ -30,38 +45,58 @@ class ShardClaim:
     """Topic → how many at most; together at most ``max``."""
 
 
-class ReadyCounts:
-    """The ready counts that servers told the consumers of one engine: in a large fleet nobody asks what another
-    consumer has just been told. Thread-safe: every value is replaced as a whole.
+class UnreachableShards:
+    """The shards that the consumers of one engine could not reach a moment ago: one of them learns it for all.
+    Thread-safe: each method is one operation of a dict, or two of which the second only logs.
     """
 
     def __init__(self) -> None:
-        self._left: dict[str, dict[int, int]] = {}
-        """Topic → shard → tasks in its ready list."""
-        self._asked_at: dict[str, dict[int, float]] = {}
-        self._turns = count(1)
+        self.again_at: dict[int, float] = {}
+        """Shard → the (monotonic) time at which to ask it again. Empty when all shards can be reached."""
+
+    def note(self, shard: int, why: ShardqError, took_s: float) -> None:
+        """Notes a shard that can't be reached, and was waited for so long: the others are asked meanwhile."""
+        first = not self.again_at
+        self.again_at[shard] = time.monotonic() + min(max(AGAIN_S, AWAY_SHARE * took_s), LONGEST_AWAY_S)
+        if first:
+            log.warning("some shards can't be reached, claiming from the others: %s", why)
+
+    def answered(self, shard: int) -> None:
+        """Notes that a shard answers."""
+        if self.again_at.pop(shard, None) is not None and not self.again_at:
+            log.info("all shards can be reached again")
+
+    def all_of(self, shards: Sequence[int]) -> bool:
+        """True if none of these shards could be reached."""
+        return bool(self.again_at) and self.again_at.keys() >= set(shards)
+
+    def to_ask(self, shards: Sequence[int]) -> Sequence[int]:
+        """Those of the shards that are to be asked now."""
+        if not self.again_at:
+            return shards
+        now = time.monotonic()
+        return [shard for shard in shards if self.again_at.get(shard, now) <= now]
+
+
+class ReadyCounts:
+    """The ready counts that servers told the consumers of one engine: in a large fleet no consumer asks what
+    another has just been told. Thread-safe: every value is replaced as a whole.
+    """
+
+    def __init__(self) -> None:
+        self.left: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        """Topic → shard → the last known number of tasks in its ready list."""
+        self.asked_at: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        """Topic → shard → when it was asked last."""
+        self.turns = count(1)
+        """Numbers that say at which shard a claim begins."""
         self.unreachable = UnreachableShards()
 
     def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
+        """Notes what a shard has left, by topic."""
         for topic, number in left.items():
-            self._left.setdefault(topic, {})[shard] = number
-        self.asking(shard, left, now_s)
-
-    def asking(self, shard: int, topics: Iterable[str], now_s: float) -> None:
-        """Notes that somebody is asking this shard now, so that others need not."""
-        for topic in topics:
-            self._asked_at.setdefault(topic, {})[shard] = now_s
-
-    def of(self, topic: str) -> Mapping[int, int]:
-        """Shard → the last known count."""
-        return self._left.get(topic, {})
-
-    def asked_at(self, topic: str) -> Mapping[int, float]:
-        return self._asked_at.get(topic, {})
-
-    def next_start(self) -> int:
-        """A number that says at which shard the next claim begins."""
-        return next(self._turns)
+            self.left[topic][shard] = number
+            self.asked_at[topic][shard] = now_s
 
 
 @dataclass(slots=True)
@@ -77,12 +112,12 @@ class ClaimPlanner:
 
     def left(self, shards: Sequence[int]) -> list[tuple[int, str]]:
         """The lists of these shards that are known to have something."""
-        ready_counts = [(topic, self.ready_counts.of(topic)) for topic in self.topics]
+        ready_counts = [(topic, self.ready_counts.left[topic]) for topic in self.topics]
         return [(shard, topic) for shard in shards for topic, of in ready_counts if of.get(shard)]
 
     def known(self, topic: str, shards: Sequence[int]) -> int:
         """The tasks of a topic that these shards are known to have."""
-        of = self.ready_counts.of(topic)
+        of = self.ready_counts.left[topic]
         return sum(of.get(shard, 0) for shard in shards)
 
     def split(
@@ -102,7 +137,7 @@ class ClaimPlanner:
         """
         if not shards or not topics:
             return []
-        start = self.ready_counts.next_start() % len(shards)
+        start = next(self.ready_counts.turns) % len(shards)
         order = [*shards[start:], *shards[:start]]
         unlimited = caps.get(topics[0], max) >= max
         if self.weights is None and unlimited and (shard_claims := self._highest(max, order, topics, now_s)):
@@ -111,7 +146,7 @@ class ClaimPlanner:
         quotas = self._strict(max, known) if self.weights is None else self._weighted(max, known, self.weights)
         shares: dict[int, dict[str, int]] = {shard: dict.fromkeys(topics, 0) for shard in order}
         for topic, quota in quotas.items():
-            of = self.ready_counts.of(topic)
+            of = self.ready_counts.left[topic]
             for shard in order:
                 part = min(quota, of.get(shard, 0))
                 shares[shard][topic] = part
@@ -131,7 +166,7 @@ class ClaimPlanner:
         backlog end at the first shard that way.
         """
         highest = topics[0]
-        of = self.ready_counts.of(highest)
+        of = self.ready_counts.left[highest]
         shard_claims: list[ShardClaim] = []
         for shard in order:
             if part := min(max, of.get(shard, 0)):
@@ -142,12 +177,15 @@ class ClaimPlanner:
         else:
             return []
         # Also asks one shard that had none, the one not asked for longest; the others will have their turn.
-        asked_at = self.ready_counts.asked_at(highest)
-        others = [(asked_at.get(shard, 0.0), shard) for shard in order if not of.get(shard)]
-        at, oldest = min(others, default=(now_s, 0))
-        if now_s - at > FRESH_S:
-            shard_claims.append(ShardClaim(oldest, 0, dict.fromkeys(topics, 0)))
-            self.ready_counts.asking(oldest, topics, now_s)
+        asked_at = self.ready_counts.asked_at
+        fresh = oldest = (now_s - FRESH_S, -1)
+        for shard in order:
+            if not of.get(shard) and (asked := (asked_at[highest].get(shard, 0.0), shard)) < oldest:
+                oldest = asked
+        if oldest is not fresh:
+            shard_claims.append(ShardClaim(oldest[1], 0, dict.fromkeys(topics, 0)))
+            for topic in topics:  # one consumer asks for all
+                asked_at[topic][oldest[1]] = now_s
         return shard_claims
 
     @staticmethod

@@ -5,24 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleRetry
 from shardq.core.calls.request import Call, Command
 from shardq.core.consumer import policy
-from shardq.core.consumer.arguments import back_unbegun
-from shardq.core.consumer.claim_notes import ClaimNotes, noting
 from shardq.core.consumer.claim_planner import ShardClaim
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
-from shardq.core.consumer.settling import SettlementsByShard, settle
-from shardq.core.consumer.waiting.registry import ReadyList
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, settle
+from shardq.core.consumer.waiters import ReadyList
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.pipelines import Spare
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.ids import topic_of
+from shardq.core.layout.topology import Topology
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause
 from shardq.core.recovery import REFUSALS, Refusal, refresh
@@ -75,17 +73,25 @@ def claim(
     silent server for a small part of the lease only. Deliveries whose leases have run out meanwhile are not returned.
     Gives back what comes for a caller who has left.
     """
+    unreachable = claims.unreachable
     try:
-        if not claims.open_topics() and claims.wanted_topics():
-            # nothing is asked for, so nobody would say that a topic is given out again
+        topology = claims.cache.topology
+        topics = claims.open_topics(topology)
+        if not topics and claims.wanted_topics():
+            # Nothing is asked for, so no shard would say that a topic is given out again.
             yield from refresh(claims.cache)
+            topology = claims.cache.topology
+            topics = claims.open_topics(topology)
         deliveries: list[Delivery] = []
-        if not claims.cut_off():
-            deliveries = yield from _claim(
-                claims, notes, max, claims.unreachable.to_ask(shards), wakeups, filled, RETRY_FOR_S
-            )
-        if not deliveries and claims.cut_off():
-            deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, None)
+        if not unreachable.again_at:
+            deliveries = yield from _claim(claims, notes, max, shards, topology, topics, wakeups, filled, RETRY_FOR_S)
+        elif not claims.cut_off():
+            some = unreachable.to_ask(shards)
+            deliveries = yield from _claim(claims, notes, max, some, topology, topics, wakeups, filled, RETRY_FOR_S)
+        if not deliveries and unreachable.again_at and claims.cut_off():
+            topology = claims.cache.topology
+            topics = claims.open_topics(topology)
+            deliveries = yield from _claim(claims, notes, max, shards, topology, topics, wakeups, filled, None)
     except ShardqError:
         yield from give_back(claims, notes)
         raise
@@ -103,7 +109,7 @@ def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
     """Gives back all that a claim got, unbegun: no attempt is counted. Leases that can't be given back now run out."""
     yield from give_back_leases(claims, notes.leases())
     try:
-        yield from claims.limiter.unused(notes)
+        yield from claims.limiter.unused(notes.permits)
     except ShardqError as exc:
         log.warning("permits could not be given back; they run out: %s", exc)
 
@@ -123,52 +129,64 @@ def _claim(
     notes: ClaimNotes,
     max: int,
     shards: Sequence[int],
+    topology: Topology,
+    topics: Sequence[str],
     wakeups: Wakeups | None,
     filled: Filled | None,
     retry_for_s: float | None,
 ) -> Operation[list[Delivery]]:
+    """Makes trips until nothing more is known to be there, or ``max`` deliveries are claimed.
+
+    A trip goes by one topology: its topics, its limits and its epoch. A newer one may be learnt meanwhile, by another
+    thread; shards refuse the older epoch, so that nothing is claimed past a limit or a pause that a trip did not know.
+    """
     deliveries: list[Delivery] = []
     lease_s = claims.lease_ms / 1000
     asked = begun = time.monotonic()
     spare = Spare(begun + min(SILENCE_S, lease_s / LEASE_SHARE), _has_tasks)
     leased: list[tuple[float, Sequence[Delivery]]] = []
     """When deliveries were asked for: their leases began later."""
-    unasked = set(shards)
+    met: set[int] = set()
+    """The shards that were asked."""
     round = 0
     while round < ROUNDS and not (deliveries and asked >= spare.until):
-        wanted, topics = max - len(deliveries), claims.open_topics()
-        token = claims.token()
+        wanted = max - len(deliveries)
+        trip = _Trip(claims, claims.token(), asked, retry_for_s)
         try:
-            caps: dict[str, int] = {}
-            if limited := claims.limiter.limited(topics):
+            limits, caps = topology.limits, dict[str, int]()
+            limited = [topic for topic in topics if topic in limits] if limits else ()
+            if limited:
                 wants = {topic: min(wanted, claims.planner.known(topic, shards)) for topic in limited}
-                caps = yield from claims.limiter.granted(wants, token, notes, claims.waiter)
-            # After the first trip: only shards known to have something, and shards nobody has asked yet.
-            among = [shard for shard in shards if shard in unasked or claims.planner.left([shard])]
+                caps = yield from claims.limiter.granted(wants, trip.token, notes.permits, claims.waiter)
+            # After the first trip: only shards known to have something, and shards that were not asked yet.
+            among = [s for s in shards if s not in met or claims.planner.left([s])] if met else shards
             few = round == 0 and wakeups is None
             shard_claims = claims.planner.split(wanted, among, topics, caps, asked, few=few)
-            unasked.difference_update(ask.shard for ask in shard_claims)
-            found, stale = yield from _ask(
-                claims,
-                notes,
-                shard_claims,
-                wakeups,
-                token,
-                wanted=wanted,
-                filled=filled,
-                retry_for_s=retry_for_s,
-                asked=asked,
-                spare=Spare(spare.until) if deliveries else spare,
+            for ask in shard_claims:
+                met.add(ask.shard)
+            before = (
+                wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
             )
+            requests = trip.requests(shard_claims, topology.epoch, notes, wakeups)
+            trip.read((yield Many(requests, Spare(spare.until) if deliveries else spare)))
+            if wakeups:
+                wakeups.waiters.registered(before, trip.registered, trip.crowd)
+            if filled is not None and not notes.caller_left and trip.got >= wanted and filled():
+                yield Pause(0)
+            found = trip.deliveries()
+            if trip.refusals or trip.broken or trip.errors:
+                yield from trip.mended(found)
+            elif claims.recovery.rounds:
+                claims.recovery.over()
         except ShardqError as exc:
             if not deliveries:
                 raise
             # What was claimed already is worth more than the error, which the next claim meets again.
             log.warning("no more could be claimed: %s", exc)
-            yield from claims.limiter.unused(notes)
+            yield from claims.limiter.unused(notes.permits)
             break
         if limited:
-            yield from claims.limiter.unused(notes)
+            yield from claims.limiter.unused(notes.permits)
             if time.monotonic() - asked > LATE_S:
                 found = yield from _with_permits(claims, found)
         deliveries += found
@@ -176,10 +194,12 @@ def _claim(
         asked = time.monotonic()
         if len(claims.topics) > 1 and claims.planner.weights is None:
             deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
-        if len(deliveries) >= max or notes.caller_left or not (unasked or claims.planner.left(shards)):
+        if len(deliveries) >= max or notes.caller_left or not (len(met) < len(shards) or claims.planner.left(shards)):
             break
         # A trip that met only stale entries does not count: the next one goes on behind them.
-        round += not stale
+        round += not trip.stale
+        topology = claims.cache.topology
+        topics = claims.open_topics(topology)
     if deliveries and time.monotonic() >= begun + lease_s:
         return (yield from _still_leased(claims, deliveries, leased, lease_s))
     return deliveries
@@ -202,99 +222,6 @@ def _still_leased(
     return kept
 
 
-def _ask(
-    claims: Claims,
-    notes: ClaimNotes,
-    shard_claims: Sequence[ShardClaim],
-    wakeups: Wakeups | None,
-    token: str,
-    *,
-    wanted: int,
-    filled: Filled | None,
-    retry_for_s: float | None,
-    asked: float,
-    spare: Spare,
-) -> Operation[tuple[list[Delivery], bool]]:
-    """Claims from these shards. Returns what they give, and True if one of them met only entries that nobody can
-    get.
-    """
-    cache = claims.cache
-    epoch = cache.topology.epoch
-    before = wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
-    requests: list[tuple[tuple[ShardKeys, ShardClaim], Call[Claim]]] = []
-    numbers = dict.fromkeys(notes.numbered, 1)
-    for ask in shard_claims:
-        keys = cache.keys(ask.shard)
-        call = consume.claim(
-            keys,
-            epoch,
-            ask.shares,
-            # One script gives at most 1,000; a larger claim takes another trip.
-            max=min(ask.max, consume.MAX_CLAIM),
-            lease_ms=claims.lease_ms,
-            token=token,
-            max_attempts=claims.topic_attempts,
-            permits=dict(numbers),
-            waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
-            retry_for_s=retry_for_s,
-        )
-        requests.append(((keys, ask), noting(call, partial(notes.leased, ask.shard, token))))
-        for topic in numbers:
-            numbers[topic] += ask.shares.get(topic, 0)
-    given: list[tuple[ShardKeys, Claim]] = []
-    stale = False
-    broken: list[tuple[ShardKeys, SettleRetry]] = []
-    refusals: list[tuple[ShardKeys, Refusal]] = []
-    errors: list[ShardqError] = []
-    named: list[ReadyList] = []
-    crowd = 0
-    for (keys, ask), result in (yield Many(requests, spare)):
-        if isinstance(result, (Unavailable, Unanswered)) and retry_for_s is not None:
-            claims.note_unreachable(keys.shard, list(ask.shares), result, time.monotonic() - asked)
-            continue
-        if isinstance(result, REFUSALS):
-            refusals.append((keys, result))
-            continue
-        if isinstance(result, ShardqError):
-            errors.append(result)
-            continue
-        if claims.unreachable:
-            claims.unreachable.answered(keys.shard)
-        claims.ready_counts.learn(keys.shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())
-        stale = stale or bool(result.dropped and not result.ids)
-        for topic, left, size in zip(ask.shares, result.left, result.crowds, strict=True):
-            # A crowd is counted only where the process was registered.
-            if size and not left:
-                named.append((keys.shard, topic))
-                crowd = max(crowd, size)
-        if result.ids:
-            given.append((keys, result))
-    if wakeups:
-        wakeups.waiters.registered(before, named, crowd)
-    got = sum(len(claimed.ids) for _, claimed in given)
-    if filled is not None and not notes.caller_left and got >= wanted and filled():
-        yield Pause(0)
-    deliveries: list[Delivery] = []
-    for keys, claimed in given:
-        deliveries += _deliveries(claims, keys, token, claimed, broken)
-    if refusals:
-        errors += (yield from claims.recovery.recover_all(refusals)).values()
-    else:
-        claims.recovery.over()
-    for keys, retry in broken:
-        try:
-            yield from settle(claims, {keys.shard: ([], [retry])})
-        except ShardqError as exc:
-            errors.append(exc)
-    for error in errors:
-        if not deliveries:
-            claims.recovery.over()
-            raise error
-        # What was claimed elsewhere is worth more than the error, which the next claim meets again.
-        log.warning("not all could be claimed: %s", error)
-    return deliveries, stale
-
-
 def _with_permits(claims: Claims, found: list[Delivery]) -> Operation[list[Delivery]]:
     """Renews the permits of a claim that took long: they may lapse before its leases. Gives back what has none."""
     permits = permits_of(found)
@@ -305,9 +232,144 @@ def _with_permits(claims: Claims, found: list[Delivery]) -> Operation[list[Deliv
     return [delivery for delivery in found if delivery.token not in taken]
 
 
+@dataclass(slots=True)
+class _Trip:
+    """One request to each of some shards, and what they have answered."""
+
+    claims: Claims
+    token: str
+    asked: float
+    """The time at which the requests were made."""
+    retry_for_s: float | None
+    got: int = 0
+    """The number of tasks that were given."""
+    stale: bool = False
+    """True if a shard met only entries that no consumer can get."""
+    registered: list[ReadyList] = field(default_factory=list)
+    """The lists found empty, where the process is registered now."""
+    crowd: int = 0
+    """The most processes that wait for one of these."""
+    given: list[tuple[int, Claim]] = field(default_factory=list)
+    refusals: list[tuple[ShardKeys, Refusal]] = field(default_factory=list)
+    errors: list[ShardqError] = field(default_factory=list)
+    broken: list[tuple[int, SettleRetry]] = field(default_factory=list)
+    """Tasks that can't be decoded."""
+
+    def requests(
+        self, shard_claims: Sequence[ShardClaim], epoch: int, notes: ClaimNotes, wakeups: Wakeups | None
+    ) -> list[tuple[ShardClaim, Call[Claim]]]:
+        claims = self.claims
+        requests: list[tuple[ShardClaim, Call[Claim]]] = []
+        numbers = dict.fromkeys(notes.permits.numbered, 1)
+        for ask in shard_claims:
+            keys = claims.cache.keys(ask.shard)
+            call = consume.claim(
+                keys,
+                epoch,
+                ask.shares,
+                # One script gives at most 1,000; a larger claim takes another trip.
+                max=min(ask.max, consume.MAX_CLAIM),
+                lease_ms=claims.lease_ms,
+                token=self.token,
+                max_attempts=claims.topic_attempts,
+                permits=dict(numbers),
+                waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
+                retry_for_s=self.retry_for_s,
+            )
+            requests.append((ask, notes.of(ask.shard, self.token, call)))
+            for topic in numbers:
+                numbers[topic] += ask.shares.get(topic, 0)
+        return requests
+
+    def read(self, answers: Sequence[tuple[ShardClaim, Any]]) -> None:
+        """Sorts the answers, and learns from them."""
+        claims = self.claims
+        for ask, result in answers:
+            shard = ask.shard
+            if isinstance(result, ShardqError):
+                if isinstance(result, (Unavailable, Unanswered)) and self.retry_for_s is not None:
+                    claims.note_unreachable(shard, list(ask.shares), result, time.monotonic() - self.asked)
+                elif isinstance(result, REFUSALS):
+                    self.refusals.append((claims.cache.keys(shard), result))
+                else:
+                    self.errors.append(result)
+                continue
+            if claims.unreachable.again_at:
+                claims.unreachable.answered(shard)
+            claims.ready_counts.learn(shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())
+            if result.ids:
+                self.given.append((shard, result))
+                self.got += len(result.ids)
+            elif result.dropped:
+                self.stale = True
+            for topic, left, size in zip(ask.shares, result.left, result.crowds, strict=True):
+                # A crowd is counted only where the process was registered.
+                if size and not left:
+                    self.registered.append((shard, topic))
+                    self.crowd = max(self.crowd, size)
+
+    def deliveries(self) -> list[Delivery]:
+        """Makes the deliveries of what was given. Those that can't be decoded go to ``broken``."""
+        claims, deliveries = self.claims, list[Delivery]()
+        plain = claims.plain
+        headers: Mapping[str, str]
+        tags: tuple[str, ...]
+        for shard, claimed in self.given:
+            pasts, token, tokens = claimed.pasts, self.token, claimed.tokens
+            failures = lapses = 0
+            alike = not pasts and not tokens
+            for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
+                topic = id.partition("/")[0] if "/" in id else ""  # without a call: this is done for each task
+                if not alike:
+                    failures, lapses = pasts.get(position, (0, 0))
+                    token = tokens.get(position, self.token)
+                to_payload = plain.get(record[0])
+                if to_payload is not None:
+                    try:
+                        payload, headers, tags = to_payload(record[1:]), {}, ()
+                    except Exception:  # noqa: BLE001  decode, below, meets it again and says what is wrong
+                        to_payload = None
+                if to_payload is None:
+                    try:
+                        payload, headers, tags = claims.decode(record, claims.codec)
+                    except PayloadNotDecodable as exc:
+                        fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
+                        log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
+                        delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
+                        allowed = claims.topic_attempts.get(topic)
+                        retry = SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)
+                        self.broken.append((shard, retry))
+                        continue
+                # By position, and not by a generator, as above.
+                deliveries.append(
+                    Delivery(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags)
+                )
+        return deliveries
+
+    def mended(self, deliveries: Sequence[Delivery]) -> Operation[None]:
+        """Recovers from refusals, and settles what can't be decoded. Raises an error if there are no deliveries: what
+        was claimed elsewhere is worth more than the error, which the next claim meets again.
+        """
+        recovery = self.claims.recovery
+        if self.refusals:
+            self.errors += (yield from recovery.recover_all(self.refusals)).values()
+        else:
+            recovery.over()
+        for shard, retry in self.broken:
+            try:
+                yield from settle(self.claims, {shard: ([], [retry])})
+            except ShardqError as exc:
+                self.errors.append(exc)
+        for error in self.errors:
+            if not deliveries:
+                recovery.over()
+                raise error
+            log.warning("not all could be claimed: %s", error)
+
+
 def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
     """Tells the registry which shards have a list that is not empty, or can't be asked; a claim will tell more."""
-    topics = claims.open_topics()
+    topics = claims.open_topics(claims.cache.topology)
     requests: dict[int, Command[int]] = {
         shard: consume.ready_lists(claims.cache.keys(shard), topics, retry_for_s=RETRY_FOR_S)
         for shard in (shards if topics else ())
@@ -315,42 +377,3 @@ def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Oper
     answers = yield Many(requests)
     found = [shard for shard, lists in answers if isinstance(lists, ShardqError) or lists > 0]
     wakeups.waiters.not_empty([(shard, topic) for shard in found for topic in topics])
-
-
-def _deliveries(
-    claims: Claims, keys: ShardKeys, claim_token: str, claimed: Claim, broken: list[tuple[ShardKeys, SettleRetry]]
-) -> list[Delivery]:
-    """Makes the deliveries of one shard. Those that can't be decoded go to ``broken``."""
-    deliveries: list[Delivery] = []
-    plain, shard, pasts = claims.plain, keys.shard, claimed.pasts
-    headers: Mapping[str, str]
-    tags: tuple[str, ...]
-    token, tokens = claim_token, claimed.tokens
-    failures = lapses = 0
-    alike = not pasts and not tokens
-    for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
-        topic = topic_of(id)
-        if not alike:
-            failures, lapses = pasts.get(position, (0, 0))
-            token = tokens.get(position, claim_token)
-        to_payload = plain.get(record[0])
-        if to_payload is not None:
-            try:
-                payload, headers, tags = to_payload(record[1:]), {}, ()
-            except Exception:  # noqa: BLE001  decode, below, meets it again and says what is wrong
-                to_payload = None
-        if to_payload is None:
-            try:
-                payload, headers, tags = claims.decode(record, claims.codec)
-            except PayloadNotDecodable as exc:
-                fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
-                log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
-                delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
-                allowed = claims.topic_attempts.get(topic)
-                broken.append((keys, SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)))
-                continue
-        # By position, and not by a generator: this is done for each task.
-        deliveries.append(
-            Delivery(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags)
-        )
-    return deliveries

@@ -1,16 +1,21 @@
-"""The state that the claims of one consumer share: who claims, with which lease, and what it knows of shards."""
+"""The state of a consumer's claims: what all of them share (who claims, with which lease, and what it knows of shards),
+and the notes of what one of them got.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from shardq.core.calls.consume import Claim, Leased, SettleGiveBack
+from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts
-from shardq.core.consumer.rate_limiter import RateLimiter
-from shardq.core.consumer.waiting.registry import Waiter
-from shardq.core.layout.topology import Route
+from shardq.core.consumer.rate_limiter import Permits, RateLimiter
+from shardq.core.consumer.waiters import Waiter
+from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.record import PLAIN, Codec, decode_payload
 from shardq.core.recovery import Recovery
@@ -88,9 +93,9 @@ class Claims:
         left_out = self.left_out
         return [topic for topic in self.topics if topic not in left_out] if left_out else self.topics
 
-    def open_topics(self) -> list[str]:
+    def open_topics(self, topology: Topology) -> list[str]:
         """The wanted topics that are neither paused nor forwarded; of one that serves a route, those that have it."""
-        topology, wanted = self.cache.topology, self.wanted_topics()
+        wanted = self.wanted_topics() if self.left_out else self.topics
         if not topology.paused and not topology.routes and not self.forwarded and self.route is None:
             return wanted
         if self.route is not None:
@@ -120,3 +125,40 @@ class Claims:
         """Returns a token for a lease, never used before: the consumer's name and a number."""
         self._calls += 1
         return f"{self.name}:{self._calls}"
+
+
+@dataclass(slots=True)
+class ClaimNotes:
+    """The notes of what one claim got so far, answer by answer, so that it can be given back when the caller has left:
+    when its asyncio task is cancelled, by Ctrl-C, or with an error of a later trip. The operation writes them.
+    """
+
+    caller_left: bool = False
+    """True once nothing more is to be claimed, and what still comes is to be given back."""
+    permits: Permits = field(default_factory=Permits)
+    _leases: list[tuple[int, str, Claim]] = field(default_factory=list)
+
+    def of(self, shard: int, token: str, call: Call[Claim]) -> Call[Claim]:
+        """Has the answer of a shard noted as soon as it arrives, even if the caller has left."""
+        decode = call.decode
+
+        def noted(answer: Any) -> Claim:
+            claim = decode(answer)
+            if claim.ids:
+                self._leases.append((shard, token, claim))
+                if self.permits.names:
+                    self.permits.used(claim)
+            return claim
+
+        call.decode, call.finish_on_interrupt = noted, True
+        return call
+
+    def leases(self) -> dict[int, tuple[list[Leased], list[SettleGiveBack]]]:
+        """Takes all that was leased, by shard, to be given back unbegun."""
+        leases, self._leases = self._leases, []
+        by_shard: dict[int, tuple[list[Leased], list[SettleGiveBack]]] = {}
+        for shard, token, claim in leases:
+            by_shard.setdefault(shard, ([], []))[1].extend(
+                SettleGiveBack(id, claim.tokens.get(position, token)) for position, id in enumerate(claim.ids)
+            )
+        return by_shard

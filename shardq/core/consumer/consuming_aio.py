@@ -12,24 +12,37 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shardq.core.calls.consume import SettleStatus
 from shardq.core.consumer.ahead import Ahead, BegunClaim
-from shardq.core.consumer.arguments import ITERATION_WAIT_S, burials, check_claim, retries, settlements_after, snoozes
 from shardq.core.consumer.claiming import GIVE_BACK_S, ask_lengths
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
-from shardq.core.consumer.settling import SettlementsByShard, acks_of, check_held, extend, one_or_many, per_shard
-from shardq.core.consumer.waiting.registry import Waiter
-from shardq.core.consumer.waiting.strategy import AskLengths, Sleep, WaitStrategy
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.settling import (
+    SettlementsByShard,
+    acks_of,
+    burials,
+    check_held,
+    extend,
+    one_or_many,
+    per_shard,
+    retries,
+    settlements_after,
+    snoozes,
+)
+from shardq.core.consumer.strategy import AskLengths, Sleep, WaitStrategy
+from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.forks import OfOneProcess
-from shardq.core.model.checks import due_spec, duration_ms
+from shardq.core.model.checks import check_seconds, due_spec, duration_ms
 from shardq.core.model.task import Delivery
 from shardq.core.operation import arun
-from shardq.errors import LeaseLost, ShardqError
+from shardq.errors import InvalidOption, LeaseLost, ShardqError
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
 
 log = logging.getLogger("shardq.consumer")
+
+ITERATION_WAIT_S = 60.0
+"""The wait of one claim under a loop over a consumer; ``close()`` ends it sooner."""
 
 
 class AsyncEvent(Protocol):
@@ -78,8 +91,9 @@ class AsyncConsuming(OfOneProcess, ABC):
 
     @abstractmethod
     async def _claimed(
-        self, max: int, shards: Sequence[int], deadline: float, wakeups: Wakeups | None = None
-    ) -> list[Delivery]: ...
+        self, max: int, deadline: float, shards: Sequence[int] | None = None, wakeups: Wakeups | None = None
+    ) -> list[Delivery]:
+        """``shards``: None for all."""
 
     @abstractmethod
     def _begun(self, size: int) -> BegunClaim[Any] | None:
@@ -116,15 +130,20 @@ class AsyncConsuming(OfOneProcess, ABC):
 
         >>> deliveries = await consumer.claim(100, wait=1.0)
         """
-        check_claim(max, wait)
+        if not isinstance(max, int) or isinstance(max, bool) or max < 1:
+            raise InvalidOption(f"a claim of max={max!r} deliveries is not possible; give an int from 1")
+        check_seconds(wait, "wait")
         deadline = await self._opened(wait)
         ahead = self._ahead
-        if ahead is None:
-            return await self._claim(max, wait, deadline)
-        ahead.pace.back(now := time.monotonic())
-        ahead.wanted = max
-        deliveries = await self._held(ahead, max, now, deadline) or await self._claim(max, wait, deadline)
-        ahead.pace.handed(len(deliveries), time.monotonic())
+        if ahead is not None:
+            ahead.pace.back(now := time.monotonic())
+            ahead.wanted = max
+            if deliveries := await self._held(ahead, max, now, deadline):
+                ahead.pace.handed(len(deliveries), time.monotonic())
+                return deliveries
+        deliveries = await (self._waited(max, wait, deadline) if wait else self._claimed(max, deadline))
+        if ahead is not None:
+            ahead.pace.handed(len(deliveries), time.monotonic())
         return deliveries
 
     async def _held(self, ahead: Ahead[Any], max: int, now: float, deadline: float) -> list[Delivery]:
@@ -151,11 +170,12 @@ class AsyncConsuming(OfOneProcess, ABC):
     def _may_claim_ahead(self) -> bool:
         """Permits of a limited topic are for those who work; and what all shards refuse, no claim ahead gets."""
         claims = self._claims
-        return not claims.limiter.limited(claims.topics) and not claims.unreachable and bool(claims.open_topics())
+        topology = claims.cache.topology
+        limited = not topology.limits.keys().isdisjoint(claims.topics)
+        return not limited and not claims.unreachable.again_at and bool(claims.open_topics(topology))
 
-    async def _claim(self, max: int, wait: float, deadline: float) -> list[Delivery]:
-        if not wait:
-            return await self._claimed(max, self._claims.cache.topology.span(), deadline)
+    async def _waited(self, max: int, wait: float, deadline: float) -> list[Delivery]:
+        """Claims, and waits for the first deliveries."""
         self._driver.check_open()
         timeout = self._driver.settings.timeout
         until = deadline - timeout
@@ -175,7 +195,7 @@ class AsyncConsuming(OfOneProcess, ABC):
                 if isinstance(step, AskLengths):
                     await arun(self._driver, ask_lengths(self._claims, step.shards, wakeups), deadline=trip)
                     continue
-                if deliveries := await self._claimed(max, step.shards, trip, wakeups if step.registering else None):
+                if deliveries := await self._claimed(max, trip, step.shards, wakeups if step.registering else None):
                     return deliveries
             return []
         finally:

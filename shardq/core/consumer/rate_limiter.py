@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shardq.core.calls import consume
-from shardq.core.calls.consume import Leased
+from shardq.core.calls.consume import Claim, Leased, Permit
 from shardq.core.calls.request import Call, Missing, Stale
-from shardq.core.consumer.claim_notes import ClaimNotes, noting
-from shardq.core.consumer.waiting.registry import Waiter
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Limit
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation
@@ -37,15 +36,56 @@ NamesByTopic = Mapping[str, Sequence[str]]
 _token_of = operator.attrgetter("token")
 
 
-def permits_of(items: Iterable[Leased]) -> dict[str, list[str]]:
+def permits_of(items: Sequence[Leased]) -> dict[str, list[str]]:
     """Topic → the names of the permits that these leases have. Most have none."""
-    items = list(items)
     by_topic: dict[str, list[str]] = {}
-    if any(consume.MARK in token for token in set(map(_token_of, items))):
+    # Those of one claim have one token, and every ack comes here.
+    if consume.MARK in "".join(set(map(_token_of, items))):
         for item in items:
             if consume.MARK in item.token:
                 by_topic.setdefault(topic_of(item.id), []).append(item.token)
     return by_topic
+
+
+@dataclass(slots=True)
+class Permits:
+    """The permits that one claim got, as far as they belong to no lease."""
+
+    numbered: set[str] = field(default_factory=set)
+    """Topics whose permits go with leases: those with a concurrency."""
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """Topic → names of permits."""
+
+    def granted(self, topic: str, limit: Limit, token: str, permit: Permit) -> Permit:
+        """Notes granted permits. ``token`` is that of the claim."""
+        if permit.granted:
+            if limit.concurrency is not None:
+                self.numbered.add(topic)
+            names = [consume.permit_name(token, number) for number in range(1, permit.granted + 1)]
+            self.names.setdefault(topic, []).extend(names)
+        return permit
+
+    def used(self, claim: Claim) -> None:
+        """Takes out the permits of what was given. Of a topic with a rate alone any will do."""
+        for position, id in enumerate(claim.ids):
+            if names := self.names.get(topic_of(id)):
+                names.remove(claim.tokens.get(position, names[-1]))
+
+    def take(self) -> dict[str, list[str]]:
+        """Takes all that are left, by topic."""
+        names, self.names = self.names, {}
+        return {topic: left for topic, left in names.items() if left}
+
+
+def noting(call: Call[T], note: Callable[[T], T]) -> Call[T]:
+    """Makes the call give its answer to ``note`` as soon as it arrives, even if the caller has left."""
+    decode = call.decode
+
+    def noted(answer: Any) -> T:
+        return note(decode(answer))
+
+    call.decode, call.finish_on_interrupt = noted, True
+    return call
 
 
 class Denial(NamedTuple):
@@ -68,13 +108,8 @@ class RateLimiter:
     _denials: dict[str, Denial] = field(default_factory=dict)
     """Topic → its last denial."""
 
-    def limited(self, topics: Collection[str]) -> Mapping[str, Limit]:
-        """Those of these topics that have limits now."""
-        known = self.cache.topology.limits
-        return {topic: known[topic] for topic in topics if topic in known} if known else {}
-
     def granted(
-        self, wants: Mapping[str, int], token: str, notes: ClaimNotes, waiter: Waiter | None = None
+        self, wants: Mapping[str, int], token: str, permits: Permits, waiter: Waiter | None = None
     ) -> Operation[dict[str, int]]:
         """Asks for permits. Returns how many of each topic were granted. ``token`` is that of the claim. ``waiter``:
         the process is woken when a permit goes back, if none is granted now.
@@ -102,7 +137,7 @@ class RateLimiter:
                 others_wait=others_wait,
             )
             try:
-                permit = yield noting(call, partial(notes.permitted, topic, limit, token))
+                permit = yield noting(call, partial(permits.granted, topic, limit, token))
             except (Stale, Missing):
                 # The limits may have changed: no permits now, and the next claim knows the new limits.
                 yield from refresh(self.cache)
@@ -133,10 +168,10 @@ class RateLimiter:
     def _wakeups_of(self, topic: str) -> int:
         return 0 if self.wakeups is None else self.wakeups.waiters.permit_wakeups(topic)
 
-    def unused(self, notes: ClaimNotes) -> Operation[None]:
+    def unused(self, permits: Permits) -> Operation[None]:
         """Gives back the permits that belong to no lease. They do not count for the rate."""
         yield from self._each(
-            notes.permits(),
+            permits.take(),
             lambda topic, names: consume.release(self.cache.control, topic, names, unused=len(names)),
         )
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import operator
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from shardq.core.calls import consume
-from shardq.core.calls.consume import Leased, OtherSettlement, SettleStatus
+from shardq.core.calls.consume import (
+    Leased,
+    OtherSettlement,
+    SettleBury,
+    SettleGiveBack,
+    SettleRetry,
+    SettleSnooze,
+    SettleStatus,
+)
 from shardq.core.calls.request import Call
+from shardq.core.consumer import policy
 from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.policy import Bury, Retry, Snooze, reason_of
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.checks import due_spec, reason_text
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, values
 from shardq.core.recovery import Request, call_shards
@@ -40,12 +52,12 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
     requests: dict[int, Request[SettleStatuses]] = {}
     for shard, (acks, others) in by_shard.items():
         keys = claims.cache.keys(shard)
-        for some in _slices(acks, consume.MAX_CLAIM):
-            requests[len(parts)] = keys, partial(consume.settle, acks=some)
-            parts.append(some)
-        for more in _slices(others, OTHERS_PER_CALL):
-            requests[len(parts)] = keys, partial(_settle_others, claims, more)
-            parts.append(more)
+        for at in range(0, len(acks), consume.MAX_CLAIM):
+            parts.append(held := acks[at : at + consume.MAX_CLAIM])
+            requests[len(requests)] = keys, partial(consume.settle, acks=held)
+        for at in range(0, len(others), OTHERS_PER_CALL):
+            parts.append(some := others[at : at + OTHERS_PER_CALL])
+            requests[len(requests)] = keys, partial(_settle_others, claims, some)
     statuses: dict[str, SettleStatus] = {}
     done: list[Leased] = []
     errors: dict[str, ShardqError] = {}
@@ -55,7 +67,8 @@ def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, 
         else:
             statuses |= result
             done += parts[number]
-    yield from claims.limiter.released(permits_of(done))
+    if permits := permits_of(done):
+        yield from claims.limiter.released(permits)
     if errors:
         first = next(iter(errors.values()))
         if not done:
@@ -94,32 +107,29 @@ def extend(
     requests = {
         (shard, number): (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
         for shard, held in by_shard.items()
-        for number, some in enumerate(_slices([item for item in held if item.token not in taken], consume.MAX_CLAIM))
+        for number, some in enumerate(_slices([item for item in held if item.token not in taken]))
     }
     results = values((yield from call_shards(claims.cache, requests)).items())
     statuses |= {id: status for result in results.values() for id, status in result.items()}
     if permits:
-        yield from claims.limiter.released(permits_of(item for item in items if item.id in statuses))
+        yield from claims.limiter.released(permits_of([item for item in items if item.id in statuses]))
         if time.monotonic() - began > LATE_S:
-            yield from claims.limiter.renewed(permits_of(item for item in items if item.id not in statuses), lease_ms)
+            yield from claims.limiter.renewed(permits_of([item for item in items if item.id not in statuses]), lease_ms)
     return statuses
 
 
-def _slices(items: Sequence[T], most: int) -> Sequence[Sequence[T]]:
-    if not items:
-        return ()
-    return [items[at : at + most] for at in range(0, len(items), most)]
+def _slices(items: Sequence[T]) -> Sequence[Sequence[T]]:
+    return [items[at : at + consume.MAX_CLAIM] for at in range(0, len(items), consume.MAX_CLAIM)]
 
 
 def check_held(statuses: Mapping[str, SettleStatus], *, replaced_is_fine: bool) -> None:
     """Raises LeaseLost for leases that are no longer held. An ack of a task that a push has replaced is not an
     error.
     """
-    lost = [
-        id for id, status in statuses.items() if status == "lost" or (status == "replaced" and not replaced_is_fine)
-    ]
-    if lost:
-        raise LeaseLost(lost)
+    if statuses:
+        lost = [id for id, why in statuses.items() if why == "lost" or (why == "replaced" and not replaced_is_fine)]
+        if lost:
+            raise LeaseLost(lost)
 
 
 def per_shard(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
@@ -130,7 +140,9 @@ def per_shard(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
     return divided
 
 
-def acks_of(deliveries: Iterable[Delivery]) -> SettlementsByShard:
+def acks_of(deliveries: Sequence[Delivery]) -> SettlementsByShard:
+    if len(deliveries) == 1:
+        return {deliveries[0].shard: (deliveries, ())}
     return {shard: (held, ()) for shard, held in per_shard(deliveries).items()}
 
 
@@ -140,3 +152,54 @@ def one_or_many(deliveries: Delivery | Iterable[Delivery]) -> list[Delivery]:
     if wrong := set(map(type, held)) - {Delivery}:
         raise InvalidOption(f"a delivery can't be {wrong.pop().__name__}; give what claim() gave out, one or many")
     return held
+
+
+def retries(deliveries: Iterable[Delivery], delay_ms: Callable[[Delivery], int], reason: str) -> SettlementsByShard:
+    text = reason_text(reason)
+    return _others((d, SettleRetry(d.id, d.token, delay_ms(d), text, None)) for d in deliveries)
+
+
+def burials(deliveries: Iterable[Delivery], reason: str) -> SettlementsByShard:
+    text = reason_text(reason)
+    return _others((d, SettleBury(d.id, d.token, text)) for d in deliveries)
+
+
+def snoozes(deliveries: Iterable[Delivery], delay: float | dt.timedelta) -> SettlementsByShard:
+    ms = policy.snooze_ms(delay)
+    return _others((d, SettleSnooze(d.id, d.token, ms)) for d in deliveries)
+
+
+def settlements_after(
+    deliveries: list[Delivery], failure: BaseException | None, delay: float | dt.timedelta | None
+) -> SettlementsByShard:
+    """The settlements after a block that raised ``failure``, or None. ``delay``: None is by the default backoff."""
+    match failure:
+        case None:
+            return acks_of(deliveries)
+        case Bury():
+            return burials(deliveries, failure.reason)
+        case Snooze():
+            return snoozes(deliveries, failure.delay)
+        case Retry():
+            given, reason = delay if failure.delay is None else failure.delay, failure.reason
+        case Exception():
+            given, reason = delay, reason_of(failure)
+        case _:
+            return back_unbegun(deliveries)
+
+    def delay_ms(delivery: Delivery) -> int:
+        return policy.delay_ms(policy.DEFAULT, delivery.attempt) if given is None else -due_spec(given, None)
+
+    return retries(deliveries, delay_ms, reason)
+
+
+def back_unbegun(deliveries: Iterable[Delivery]) -> SettlementsByShard:
+    """Gives deliveries back, which counts no attempt."""
+    return _others((d, SettleGiveBack(d.id, d.token)) for d in deliveries)
+
+
+def _others(settlements: Iterable[tuple[Delivery, OtherSettlement]]) -> SettlementsByShard:
+    by_shard: dict[int, tuple[tuple[()], list[OtherSettlement]]] = {}
+    for delivery, settlement in settlements:
+        by_shard.setdefault(delivery.shard, ((), []))[1].append(settlement)
+    return by_shard

@@ -180,7 +180,7 @@ def later(due: int, ms: int) -> int:
 
 def is_seconds(value: object, *, most: float = MAX_WAIT_S) -> TypeGuard[float]:
     """True for a length of time, or none at all: a number of seconds that clocks can be counted on by."""
-    return _is_number(value) and 0 <= value <= most
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def check_seconds(seconds: float, what: str, *, most: float = MAX_WAIT_S) -> None:

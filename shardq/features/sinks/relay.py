@@ -35,7 +35,7 @@ from shardq.core.consumer import Consumer
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.policy import delay_ms, reason_of
 from shardq.core.consumer.settling import extend, per_shard, settle
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.sinks import SinkStats
 from shardq.core.layout.topology import Route

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher.faults import RouteFault
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.sinks import SinkStats

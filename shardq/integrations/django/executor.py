@@ -43,8 +43,8 @@ from shardq.integrations.django.contract import (
 )
 from shardq.integrations.django.queues import topics_of
 from shardq.worker import Worker
-from shardq.worker.kinds import ChoosingHandler
-from shardq.worker.named import UnknownTask
+from shardq.worker.functions import ChoosingHandler
+from shardq.worker.handlers import UnknownTask
 
 log = logging.getLogger("shardq")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardq.core.consumer.claims import Claims
-from shardq.core.consumer.waiting.registry import Waiter
-from shardq.core.consumer.waiting.wakeups import Wakeups
+from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.wakeups import Wakeups
 
 UNSUBSCRIBED_S = 0.25
 """The sleep between two claims from shards whose wake channel is not subscribed."""
@@ -60,7 +60,7 @@ class WaitStrategy:
         waiters = self.wakeups.waiters
         waiters.ask(self.waiter)
         self.waiter.denied = ()
-        topics = self.claims.open_topics()
+        topics = self.claims.open_topics(self.claims.cache.topology)
         span = self.claims.cache.topology.span()
         recheck = None if self._claims_made else waiters.recheck_due(topics, now)
         if recheck == "lengths":

@@ -1,18 +1,22 @@
-"""Counts what a worker has done, for its report: from the settlements that one thread sends, off the handlers' way."""
+"""Counts what a worker has done, off the handlers' way: from the settlements that one thread sends. ``Tally`` counts
+for the worker's report, ``Outcomes`` by topic for the metrics of its engine.
+"""
 
 from __future__ import annotations
 
+import copy
+import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardq.core.calls.consume import SettleBury, SettleRetry
 from shardq.core.fleet.lateness import TopicLateness
 from shardq.core.fleet.report import LONG_S, Report, RunningTask, UnknownCall, by_topic, named
-from shardq.worker.job import Job, Settlement, outcome_of
+from shardq.worker.handlers import UNKNOWN_S
+from shardq.worker.job import Job, Outcome, Settlement, outcome_of
 from shardq.worker.logs import MOST_REMEMBERED
-from shardq.worker.named import UNKNOWN_S
 
 STUCK_S = 600.0
 """A handler without a timeout that runs for longer counts as stuck."""
@@ -21,6 +25,62 @@ UNKNOWN_KEPT_S = 2.5 * UNKNOWN_S
 """A call that this worker does not know, and was not given for so long, is not reported any more: it comes again after
 ``UNKNOWN_S`` while nobody else takes it.
 """
+
+DOUBLINGS = 18
+"""Durations are counted up to 1 ms, 2 ms, 4 ms and so on, up to 131 s, and those above."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """A histogram of durations. The bin ``n`` counts those below ``2**n`` ms that are in no bin before."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (DOUBLINGS + 1))
+    total_s: float = 0.0
+
+
+@dataclass(slots=True)
+class TopicOutcomes:
+    """The tasks of one topic."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    handler: Durations = field(default_factory=Durations)
+    """The time in the handler."""
+    pickup: Durations = field(default_factory=Durations)
+    """The time from the answer to the claim to the handler's start."""
+
+
+class Outcomes:
+    """The outcomes in the workers of one engine in this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[str, TopicOutcomes] = {}
+
+    def note(self, settlements: Iterable[tuple[Job, Settlement]]) -> None:
+        """Counts jobs that are finished. Those given back undone are not counted."""
+        with self._lock:
+            for job, settlement in settlements:
+                outcome = outcome_of(settlement)
+                if outcome is None:
+                    continue
+                topic = job.delivery.topic
+                seen = self._topics.get(topic)
+                if seen is None:
+                    seen = self._topics[topic] = TopicOutcomes()
+                seen.outcomes[outcome] += 1
+                if job.began_at:
+                    _note(seen.handler, job.ended_at - job.began_at)
+                    _note(seen.pickup, job.waited_s)
+
+    def snapshot(self) -> dict[str, TopicOutcomes]:
+        """The outcomes by topic so far."""
+        with self._lock:
+            return copy.deepcopy(self._topics)
+
+
+def _note(durations: Durations, seconds: float) -> None:
+    durations.counts[min(int(seconds * 1000).bit_length(), DOUBLINGS)] += 1
+    durations.total_s += seconds
 
 
 @dataclass(slots=True)

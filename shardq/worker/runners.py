@@ -1,4 +1,5 @@
-"""Runs handlers that are coroutine functions on an event loop: the caller's, or one of our own in a thread.
+"""Runs handlers: functions on threads, as many as are needed at once, and coroutine functions on an event loop, the
+caller's or one of our own in a thread.
 
 A task of asyncio, a *runner task*, takes one job after the other as long as their handlers return without giving
 control to the loop: a task for each would cost more than the rest of a job's way through the worker. A handler that
@@ -21,13 +22,11 @@ from typing import Any
 
 from shardq.core import forks
 from shardq.core.threads import ended
-from shardq.worker.conclusions import conclude
-from shardq.worker.hooks import Hooks
-from shardq.worker.in_flight import InFlight
-from shardq.worker.job import Job
-from shardq.worker.kinds import check_result
+from shardq.worker.functions import check_result
+from shardq.worker.handlers import Hooks
+from shardq.worker.in_flight import InFlight, Strays
+from shardq.worker.job import Job, call_hooks, settlement_of
 from shardq.worker.logs import tell
-from shardq.worker.strays import Strays
 
 BLOCKED_TICKS = 20
 """Ticks without an answer of the loop, a second's worth, after which it counts as blocked. Ticks and not time: when the
@@ -36,6 +35,79 @@ whole process stood still, the loop did, too, and deserves to be asked again.
 
 TURN_S = 0.001
 """Handlers that wait for nothing keep the loop from its other callbacks for so long, all runner tasks together."""
+
+
+def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
+    """Settles the job of a handler that ended, unless it is settled already, and calls the hooks. None: it returned."""
+    if failure is None:  # without a call more: this is done for each task
+        if in_flight.finish(job, job.ack):
+            hooks.after(job.delivery)
+        return
+    settlement = settlement_of(job, failure)
+    if in_flight.finish(job, settlement):
+        call_hooks(hooks, job, settlement, failure)
+
+
+class ThreadRunner:
+    """The threads of one worker. A function can't be stopped from outside: one that has timed out keeps its thread, and
+    another thread takes its place.
+    """
+
+    def __init__(self, in_flight: InFlight, hooks: Hooks, strays: Strays, *, concurrency: int) -> None:
+        self._in_flight = in_flight
+        self._hooks = hooks
+        self._strays = strays
+        self._concurrency = concurrency
+        self._threads: list[threading.Thread] = []
+
+    def take(self, jobs: list[Job]) -> None:
+        """Starts jobs, and makes more threads while none is idle. Called by one thread only."""
+        short = self._in_flight.offer(jobs)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        busy = len(self._threads) - self._strays.functions
+        for _ in range(min(short, self._concurrency - busy)):
+            self._hire()
+
+    def give_up(self, job: Job) -> None:
+        """Lets the job's thread end when its function returns."""
+        self._strays.add(job)
+
+    def keep(self, job: Job) -> None:
+        """Keeps the job's thread: its function returned just before it was given up."""
+        self._strays.discard(job)
+
+    def end(self) -> None:
+        """Ends the threads, after ``in_flight`` has ended. Threads stuck in a function are left behind: its task is
+        settled.
+        """
+        ended(self._threads)
+
+    def _hire(self) -> None:
+        thread = threading.Thread(target=self._run, name="shardq-handler", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _run(self) -> None:
+        strays = self._strays.jobs
+        while job := self._in_flight.next():
+            # What a handler sets in its context is not for the next one on this thread.
+            contextvars.Context().run(self._do, job)
+            if job in strays:
+                self._strays.discard(job)
+                return
+
+    def _do(self, job: Job) -> None:
+        failure: BaseException | None = None
+        depth = forks.depth()
+        self._hooks.before(job.delivery)
+        try:
+            if (result := job.handler.run(job.delivery)) is not None:
+                check_result(result, job.name, "handler")
+        except BaseException as exc:  # noqa: BLE001  whatever it was, SystemExit too: the task is settled
+            failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
+        conclude(self._in_flight, self._hooks, job, failure)
 
 
 class CoroutineRunner:
