@@ -19,7 +19,7 @@ import msgspec
 from click.core import ParameterSource
 
 from shardq.cli.options import Given, pass_given, shared
-from shardq.cli.output import say, tell
+from shardq.cli.output import tell
 from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import opened
 from shardq.cli.table import Table
@@ -200,17 +200,14 @@ def configure(given: Given, max_attempts: int | None, dead_age: float | None, de
     """Change settings of the engine, at once and for all of its processes. Without options it shows them. What an
     `Engine(…)` of a program names counts only when its engine is new.
 
-    Dead tasks that are older, or more, are removed by whoever dispatches, within five minutes.
+    Dead tasks that are older, or more, are removed by the dispatchers, within five minutes.
     """
     changes = {"max_attempts": max_attempts, "dead_age": dead_age, "dead_count": dead_count}
     with opened(given) as engine:
         if any(value is not None for value in changes.values()):
             engine.configure(max_attempts=max_attempts, dead_age=dead_age, dead_count=dead_count)
         settings = engine.topology.settings
-    if given.json:
-        tell(msgspec.to_builtins(settings))
-    else:
-        say(settings_shown(settings))
+    given.answer(msgspec.to_builtins(settings), settings_shown(settings))
 
 
 def settings_shown(settings: EngineSettings) -> str:

@@ -87,7 +87,7 @@ def dashboard(
     """Serve a dashboard of the engine: if all is well or why not, rates and lateness live, lists of tasks, what falls
     due, shards, nodes, topics and processes; with buttons to pause, limit, requeue, cancel and resize.
 
-    It prints an address with a token, without which nobody sees anything. A page that is open costs the servers some
+    It prints an address with a token, without which no page is shown. A page that is open costs the servers some
     thousandths of a core, one that is not costs nothing.
     """
     try:

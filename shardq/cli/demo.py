@@ -46,7 +46,7 @@ PLAIN_S = 1.0
 """Between two lines where no table can be drawn."""
 
 TIMEOUT_S = 10.0
-"""The engine's timeout with --url: whoever watches a demo should learn soon that its server is away."""
+"""The engine's timeout with --url: the user should learn soon that its server is away."""
 
 OWN_TIMEOUT_S = 60.0
 """The engine's timeout with a server of the demo's own: it is there, but may stand still for seconds on a slow disk."""
@@ -91,7 +91,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     way nothing is left behind. It ends with 0 when every task was dispatched once, none early, and none was lost.
     """
     if given.name is not None:
-        raise click.UsageError("demo uses a name of its own, that nobody else has; leave --name out")
+        raise click.UsageError("demo uses a new name of its own; leave --name out")
     set_up_logging(verbose=given.verbose)
     descriptors.more()
     with Ending() as ending, ExitStack() as stack:
@@ -202,7 +202,7 @@ class Clock:
         self.compare()
 
     def compare(self) -> None:
-        """Compares it with ours. Called again when somebody may have set it."""
+        """Compares it with ours. Called again when the clock may have been set."""
         # the server read its clock after we sent the question: its lead over ours is this or less
         lead_s = math.inf
         for _ in range(CLOCK_TRIPS):

@@ -64,7 +64,7 @@ def watch(folder: Path) -> None:
 
 
 def _shut_down(written: Path) -> bool:
-    """False: nobody listens where the file says."""
+    """False if no server listens where the file says."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
         line.settimeout(END_S)
         line.connect(written.read_bytes())

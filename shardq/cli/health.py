@@ -75,7 +75,7 @@ exit codes:
     "--max-ready-age",
     metavar="TIME",
     callback=read_by(seconds),
-    help=f"How long a ready task may wait for a consumer, as far as anybody has looked. Default: {MAX_READY_AGE_S:g}s.",
+    help=f"How long a ready task may wait for a consumer, as far as it was looked at. Default: {MAX_READY_AGE_S:g}s.",
 )
 @click.option(
     "--max-dead",
@@ -89,12 +89,12 @@ exit codes:
 @shared
 @pass_given
 def health(given: Given, max_late: float | None, max_ready_age: float | None, max_dead: int, timeout: float) -> int:
-    """Say if all is well: somebody serves every shard and every route, no task is late, ready tasks are taken by
+    """Say if all is well: every shard and every route is served, no task is late, ready tasks are taken by
     workers that know them, few die, no worker hangs, servers, replicas and clocks are as they should be.
 
     A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long
-    tasks have been ready is known from the second look on, by anybody: `shardq run` looks every ten seconds, unless it
-    is --quiet, and so does each `shardq health`.
+    tasks have been ready is known from the second look on, of any process: `shardq run` looks every ten seconds,
+    unless it is --quiet, and so does each `shardq health`.
     """
 
     def look() -> int:
@@ -147,10 +147,10 @@ def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
         why = f"no verdict within {timeout:g} s; a server does not answer, or give it longer with --timeout"
     except (ShardqError, OSError) as exc:
         why = str(exc)
-    if given.json:
-        tell({"ok": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []})
-    else:
-        say(f"can't tell: {in_options(why)}")
+    given.answer(
+        {"ok": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []},
+        f"can't tell: {in_options(why)}",
+    )
     return UNKNOWN
 
 
@@ -197,7 +197,7 @@ exit codes:
 def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
     knows the topology; at what keeps tasks waiting, as `shardq health` finds it; at ids in the wrong shard, records
-    that nobody will ever get, and ids without a record.
+    that no worker will ever get, and ids without a record.
 
     Ids are looked at by sampling, unless --all is given. `shardq health` is quicker.
     """

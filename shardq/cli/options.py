@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from shardq.cli.output import say, tell
 from shardq.cli.parsers import Whole
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.engine.options import DEFAULT_NAME
@@ -31,6 +32,13 @@ class Given:
     """The url, the name, and the shards of a new engine, by the environment or the file."""
     file: Path = Path()
     """The file of settings."""
+
+    def answer(self, fields: Any, text: str) -> None:
+        """Prints the result of a command: as JSON with --json, or as text."""
+        if self.json:
+            tell(fields)
+        else:
+            say(text)
 
     @property
     def engine_url(self) -> str | None:

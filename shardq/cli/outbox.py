@@ -95,10 +95,7 @@ def create(given: Given, database: str, table: str, schema: str | None) -> None:
     name = given.name or given.settings.get("name")
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         chosen.create(source, engine=name and (_engine(given) if given.engine_url else name))
-    if given.json:
-        tell({"table": str(chosen.table.fullname)})
-    else:
-        say(f"the table {chosen.table.fullname} is there")
+    given.answer({"table": str(chosen.table.fullname)}, f"the table {chosen.table.fullname} is there")
 
 
 @outbox.command(short_help="Print the table's SQL.")
@@ -180,10 +177,7 @@ def retry(given: Given, rows: tuple[int, ...], database: str, table: str, schema
 
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         count = retry_failed(source, chosen, rows)
-    if given.json:
-        tell({"retried": count})
-    else:
-        say(f"put back {counted(count, 'row')}, to be moved after later rows of the same ids")
+    given.answer({"retried": count}, f"put back {counted(count, 'row')}, to be moved after later rows of the same ids")
 
 
 @outbox.command(short_help="Remove what was put aside.")
@@ -197,10 +191,7 @@ def drop(given: Given, rows: tuple[int, ...], database: str, table: str, schema:
 
     with _opened_outbox(given, database, table, schema) as (source, chosen):
         count = drop_failed(source, chosen, rows)
-    if given.json:
-        tell({"dropped": count})
-    else:
-        say(f"dropped {counted(count, 'row')}")
+    given.answer({"dropped": count}, f"dropped {counted(count, 'row')}")
 
 
 @outbox.command(

@@ -55,7 +55,7 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Prints lines on stderr. The command goes on if nobody can read them."""
+    """Prints lines on stderr. The command goes on if they can not be written."""
     try:
         click.echo(shown(text), file=sys.stderr)
     except OSError:

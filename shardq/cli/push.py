@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from shardq.cli.options import Given, joined, pass_given, shared
-from shardq.cli.output import complain, say, tell
+from shardq.cli.output import complain
 from shardq.cli.parsers import Whole, due_options, expiry, headers_of, raw_json, read_by, seconds
 from shardq.cli.session import opened
 from shardq.core.model.checks import MAX_ATTEMPTS
@@ -127,7 +127,4 @@ def push(
 
 
 def _tell(given: Given, receipt: Receipt) -> None:
-    if given.json:
-        tell({"id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
-    else:
-        say(receipt)
+    given.answer({"id": str(receipt), "outcome": receipt.outcome, "state": receipt.state}, receipt)

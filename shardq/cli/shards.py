@@ -1,6 +1,6 @@
 """shards: where each shard is, what it holds, who serves it, and how evenly all is spread over the nodes.
 ``EngineView`` is one look at an engine from outside, also for ``resize``: plain reads, which change nothing and wake
-nobody.
+no process.
 """
 
 from __future__ import annotations

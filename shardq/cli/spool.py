@@ -66,10 +66,7 @@ def status(given: Given, path: Path) -> int:
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file:
         seen = file.stats()
-    if given.json:
-        tell(msgspec.to_builtins(seen))
-    else:
-        say(shown(seen))
+    given.answer(msgspec.to_builtins(seen), shown(seen))
     return 1 if seen.waiting or seen.failed else 0
 
 
@@ -158,16 +155,13 @@ def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
     with opened_spool(path) as file:
         if retry or drop:
             count = file.retry_failed() if retry else file.drop_failed()
-            if given.json:
-                tell({"retried" if retry else "dropped": count})
-            else:
-                say(f"{'put back' if retry else 'dropped'} {counted(count, 'command')}")
+            given.answer(
+                {"retried" if retry else "dropped": count},
+                f"{'put back' if retry else 'dropped'} {counted(count, 'command')}",
+            )
             return
         for fields in _refused(file):
-            if given.json:
-                tell(fields)
-            else:
-                say(f"{fields['refused']}  {fields['kind']} {fields['id']}  {fields['reason']}")
+            given.answer(fields, f"{fields['refused']}  {fields['kind']} {fields['id']}  {fields['reason']}")
 
 
 def _refused(file: SpoolFile) -> Iterator[dict[str, Any]]:

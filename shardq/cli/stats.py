@@ -74,7 +74,7 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
     task is late, it is no more than a warning that no dispatcher runs.
 
     A number with ~ is an estimate. "oldest" is how long the oldest ready task of a topic has waited at least, as far as
-    anybody has looked: 0 at the first look.
+    it was looked at: 0 at the first look.
     """
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
