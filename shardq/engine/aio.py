@@ -441,7 +441,7 @@ class AsyncEngine(AsyncOperatorCommands):
     if TYPE_CHECKING or True:  # ASYNC
 
         def _batch_function(self, function: BatchFunction) -> BatchFunction:
-            """The function as a relay's thread calls it: a coroutine function runs in the loop that is running now."""
+            """The function as a sender's thread calls it: a coroutine function runs in the loop that is running now."""
             if not inspect.iscoroutinefunction(function):
                 return function
             loop = asyncio.get_running_loop()

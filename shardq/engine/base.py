@@ -51,7 +51,7 @@ from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.schedules.declaring import Summary
 from shardq.features.sinks.functions import BatchFunction
-from shardq.features.sinks.relays import SinkRelays
+from shardq.features.sinks.senders import Senders
 from shardq.worker.handlers import Registry, TaskFunction
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ class EngineBase(forks.OfOneProcess):
         self._rates = RateMeter()
         self._forwarded: dict[str, object] = {}
         self._dispatcher: Dispatcher | None = None
-        self._sinks: SinkRelays | None = None
-        """The relays of routes to URLs and functions, while the pollers run."""
+        self._sinks: Senders | None = None
+        """The senders of routes to URLs and functions, while the pollers run."""
         self._processors: WeakSet[Processor] = WeakSet()
         self._outcomes: Outcomes | None = None
         self._packer.pushed = 0
@@ -247,9 +247,9 @@ class EngineBase(forks.OfOneProcess):
         dispatcher = self._dispatcher
         return dispatcher.driver if dispatcher is not None else None
 
-    def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> SinkRelays:
+    def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Senders:
         """Inert until the dispatcher starts it."""
-        self._sinks = SinkRelays(
+        self._sinks = Senders(
             driver,
             self._map(),
             subscriber,
@@ -260,7 +260,7 @@ class EngineBase(forks.OfOneProcess):
         return self._sinks
 
     def _batch_function(self, function: BatchFunction) -> BatchFunction:
-        """The function as a relay's thread calls it."""
+        """The function as a sender's thread calls it."""
         if inspect.iscoroutinefunction(function):
             raise InvalidOption("a coroutine function needs an event loop: forward to it with AsyncEngine")
         return function

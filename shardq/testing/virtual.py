@@ -18,8 +18,8 @@ from typing import Any
 
 from shardq.core.calls import dispatch, listing
 from shardq.core.calls.request import Call, Command
+from shardq.core.dispatcher.forwarder import needs_forwarder
 from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
-from shardq.core.dispatcher.relay import is_relayed
 from shardq.core.drivers.base import DriverBase
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
@@ -201,7 +201,7 @@ class VirtualPollers:
     def _forward(self, keys: ShardKeys, topology: Topology, topic: str, now_us: int) -> Operation[None]:
         route = topology.routes[topic]
         assert self.driver is not None, "it has dispatched"
-        if is_relayed(self.driver, topology, topic, keys):
+        if needs_forwarder(self.driver, topology, topic, keys):
             raise InvalidOption(
                 f"the topic {topic!r} is forwarded within a rate, or to a list in another slot of a cluster, which a "
                 "virtual clock can't do: test it in real time (--shardq-real-time)"

@@ -1,4 +1,4 @@
-"""forward puts a topic's payloads on a list of the user's, byte for byte, by the script and by the relay."""
+"""forward puts a topic's payloads on a list of the user's, byte for byte, by the script and by the forwarder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(params=["beside shard 0", "anywhere"])
 def list_name(request: pytest.FixtureRequest, name: str) -> str:
-    """On a cluster the forward script serves one shard of the first list, and the relay all others."""
+    """On a cluster the forward script serves one shard of the first list, and the forwarder all others."""
     return f"mine:{{{tag(name, 0)}}}" if request.param == "beside shard 0" else f"mine:{name}"
 
 
@@ -161,7 +161,7 @@ def test_a_list_that_refuses_holds_back_its_own_topic_only(
     wait_until(lambda: len(on_list(servers, list_name)) == 20, "all have arrived", timeout=20)
     assert sorted(map(int, on_list(servers, list_name))) == list(range(20))
     wait_until(lambda: running.health().ok, "no poller fails any more")
-    assert said <= 5  # once for each poller, and for the relay
+    assert said <= 5  # once for each poller, and for the forwarder
 
 
 def test_a_route_that_was_wrong_can_be_corrected(running: Engine, servers: Servers, list_name: str) -> None:
@@ -210,7 +210,7 @@ def test_what_could_not_be_forwarded_is_there_after_a_stop(running: Engine, serv
     running.push_many([Task(n, topic="email") for n in range(20)])
     wait_until(lambda: not running.stats().scheduled, "all are dispatched")
     running.stop()
-    wait_until(lambda: not running.stats().leased, "what the relay held is back")
+    wait_until(lambda: not running.stats().leased, "what the forwarder held is back")
     servers.ask(slot_of(list_name), "DEL", list_name)
     running.start()
     wait_until(lambda: len(on_list(servers, list_name)) == 20, "all have arrived")

@@ -15,9 +15,9 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.square
 
 
-@pytest.fixture(params=["by the script", "by the relay", "within a rate"])
+@pytest.fixture(params=["by the script", "by the forwarder", "within a rate"])
 def list_name(request: pytest.FixtureRequest, name: str, running: Engine) -> str:
-    """On a cluster the forward script serves one shard of the first list, and the relay all others."""
+    """On a cluster the forward script serves one shard of the first list, and the forwarder all others."""
     if request.param == "within a rate":
         running.limit("email", rate=10_000)
     return f"mine:{{{tag(name, 0)}}}" if request.param == "by the script" else f"mine:{name}"

@@ -22,7 +22,7 @@ FAST = 10_000
 
 @pytest.fixture(params=["beside shard 0", "anywhere"])
 def list_name(request: pytest.FixtureRequest, name: str) -> str:
-    """On a cluster the forward script reaches the first list from one shard, and the relay is for all others."""
+    """On a cluster the forward script reaches the first list from one shard, and the forwarder is for all others."""
     return f"mine:{{{tag(name, 0)}}}" if request.param == "beside shard 0" else f"mine:{name}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.core.dispatcher.relay import Relay
+from shardq.core.dispatcher.forwarder import Forwarder
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
@@ -46,19 +46,19 @@ def test_a_server_that_is_killed(
     wait_until(lambda: engine.health().ok, "every poller is well again")
 
 
-def test_an_unexpected_error_of_the_relay(
+def test_an_unexpected_error_of_the_forwarder(
     running: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is met again with each retry."""
-    rounds: list[Relay] = []
+    rounds: list[Forwarder] = []
 
-    def broken(relay: Relay) -> bool:
-        rounds.append(relay)
+    def broken(forwarder: Forwarder) -> bool:
+        rounds.append(forwarder)
         raise KeyError("odd")
 
-    monkeypatch.setattr(Relay, "_round", broken)
+    monkeypatch.setattr(Forwarder, "_round", broken)
     running.forward("mail", to=f"{running.name}-list")
     running.limit("mail", rate=1000)
     running.push("x", topic="mail")
     wait_until(lambda: len(rounds) > 3, "it goes on")
-    assert caplog.text.count("the relay met an unexpected error") == 1
+    assert caplog.text.count("the forwarder met an unexpected error") == 1

@@ -1,4 +1,4 @@
-"""A dispatcher that is stopped while its relay or its migrator is being started ends, and so do they."""
+"""A dispatcher that is stopped while its forwarder or its migrator is being started ends, and so do they."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def engine(url: str, name: str) -> Engine:
 
 
 @pytest.mark.parametrize("url", ["cluster"], indirect=True)
-def test_the_relay(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_forwarder(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine:
         engine.start()
         # most shards are in another slot than the list
         engine.forward("email", to=f"mine:{name}")
-        stopped = StoppedAtStart(engine, "shardq-relay", monkeypatch)
+        stopped = StoppedAtStart(engine, "shardq-forwarder", monkeypatch)
         engine.push_many([Task(n, topic="email") for n in range(50)])
         wait_until(stopped.done.is_set, "the engine has stopped")
         assert stopped.errors == []

@@ -142,4 +142,4 @@ def test_a_function_whose_topic_goes_elsewhere_leaves_that_in_peace(
         wait_until(lambda: feeding.topology.paused, "the process knows of another change")
         feeding.push(2, topic="mail")
         wait_until(lambda: sink.ask("LLEN", "mail") == 2, "the other has come")
-    wait_until(lambda: sink_stats(feeding, "mail").sent == 2, "one relay has sent both")
+    wait_until(lambda: sink_stats(feeding, "mail").sent == 2, "one sender has sent both")

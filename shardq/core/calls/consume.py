@@ -1,4 +1,4 @@
-"""claim, settle and extend, for consumers and relays; permit, release and renew, the fleet-wide limits of a topic.
+"""claim, settle and extend, for consumers and forwarding; permit, release and renew, the fleet-wide limits of a topic.
 
 The limits are in the control slot: a token bucket for a rate, a set of permits for a concurrency. The name of a permit
 is the token of its lease: a process that can settle or extend a delivery can give its permit back, or renew it. What

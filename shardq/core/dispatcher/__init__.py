@@ -3,7 +3,7 @@
 ``dispatcher`` puts the parts together: ``membership`` says which processes live and which shards each of them serves,
 and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a
 poller moves and how long it sleeps, ``quiet`` looks at idle shards cheaply. ``forwarding`` serves the routes of a
-poller, ``relay`` those to lists on other nodes and those with a rate, ``faults`` knows which of them fail. The
+poller, ``forwarder`` those to lists on other nodes and those with a rate, ``faults`` knows which of them fail. The
 scheduler of recurring tasks is in ``features/schedules``, what forwards to anything else in ``features/sinks``.
 """
 

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from shardq.core.calls.control import CHANGED
 from shardq.core.dispatcher.faults import RouteFault, RouteFaults
+from shardq.core.dispatcher.forwarder import Forwarder
 from shardq.core.dispatcher.membership import Membership, shares
 from shardq.core.dispatcher.pacing import Lead
 from shardq.core.dispatcher.poller import Poller, PollerReport
 from shardq.core.dispatcher.quiet import NodeClock
-from shardq.core.dispatcher.relay import Relay
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, by_topic, runs
@@ -32,7 +32,7 @@ log = logging.getLogger("shardq.dispatcher")
 
 
 class Sinks(Protocol):
-    """The relays of routes to anything but lists and streams here: ``shardq.features.sinks.relays``."""
+    """The senders of routes to anything but lists and streams here: ``shardq.features.sinks.senders``."""
 
     def start(self) -> None: ...
 
@@ -81,7 +81,7 @@ class Dispatcher:
             report=self._report,
         )
         self._faults = RouteFaults()
-        self._relay = Relay(
+        self._forwarder = Forwarder(
             driver,
             cache,
             process=self._membership.process,
@@ -149,7 +149,7 @@ class Dispatcher:
             self._stopped = True
             pollers, self._pollers = list(self._pollers.values()), {}
         self._membership.stop()
-        others = [self._relay.loop, self._mover.loop, self._scheduler.loop, self._recorder.loop]
+        others = [self._forwarder.loop, self._mover.loop, self._scheduler.loop, self._recorder.loop]
         for loop in others:
             loop.stop()
         self._tell_to_end(pollers)
@@ -237,7 +237,7 @@ class Dispatcher:
             gone = [self._pollers.pop(shard) for shard in self._pollers.keys() - mine]
             self._faults.keep(self._cache.topology, mine)
             for shard in sorted(mine - self._pollers.keys()):
-                # listed before it starts: the relay forwards nothing of shards without a poller here
+                # listed before it starts: the forwarder forwards nothing of shards without a poller here
                 self._pollers[shard] = poller = self._new_poller(shard)
                 self._subscriber.subscribe(poller.keys.bell, poller.keys.slot, poller.rung)
                 poller.loop.start()
@@ -252,7 +252,7 @@ class Dispatcher:
             self._cache,
             keys,
             is_subscribed=lambda: self._subscriber.is_subscribed(keys.bell),
-            relay=self._relay.rouse,
+            rouse=self._forwarder.rouse,
             faults=self._faults,
             leads=self._leads,
             clocks=self._clocks,

@@ -1,5 +1,5 @@
-"""Keeps the routes that this process can't serve, and why. Called by ``forwarding`` and ``relay``; the dispatcher has
-one ``RouteFaults``, and shows it in ``stats()``.
+"""Keeps the routes that this process can't serve, and why. Called by ``forwarding`` and ``forwarder``; the dispatcher
+has one ``RouteFaults``, and shows it in ``stats()``.
 
 All shards share a list, but one shard alone may fail to reach it. So faults are noted by shard. A route works again
 when each shard with a fault has put something on the list, or has nothing left for it. The log names a cause once for a

@@ -1,8 +1,7 @@
 """Serves the routes of one poller: ready tasks of a routed topic go to its list. Called by ``poller``.
 
-The forward script does it, or the relay where the script can't. Each dispatch is asked about all routed topics (with
-many of them, about some in turns), and answers which have ready tasks, whoever moved them. So nothing needs to be
-remembered here.
+The forward script does it, or the ``forwarder`` where the script can't. Each dispatch is asked about all routed topics
+(with many of them, about some in turns), and answers which have ready tasks. So nothing needs to be remembered here.
 
 A list that refuses payloads, because its name is taken by another type or an ACL forbids it, holds back its own topic
 and no other. ``faults`` shows it, and it is tried again until it works.
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from shardq.core.calls import dispatch
 from shardq.core.calls.request import Missing, Stale
 from shardq.core.dispatcher.faults import RouteFaults
-from shardq.core.dispatcher.relay import is_relayed
+from shardq.core.dispatcher.forwarder import needs_forwarder
 from shardq.core.drivers.sync import DedicatedConnection, Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
@@ -32,8 +31,8 @@ MAX_ROUTED = MAX_TOPICS // 2
 RETRY_S = 1.0
 """The wait before a list that refused is tried again: somebody has to change something first."""
 
-Relayed = Callable[[int, Sequence[str]], None]
-"""Tells the relay which topics have ready tasks in a shard."""
+Rouse = Callable[[int, Sequence[str]], None]
+"""Tells the forwarder which topics have ready tasks in a shard."""
 
 
 class Forwarding:
@@ -45,14 +44,14 @@ class Forwarding:
         connection: DedicatedConnection,
         keys: ShardKeys,
         *,
-        relay: Relayed,
+        rouse: Rouse,
         faults: RouteFaults,
         timeout: float,
     ) -> None:
         self._driver = driver
         self._connection = connection
         self._keys = keys
-        self._relay = relay
+        self._rouse = rouse
         self._faults = faults
         self._timeout = timeout
         self._epoch = 0
@@ -87,12 +86,12 @@ class Forwarding:
             self._faults.works(topic, self._refused.pop(topic)[0], self._keys.shard)
         for topic in [topic for topic, (route, _) in self._refused.items() if topology.routes.get(topic) != route]:
             del self._refused[topic]
-        relayed = [topic for topic in ready if is_relayed(self._driver, topology, topic, self._keys)]
-        for topic in relayed:
+        others = [topic for topic in ready if needs_forwarder(self._driver, topology, topic, self._keys)]
+        for topic in others:
             self._refused.pop(topic, None)
-        if relayed:
-            self._relay(self._keys.shard, relayed)
-        waits = [self._serve(topic, topology, limit) for topic in ready if topic not in relayed]
+        if others:
+            self._rouse(self._keys.shard, others)
+        waits = [self._serve(topic, topology, limit) for topic in ready if topic not in others]
         return min(waits, default=math.inf) if self._turns <= 0 else 0.0
 
     def _serve(self, topic: str, topology: Topology, limit: int) -> float:

@@ -16,7 +16,7 @@ from functools import partial
 from shardq.core.calls import dispatch, listing
 from shardq.core.calls.dispatch import Dispatched
 from shardq.core.dispatcher.faults import RouteFaults
-from shardq.core.dispatcher.forwarding import MAX_TOPICS, Forwarding, Relayed
+from shardq.core.dispatcher.forwarding import MAX_TOPICS, Forwarding, Rouse
 from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
 from shardq.core.dispatcher.quiet import NodeClock, QuietShard
 from shardq.core.drivers.sync import Driver
@@ -68,7 +68,7 @@ class Poller:
         keys: ShardKeys,
         *,
         is_subscribed: Callable[[], bool],
-        relay: Relayed,
+        rouse: Rouse,
         faults: RouteFaults,
         leads: defaultdict[str, Lead],
         clocks: defaultdict[str, NodeClock],
@@ -81,7 +81,7 @@ class Poller:
         self._cache = cache
         self._connection = driver.dedicated(keys.slot)
         self._forwarding = Forwarding(
-            driver, self._connection, keys, relay=relay, faults=faults, timeout=CALL_TIMEOUT_S
+            driver, self._connection, keys, rouse=rouse, faults=faults, timeout=CALL_TIMEOUT_S
         )
         self._trim_at = time.monotonic() + TRIM_S * random.uniform(0.1, 1.0)
         self._is_subscribed = is_subscribed

@@ -1,7 +1,7 @@
 """Logs nodes that fail: one line for a node, however many shards it has, and one when it is over.
 
 Pollers and the heartbeat tell of each failure and of its end; an outage lasts from the first of them to the last.
-Whoever else meets the same fault (subscriber, mover, relay) asks whether it has been said. One ``Outages`` a driver.
+The subscriber, the migrator and the forwarder ask if the log has a fault already. A driver has one ``Outages``.
 """
 
 from __future__ import annotations

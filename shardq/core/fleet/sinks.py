@@ -1,4 +1,4 @@
-"""The counters of a forwarded topic's relay in one process: in ``stats()``, and in the process's report."""
+"""The counters of a forwarded topic's sender in one process: in ``stats()``, and in the process's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sink, as the relay knows it: opened, given batches, closed. One thread calls it.
+"""A sink, as the sender knows it: opened, given batches, closed. One thread calls it.
 
 A sink of your own is a class in a file of its own, named by the scheme of its URLs in the entry points of your package:
 
@@ -127,7 +127,7 @@ class Sink(ABC):
         """Ends a ``send`` that takes long, as the process ends. The only method that another thread calls."""
 
     def close(self) -> None:  # noqa: B027
-        """Disconnects: the relay stops, or the sink is down. No message is on its way then. Called again, it does
+        """Disconnects: the sender stops, or the sink is down. No message is on its way then. Called again, it does
         nothing.
         """
 

@@ -1,5 +1,5 @@
 """Functions of this process as sinks, and the lives of routes to them: such a route ends with the last process that
-serves it, and a process that has the function takes it up again. Called by ``relays``.
+serves it, and a process that has the function takes it up again. Called by ``senders``.
 
 A process that ends in order signs off first, and then looks at the fleet: of several that end together the last one
 finds no other, and ends the route. The route of a process that was killed is ended by any dispatcher that has missed a
@@ -144,7 +144,7 @@ class FunctionRoutes:
 
 
 class FunctionSink(Sink):
-    """Calls a function with a batch of deliveries. Where it raises for several, the relay calls it again for each."""
+    """Calls a function with a batch of deliveries. Where it raises for several, the sender calls it again for each."""
 
     takes_deliveries = True
 
@@ -154,7 +154,7 @@ class FunctionSink(Sink):
     def send(self, batch: Sequence[Any]) -> Sequence[Result]:
         try:
             answers = self._function(list(batch))
-        except BaseException as exc:  # noqa: BLE001  the user's code may raise anything, and the relay goes on
+        except BaseException as exc:  # noqa: BLE001  the user's code may raise anything, and the sender goes on
             return self._of_all(_result(exc), len(batch))
         if answers is None:
             return [SENT] * len(batch)

@@ -45,7 +45,7 @@ from shardq.version import __version__
 CONNECTIONS = 8
 MOST_CONNECTIONS = 64
 QUEUED = 8
-"""Messages of each connection, under way and waiting for it: a relay has as many of all of them."""
+"""Messages of each connection, under way and waiting for it: a sender has as many of all of them."""
 REMEMBERED = 10_000
 METHODS = ("POST", "PUT", "PATCH")
 PROBE_S = 2.0

@@ -1,4 +1,4 @@
-"""The relays of a process: one for each topic that is forwarded to something else than the engine's own servers, from
+"""The senders of a process: one for each topic that is forwarded to something else than the engine's own servers, from
 ``start()`` to ``stop()`` of its dispatcher, which calls this.
 """
 
@@ -23,7 +23,7 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.sinks.functions import BatchFunction, Edit, FunctionRoutes
-from shardq.features.sinks.relay import LEASE_S, TopicRelay
+from shardq.features.sinks.sender import LEASE_S, Sender
 
 log = logging.getLogger("shardq.sinks")
 
@@ -33,8 +33,8 @@ SENDING_S = 5.0
 """The time for batches that are on their way when the process ends. Without it each end would send tasks twice."""
 
 
-class SinkRelays:
-    """Starts and stops relays as routes come and go. ``functions``: topic → the route and the function registered in
+class Senders:
+    """Starts and stops senders as routes come and go. ``functions``: topic → the route and the function registered in
     this process.
     """
 
@@ -55,10 +55,10 @@ class SinkRelays:
         self._functions = functions
         self._function_routes = FunctionRoutes(driver, cache, functions, edit)
         self._lock = threading.Lock()
-        self._relays: dict[str, TopicRelay] = {}
-        """Topic → its relay."""
-        self._former: list[TopicRelay] = []
-        """Relays whose route has ended, and which may still settle their last batch."""
+        self._senders: dict[str, Sender] = {}
+        """Topic → its sender."""
+        self._former: list[Sender] = []
+        """Senders whose route has ended, and which may still settle their last batch."""
         self._wakeups: Wakeups | None = None
         self._extend_at = 0.0
         self._upkeep = Loop(
@@ -76,22 +76,22 @@ class SinkRelays:
         self.follow()
 
     def follow(self) -> None:
-        """Runs a relay for each route that this process can serve, and for no other."""
+        """Runs a sender for each route that this process can serve, and for no other."""
         with self._lock:
             if self._upkeep.stopping.is_set():
                 return
             routes = self._served(self._cache.topology)
-            for topic, relay in list(self._relays.items()):
-                if routes.get(topic) == relay.route and self._function(topic, relay.route) is relay.function:
+            for topic, sender in list(self._senders.items()):
+                if routes.get(topic) == sender.route and self._function(topic, sender.route) is sender.function:
                     continue
-                former = self._relays.pop(topic)
+                former = self._senders.pop(topic)
                 former.stop()
-                self._former = [relay for relay in [*self._former, former] if relay.loop.is_alive]
-            for topic in routes.keys() - self._relays.keys():
-                self._relays[topic] = relay = self._new_relay(topic, routes[topic])
-                relay.loop.start()
-                log.info("topic %r is forwarded to %s by this process", topic, relay.route.named)
-            if self._relays or self._function_routes.wanted():
+                self._former = [sender for sender in [*self._former, former] if sender.loop.is_alive]
+            for topic in routes.keys() - self._senders.keys():
+                self._senders[topic] = sender = self._new_sender(topic, routes[topic])
+                sender.loop.start()
+                log.info("topic %r is forwarded to %s by this process", topic, sender.route.named)
+            if self._senders or self._function_routes.wanted():
                 self._upkeep.start()
             self._upkeep.wake()
 
@@ -111,7 +111,7 @@ class SinkRelays:
         registered = self._functions.get(topic)
         return registered[1] if registered is not None and registered[0].to == route.to else None
 
-    def _new_relay(self, topic: str, route: Route) -> TopicRelay:
+    def _new_sender(self, topic: str, route: Route) -> Sender:
         claims = Claims(
             self._cache,
             [topic],
@@ -122,7 +122,7 @@ class SinkRelays:
             route=route,
             decode=decode_payload if route.is_function else as_stored,
         )
-        return TopicRelay(topic, route, self._function(topic, route), self._driver, claims, self._open_wakeups)
+        return Sender(topic, route, self._function(topic, route), self._driver, claims, self._open_wakeups)
 
     def _open_wakeups(self, deadline: float) -> Wakeups:
         with self._lock:
@@ -136,41 +136,41 @@ class SinkRelays:
         self._function_routes.keep_up(self._serving())
         if time.monotonic() >= self._extend_at:
             self._extend_at = time.monotonic() + UPKEEP_S
-            for relay in self._all():
-                relay.extend()
+            for sender in self._all():
+                sender.extend()
         return self._extend_at - time.monotonic()
 
     def _serving(self) -> set[str]:
         """The topics that this process serves."""
         with self._lock:
-            return set(self._relays)
+            return set(self._senders)
 
-    def _all(self) -> list[TopicRelay]:
+    def _all(self) -> list[Sender]:
         with self._lock:
-            return [*self._relays.values(), *self._former]
+            return [*self._senders.values(), *self._former]
 
     # ---- the end
 
     def stop(self) -> None:
-        """Tells all relays to end: none claims anything more."""
+        """Tells all senders to end: none claims anything more."""
         self._unlearn()
         with self._lock:
             self._upkeep.stop()
-        for relay in self._all():
-            relay.stop()
+        for sender in self._all():
+            sender.stop()
 
     def join(self) -> None:
         """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left. Then
         ends the routes to functions that only this process has served; it is no member any more.
         """
-        relays = self._all()
+        senders = self._all()
         deadline = time.monotonic() + SENDING_S
-        for relay in relays:
-            while relay.sending and relay.loop.is_alive and time.monotonic() < deadline:
-                relay.loop.join(0.01)
-        for relay in relays:
-            if relay.loop.is_alive:
-                relay.interrupt()
+        for sender in senders:
+            while sender.sending and sender.loop.is_alive and time.monotonic() < deadline:
+                sender.loop.join(0.01)
+        for sender in senders:
+            if sender.loop.is_alive:
+                sender.interrupt()
         with self._lock:
             wakeups, self._wakeups = self._wakeups, None
         if wakeups is not None:
@@ -181,9 +181,9 @@ class SinkRelays:
     # ---- for operators
 
     def stats(self) -> tuple[SinkStats, ...]:
-        """The counters of each relay, by topic."""
+        """The counters of each sender, by topic."""
         with self._lock:
-            return tuple(relay.stats() for _, relay in sorted(self._relays.items()))
+            return tuple(sender.stats() for _, sender in sorted(self._senders.items()))
 
     def faults(self) -> tuple[RouteFault, ...]:
         """The routes that can't be served now."""

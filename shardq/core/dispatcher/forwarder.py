@@ -2,7 +2,7 @@
 within a rate.
 Called by ``dispatcher``; pollers wake it.
 
-No script can reach another slot. So the relay claims tasks, pushes their payloads to the list, and acknowledges the
+No script can reach another slot. So the forwarder claims tasks, pushes their payloads to the list, and acknowledges the
 tasks. A crash between the last two repeats the payloads when the leases run out: at least once. A topic with a rate
 needs permits first, which the control slot gives out for all shards together; then the forward script does the rest
 where it reaches the list.
@@ -10,8 +10,8 @@ where it reaches the list.
 One thread serves the process. Pollers wake it with the topics that have ready tasks. In each round it forwards at most
 one batch of each topic in each shard. A batch that its list refuses is *held*: it is tried again, and its leases are
 extended, so that an outage of the list uses up no attempts. Meanwhile nothing more is claimed for that list; the others
-go on. A held batch is given back when the route changes, when another process takes over the shard, and when the relay
-stops.
+go on. A held batch is given back when the route changes, when another process takes over the shard, and at the
+forwarder's end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.relay")
+log = logging.getLogger("shardq.dispatcher")
 
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ def reaches(driver: DriverBase, route: Route, keys: ShardKeys) -> bool:
     return not driver.is_cluster or slot_of(route.key) == keys.slot
 
 
-def is_relayed(driver: DriverBase, topology: Topology, topic: str, keys: ShardKeys) -> bool:
-    """True if the relay serves a routed topic in this shard, not the poller itself."""
+def needs_forwarder(driver: DriverBase, topology: Topology, topic: str, keys: ShardKeys) -> bool:
+    """True if the forwarder serves a routed topic in this shard, not the poller itself."""
     return topic in topology.limits or not reaches(driver, topology.routes[topic], keys)
 
 
@@ -90,7 +90,7 @@ class _Held:
     why: ShardqError
 
 
-class Relay:
+class Forwarder:
     """Serves the routes that a poller's forward script alone can't, in the shards that this process serves."""
 
     def __init__(
@@ -115,11 +115,11 @@ class Relay:
         self._unasked: dict[str, list[int]] = {}
         """Topic → the shards in which it fails because the control slot could not be asked for permits."""
         self.loop = Loop(
-            "shardq-relay",
+            "shardq-forwarder",
             self._step,
             log,
-            fails="the relay met an unexpected error, trying again",
-            works="the relay works again",
+            fails="the forwarder met an unexpected error, trying again",
+            works="the forwarder works again",
             ended=self._ended,
         )
 
@@ -162,7 +162,7 @@ class Relay:
             for shard, topic in self._open
             if topic in routes
             and self._serves(shard)
-            and is_relayed(self._driver, topology, topic, self._cache.keys(shard))
+            and needs_forwarder(self._driver, topology, topic, self._cache.keys(shard))
         }
         more = False
         for topic in sorted({topic for _, topic in self._open}):
@@ -318,7 +318,7 @@ class Relay:
     def _token(self) -> str:
         """A new name for a lease, or a new beginning for the names of permits."""
         self._claims += 1
-        return f"{self._process}:relay:{self._claims}"
+        return f"{self._process}:forwarder:{self._claims}"
 
     def _send(self, batch: _Batch) -> None:
         """Pushes the batch to its list and acknowledges it, or holds it."""
@@ -364,5 +364,5 @@ class Relay:
         self._faults.failed(topic, route, shard, exc, said=self._is_said(exc))
 
     def _is_said(self, exc: ShardqError) -> bool:
-        """True if the outage of the whole node was logged, or if the relay stops and nobody needs to know."""
+        """True if the outage of the whole node was logged, or if the forwarder stops and nobody needs to know."""
         return self._driver.outages.covers(exc) or self.loop.stopping.is_set()

@@ -1,11 +1,11 @@
-"""The relay of one forwarded topic in one process: claims its tasks, hands them to the sink, settles them by its
-results. A thread of its own; ``relays`` starts and stops it.
+"""The sender of one forwarded topic in one process: claims its tasks, hands them to the sink, settles them by its
+results. A thread of its own; ``senders`` starts and stops it.
 
     claim → send → ack
 
-It is a consumer like any other: relays of several processes share the tasks, a pause and limits hold, and what a relay
-that was killed had claimed comes back when its leases run out. Between the sink's answer and the ack lies the only
-moment in which a crash sends a task twice; its id goes along, so that the other side can tell.
+It is a consumer like any other: senders of several processes share the tasks, a pause and limits hold, and tasks of a
+sender that was killed come back when its leases run out. Between the sink's answer and the ack lies the only moment in
+which a crash sends a task twice; its id goes along, so that the other side can tell.
 
 While the sink is down nothing is claimed: tasks stay ready. What was claimed is given back, which counts no attempt. A
 task's own failure is told from the sink's by other tasks: where the sink took one meanwhile, the failure is an attempt,
@@ -55,7 +55,7 @@ NOT_TRIED = Unsent("the sink was not asked")
 """The result of a task that is given back, and says nothing of the sink."""
 
 LEASE_S = 15.0
-"""Leases are extended while a batch is on its way, so this is how long the tasks of a relay that was killed wait."""
+"""Leases are extended while a batch is on its way, so this is how long the tasks of a sender that was killed wait."""
 
 WAIT_S = 30.0
 """The length of one wait for tasks. A waiting claim is woken by the first one, by another route, and by the end."""
@@ -75,7 +75,7 @@ SOON_S = 0.1
 """The length of one wait for tasks while answers are to come: so long they may wait to be settled."""
 
 CULPRITS = 10_000
-"""The tasks whose own failures a relay remembers; likewise suspects."""
+"""The tasks whose own failures a sender remembers; likewise suspects."""
 
 
 class Try(NamedTuple):
@@ -86,7 +86,7 @@ class Try(NamedTuple):
     """The number of tasks that the sink had taken before."""
 
 
-class TopicRelay:
+class Sender:
     """Sends the tasks of one topic to one sink."""
 
     def __init__(
@@ -141,7 +141,7 @@ class TopicRelay:
         )
 
     def __repr__(self) -> str:
-        return f"<TopicRelay of {self.topic!r} to {self.route.shown}: {self._circuit.state}, {self._sent} sent>"
+        return f"<Sender of {self.topic!r} to {self.route.shown}: {self._circuit.state}, {self._sent} sent>"
 
     # ---- for others
 
