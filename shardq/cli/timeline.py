@@ -11,7 +11,7 @@ from shardq.cli.options import Given
 from shardq.cli.output import complain, say, tell
 from shardq.engine.advice import named
 from shardq.engine.tables import milliseconds
-from shardq.features.history.history import History, HistoryPoint, first_known, incidents, resizes
+from shardq.features.history import History, HistoryPoint, first_known, incidents, resizes
 from shardq.features.listing import Forecast
 from shardq.features.listing.capacity import LABELS
 from shardq.features.listing.forecast import Horizon

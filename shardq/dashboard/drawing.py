@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardq.dashboard.snapshots import Column
-from shardq.features.history.history import History, first_known, incidents, most_handled, resizes
+from shardq.features.history import History, first_known, incidents, most_handled, resizes
 from shardq.features.listing.forecast import Forecast
 
 WIDTH, HEIGHT = 960, 240

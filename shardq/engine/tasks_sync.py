@@ -24,7 +24,7 @@ from shardq.engine.arguments import check_batch, check_reason, checked_id, moved
 from shardq.engine.base import EngineBase
 from shardq.engine.changes import note
 from shardq.engine.tags import TagPages
-from shardq.features.history.history import History, read_history
+from shardq.features.history import History, read_history
 from shardq.features.listing import forecast, reading
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon

@@ -68,7 +68,7 @@ function close() {
 }
 
 if (part && state) {
-  // A page that nobody sees costs nothing.
+  // A page in the background costs nothing.
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", () => document.hidden || open());

@@ -1,6 +1,6 @@
 """Writes the history: a thread of each dispatcher. The first of the living dispatchers writes a row each minute. The
-second one looks a little later if that was done. Nothing but the number of requests hangs on that order: the first who
-comes writes the row (``history.lua``).
+second one checks a little later that it was done. The order only saves requests: the first that comes
+writes the row (``history.lua``).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from shardq.features.history.stored import (
 log = logging.getLogger("shardq.dispatcher")
 
 AFTER_MS = 2000
-"""The time from the end of a minute to its row. A dispatcher's first look comes so long after its start."""
+"""The time from the end of a minute to its row. A dispatcher's first check comes so long after its start."""
 
 AFTER_ANOTHER_MS = 8000
-"""How much later the second dispatcher looks."""
+"""How much later the second dispatcher checks."""
 
 WRITERS = 2
-"""The dispatchers that look at all."""
+"""The dispatchers that check at all."""
 
 CALL_TIMEOUT_S = 2.0
 
@@ -85,7 +85,7 @@ class Recorder:
         return sum(other < self._process for other in self._members())
 
     def step(self) -> bool:
-        """Writes the row of the last whole minute, if nobody has. Returns True if it was written."""
+        """Writes the row of the last whole minute, if no other process has. Returns True if it was written."""
         keys = self._cache.control
         minute = int(self._clock_ms() // MINUTE_MS) - 1
         stored = self._driver.call(control.read_history(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
@@ -105,7 +105,7 @@ class Recorder:
 
 
 def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:
-    """Counts every shard by plain commands, of which an idle shard needs two: a look for ``stats`` costs ten times as
+    """Counts every shard by plain commands, of which an idle shard needs two: ``stats`` costs ten times as
     many. Shard → its counts; None: it could not be read.
     """
     span = cache.span()
