@@ -19,13 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.begun import BegunCall, answered
 from shardq.core.drivers.generators import adrive, drive
+from shardq.core.drivers.owned import BegunCall, answered
 from shardq.errors import EngineClosed, ShardqError
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
-    from shardq.core.drivers.pipelines import Deadline, Spare
+    from shardq.core.drivers.retry import Deadline, Spare
     from shardq.core.drivers.sync import Driver
 
     Sent = tuple[Any, Command[Any], BegunCall[Any] | None]
@@ -108,7 +108,21 @@ def run(driver: Carrier, operation: Operation[T], timeout: float | None = None, 
     ``timeout``. Without it, the timeout bounds each trip, of which ``Many`` requests are one. None is the driver's
     default.
     """
-    return drive(operation, partial(_carry_out, driver, timeout, deadline))
+    # As ``drive`` does it, but for the frames: most operations are one call.
+    try:
+        step = next(operation)
+        while True:
+            try:
+                if isinstance(step, Command):
+                    outcome = driver.call(step, timeout, deadline)
+                else:
+                    outcome = _carry_out(driver, timeout, deadline, step)
+            except ShardqError as exc:
+                step = operation.throw(exc)
+            else:
+                step = operation.send(outcome)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
 
 
 def _carry_out(driver: Carrier, timeout: float | None, deadline: float | None, step: Step) -> Any:

@@ -7,7 +7,7 @@ request is ``in_doubt``, and what takes its place is sent as after a lost answer
 
 Calls on given shards go by ``call_shards``; a search for an id, from shard to shard, by ``walk_shards``.
 
-A repair may have to complete a change of the number of shards that somebody else began; so that is here, too.
+A repair may have to complete a change of the number of shards that another process began; so that is here, too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operat
 
 
 def put_in_force(cache: TopologyCache) -> Operation[None]:
-    """Completes an announced change of the number of shards. Anybody may call it, any number of times.
+    """Completes an announced change of the number of shards. Any process may call it, any number of times.
 
     Every shard is told before the change is published: once a producer knows the new number, no other can still push by
     the old one. Between the two, a producer that meets a shard already told waits for the publication.
@@ -237,7 +237,7 @@ R = TypeVar("R", bound=Routed[Any])
 @dataclass(slots=True, eq=False)
 class Recovery:
     """The recovery of one operation from an old topology. It goes by rounds: each takes longer than the one before, and
-    the later ones repair what nobody else has.
+    the later ones repair what no other process has.
     """
 
     _cache: TopologyCache
@@ -317,7 +317,7 @@ def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) 
 
 def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None]:
     """Repairs a control slot that lacks a topology of this epoch, which a shard has seen: completes it, or restores it
-    from a copy, the shard's or another's. If nobody has a copy that topology is lost, and the present one takes its
+    from a copy, the shard's or another's. If no shard has a copy that topology is lost, and the present one takes its
     place.
     """
     known = cache.topology
@@ -331,7 +331,7 @@ def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None
     if newest:
         yield from declare(cache, known.epoch, newest)
         return
-    # Past the lost topology, and the one that comes in force after it: whoever knows them must learn this one.
+    # Past the lost topology, and the one that comes in force after it: processes that know them must learn this one.
     following = msgspec.structs.replace(known, epoch=epoch + 2)
     if (yield from declare(cache, known.epoch, following)):
         yield from open_shards(cache, cache.span())

@@ -7,7 +7,7 @@ refreshes the slot map, subscribes on the node that serves the slot now, and cal
 because messages may have been missed. Callbacks run in a thread of this module and must be quick.
 
 A master that was replaced may go on answering this process, when it is cut off from the other nodes alone, or it may
-hang. Where nodes can be replaced, the *slot watcher* thread therefore moves the channels whenever anybody has refreshed
+hang. Where nodes can be replaced, the *slot watcher* thread therefore moves the channels when a caller has refreshed
 the slot map, and refreshes it itself every few seconds.
 """
 
@@ -46,7 +46,7 @@ OnMessage = Callable[[str | None], object]
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """A channel that somebody wants to hear."""
+    """A channel that is listened to."""
 
     name: str
     slot: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
 from shardq.core.layout.topology import Topology
@@ -21,23 +22,22 @@ class TopologyCache:
     def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.control: ControlKeys = control_keys(name)
-        self._topology = topology
+        self.keys: Callable[[int], ShardKeys] = partial(shard_keys, name)
+        """The keys of a shard."""
+        self.topology = topology
+        """The present topology; ``learn`` alone replaces it."""
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<TopologyCache {self.name!r} epoch {self._topology.epoch}, {self._topology.shards} shards>"
-
-    @property
-    def topology(self) -> Topology:
-        return self._topology
+        return f"<TopologyCache {self.name!r} epoch {self.topology.epoch}, {self.topology.shards} shards>"
 
     def learn(self, topology: Topology) -> bool:
         """Takes a topology if it is newer than the present one. Returns True if it was."""
         with self._lock:
-            if topology.epoch <= self._topology.epoch:
+            if topology.epoch <= self.topology.epoch:
                 return False
-            self._topology = topology
+            self.topology = topology
             listeners = list(self._listeners)
         for listener in listeners:
             listener(topology)
@@ -57,13 +57,10 @@ class TopologyCache:
 
         return stop
 
-    def keys(self, shard: int) -> ShardKeys:
-        return shard_keys(self.name, shard)
-
     def span(self) -> Sequence[ShardKeys]:
         """Every shard that may hold tasks."""
-        return [self.keys(shard) for shard in self._topology.span()]
+        return [self.keys(shard) for shard in self.topology.span()]
 
     def home(self, id: str) -> ShardKeys:
         """The shard that a new task of this id goes to."""
-        return self.keys(self._topology.shard_of(id))
+        return self.keys(self.topology.shard_of(id))

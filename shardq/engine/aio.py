@@ -411,9 +411,10 @@ class AsyncEngine(AsyncOperatorCommands):
             await self._open_driver(deadline)
             return await self._gatherer.push(entries, deadline)
         else:
-            deadline = self._deadline()
-            driver = self._open_driver(deadline)
-            return run(driver, pushing.push_one(self._map(), self._packer, entries), deadline=deadline)
+            deadline, driver, cache = time.monotonic() + self.options.timeout, self._driver, self._cache
+            if driver is None or cache is None:
+                driver, cache = self._open_driver(deadline), self._map()
+            return run(driver, pushing.push_one(cache, self._packer, entries), deadline=deadline)
 
     async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
         check_durability(durability)

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 from shardq.core.calls.request import Call, Command
 from shardq.core.dispatcher import Dispatcher, Sinks
-from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.drivers.aio import AsyncBegunCall, AsyncDriver
 from shardq.core.drivers.aiorouter import AsyncNodeRouter
-from shardq.core.drivers.begun import AsyncBegunCall, BegunCall
-from shardq.core.drivers.pipelines import Deadline, Spare
-from shardq.core.drivers.retry import RetryingCall
+from shardq.core.drivers.owned import BegunCall, BorrowedConnections
+from shardq.core.drivers.retry import Deadline, RetryingCall, Spare
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.settings import Settings
-from shardq.core.drivers.sync import BorrowedConnections, Driver
+from shardq.core.drivers.sync import Driver
 from shardq.core.operation import arun, run
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache

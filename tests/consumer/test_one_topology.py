@@ -14,33 +14,20 @@ from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.record import JSON
 from shardq.core.operation import Many
-from shardq.core.topology_cache import TopologyCache
+from tests.support.learning import LearningCache
 
 OLD = Topology(epoch=1, shards=2)
 GLANCES = 8
 """More than a claim takes at the topology before it is sent."""
 
 
-class LearningCache(TopologyCache):
-    """Learns of a change at the glance of this number, as from another thread."""
-
-    def __init__(self, news: Topology, at: int) -> None:
-        super().__init__("claims", OLD)
-        self._news, self._left = news, at
-
-    @property
-    def topology(self) -> Topology:
-        if self._left == 0:
-            self.learn(self._news)
-        self._left -= 1
-        return super().topology
-
-
 @pytest.mark.parametrize("change", [{"limits": {"": Limit(concurrency=1)}}, {"paused": ("",)}])
 @pytest.mark.parametrize("at", range(1, GLANCES))
 def test_what_is_sent_has_the_epoch_that_it_goes_by(change: dict[str, object], at: int) -> None:
     news = msgspec.structs.replace(OLD, epoch=2, **change)
-    claims = Claims(LearningCache(news, at), [""], name="c", lease_ms=1000, codec=JSON, ready_counts=ReadyCounts())
+    claims = Claims(
+        LearningCache("claims", OLD, news, at), [""], name="c", lease_ms=1000, codec=JSON, ready_counts=ReadyCounts()
+    )
     step = next(claim(claims, ClaimNotes(), 3, range(2)))
     assert isinstance(step, Many)
     sent = [call for _, call in step.pairs]

@@ -14,7 +14,7 @@ import pytest
 
 from cluster.server import Server
 from shardq.core.drivers.connection import Connection
-from shardq.core.drivers.pool import CONNECTING, ConnectionPool
+from shardq.core.drivers.router import CONNECTING, ConnectionPool
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable

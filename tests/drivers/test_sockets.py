@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq.core.drivers import resolving
+from shardq.core.drivers import sockets
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sockets import open_socket
 from shardq.errors import Unavailable
@@ -126,11 +126,11 @@ def test_a_server_that_hangs_is_left_in_time(own_server: Server) -> None:
 
 
 def test_what_needs_no_look_up() -> None:
-    assert resolving.known("/run/redis.sock") == [(socket.AF_UNIX, "/run/redis.sock")]
-    assert resolving.known("127.0.0.1:7") == [(socket.AF_INET, ("127.0.0.1", 7))]
-    assert resolving.known("::1:7") == [(socket.AF_INET6, ("::1", 7, 0, 0))]
-    assert resolving.known("localhost:7") is None
-    assert resolving.known(f"{'x' * 70}.test:7") is None
+    assert sockets.known("/run/redis.sock") == [(socket.AF_UNIX, "/run/redis.sock")]
+    assert sockets.known("127.0.0.1:7") == [(socket.AF_INET, ("127.0.0.1", 7))]
+    assert sockets.known("::1:7") == [(socket.AF_INET6, ("::1", 7, 0, 0))]
+    assert sockets.known("localhost:7") is None
+    assert sockets.known(f"{'x' * 70}.test:7") is None
 
 
 def test_small_packets_leave_at_once_and_a_peer_that_is_gone_is_noticed(single: Server) -> None:

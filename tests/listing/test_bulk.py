@@ -11,7 +11,7 @@ import pytest
 
 from shardq import BulkResult, Engine, Outcome, ShardqError, Task
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.pipelines import Deadline, Spare
+from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import State
 from shardq.core.operation import Histories, run

@@ -17,7 +17,7 @@ from cluster.server import Server
 from shardq import Engine, InvalidOption, Task, TaskInfo
 from shardq.core.calls.listing import IdPage, ReadyPage
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.pipelines import Deadline, Spare
+from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.record import codec_named
 from shardq.core.operation import Histories, run

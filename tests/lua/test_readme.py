@@ -14,7 +14,7 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of, tag
 from shardq.core.layout.topology import Topology
 from shardq.core.model.record import codec_named, decode_record, encode_head, encode_record
-from shardq.core.producer.window import place_ms
+from shardq.core.producer.packing import place_ms
 from tests.lua.contract import FOLDER, NAMES, Contract, contract
 
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")

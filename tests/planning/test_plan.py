@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq.core.layout.balance import imbalance
 from shardq.features.planning import Costs, Load, NotPossible, measured, plan
-from shardq.features.planning.plan import EVEN, HEADROOM, MOST_MASTERS, at, by_magnitude, shards_for
+from shardq.features.planning.plan import EVEN, HEADROOM, MOST_MASTERS, at, by_magnitude, imbalance, shards_for
 
 COSTS = Costs(
     measured="a machine",

@@ -12,8 +12,7 @@ import pytest
 from shardq import Engine, InvalidOption, Task
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.record import JSON
-from shardq.core.producer.packing import FRESH, UNIQUE, Packer
-from shardq.core.producer.window import place_ms, spread
+from shardq.core.producer.packing import FRESH, UNIQUE, Packer, place_ms, spread
 from shardq.outbox.rows import RowPacker
 from tests.support.states import FAR_S
 

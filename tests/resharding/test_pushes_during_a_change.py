@@ -11,14 +11,13 @@ import pytest
 from shardq import Engine
 from shardq.core.calls.request import Word
 from shardq.core.drivers.sync import Driver
-from shardq.core.layout.topology import Topology
 from shardq.core.model.record import RAW, codec_named, encode_record
 from shardq.core.operation import run
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import Entries, Packer
-from shardq.core.topology_cache import TopologyCache
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
+from tests.support.learning import LearningCache
 from tests.support.states import FAR_S
 
 MORE = 7
@@ -27,21 +26,6 @@ LATER_MS = 4_000_000_000_000
 
 GLANCES = 8
 """More than any push takes to be on its way."""
-
-
-class LearningCache(TopologyCache):
-    """Hears of ``news`` after so many glances at the topology."""
-
-    def __init__(self, name: str, topology: Topology, news: Topology, counts_by_shard: int) -> None:
-        super().__init__(name, topology)
-        self._news, self._counts_by_shard = news, counts_by_shard
-
-    @property
-    def topology(self) -> Topology:
-        if self._counts_by_shard == 0:
-            self.learn(self._news)
-        self._counts_by_shard -= 1
-        return super().topology
 
 
 @pytest.mark.parametrize("many", [False, True])

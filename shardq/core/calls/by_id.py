@@ -57,7 +57,8 @@ def push_unique(
 ) -> Call[list[Answer]]:
     """Stores tasks given as id, due, record, conflict rule, dedup window in ms, … Returns one answer for each.
 
-    To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long resends know of this push, and nobody else.
+    To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long resends know of this push, and no other
+    pushes do.
     ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
     """
     return Call.of(
@@ -82,8 +83,7 @@ def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> 
 def _collided(answer: list[Any]) -> list[str]:
     if answer[0] == b"collided":
         return [id.decode() for id in answer[1:]]
-    body(answer)
-    return []
+    return [] if answer[0] == b"ok" else body(answer)
 
 
 def _answers(answer: list[Any]) -> list[Answer]:
@@ -133,7 +133,7 @@ class Found:
     failures: int
     lapses: int
     token: str
-    """The holder's; empty while nobody holds it."""
+    """The holder's; empty unless it is leased."""
     reason: str | None
     record: bytes
 

@@ -44,7 +44,7 @@ class Claim:
     crowds: list[int]
     """The number of processes that wait for each topic; 0 unless the caller registers."""
     dropped: int
-    """Entries that nobody can be given: stale ones, and those of expired tasks."""
+    """Entries that are worth nothing: stale ones, and those of expired tasks."""
 
 
 def claim(

@@ -22,11 +22,11 @@ OPENED = "opened"
 class Declared:
     changed: bool
     fields: Fields
-    """The fields of the present topology, whoever made it."""
+    """The fields of the present topology, the caller's or another."""
 
 
 def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared]:
-    """Replaces the topology of ``seen_epoch``; 0 creates it. Sent twice it answers that somebody has changed it."""
+    """Replaces the topology of ``seen_epoch``; 0 creates it. Sent twice it answers that it has been changed."""
     flat: list[Word] = []
     for field, value in fields.items():
         flat += (field, value)
@@ -98,7 +98,7 @@ def read_changes(keys: ControlKeys) -> Command[list[bytes]]:
 def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
     """The dispatchers that count as alive, sorted.
 
-    The set of members alone does not tell which of them live: the last one to die is in it until somebody else gives a
+    The set of members alone does not tell which of them live: the last one to die is in it until another one gives a
     heartbeat.
     """
     return Command(
@@ -214,8 +214,8 @@ def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
 
 
 def write_history(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int) -> Call[bool]:
-    """Writes parts, each at its offset. ``seen``: the first four bytes, as they were read. Returns False if somebody
-    has written since.
+    """Writes parts, each at its offset. ``seen``: the first four bytes, as they were read. Returns False if
+    another process has written since.
     """
     flat: list[Word] = [word for part in parts for word in part]
     return Call.of("history", keys, [seen, length, *flat], lambda answer: bool(body(answer)[0]))

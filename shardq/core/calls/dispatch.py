@@ -38,7 +38,7 @@ class Dispatched:
     lacking: tuple[str, ...]
     """Topics with due tasks whose ready lists were not given."""
     routed: tuple[str, ...]
-    """Routed topics whose ready lists are not empty now, whoever filled them."""
+    """Routed topics whose ready lists are not empty now, by whichever call they were filled."""
 
 
 def dispatch(

@@ -33,7 +33,7 @@ class ShardCounts:
     ready: Mapping[str, int]
     """Topic → tasks in its ready list, for the topics asked for."""
     waited_ms: Mapping[str, int]
-    """Topic → how long the head of its ready list has been seen there, by this look or earlier ones of anybody; only
+    """Topic → how long the head of its ready list has been seen there, by this or an earlier look; only
     topics that have a ready task.
     """
     died: Mapping[str, int]
@@ -141,7 +141,7 @@ def _by_topic(flat: list[Any]) -> dict[str, int]:
 
 
 def publishes(keys: ShardKeys) -> Command[None]:
-    """Raises when the master of a shard lets us publish nothing. Nobody hears it: no process has the empty name."""
+    """Raises when the master of a shard lets us publish nothing. It wakes none: no process has the empty name."""
     return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=lambda _: None)
 
 

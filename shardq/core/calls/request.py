@@ -54,8 +54,8 @@ class Command(Generic[T]):
     longer.
     """
     in_doubt: bool = field(default=False, kw_only=True)
-    """True if an earlier send may have been executed and its answer was lost. The driver notes it here, so that whoever
-    sends another request in its place sends what is right after a lost answer.
+    """True if an earlier send may have been executed and its answer was lost. The driver notes it here, so that a
+    request in its place is the one that is right after a lost answer.
     """
     within_s: float | None = field(default=None, kw_only=True)
     """The seconds after which it is given up, although the command that it is a part of has time. With ``retry_for_s``
@@ -174,7 +174,7 @@ PAGE_BYTES = 1 << 20
 """The bytes of records that a script reads at a time, which may have 1 MiB each."""
 
 FIRST_PAGE = 64
-"""The first page of records, whose sizes nobody knows yet."""
+"""The first page of records, whose sizes are not known yet."""
 
 
 def next_page(size: int, read: int, *, most: int) -> int:

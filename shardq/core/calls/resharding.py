@@ -3,13 +3,13 @@ forget for the ends of dedup windows; stock, swept and unmark for what is to be 
 
     target: reserve ──▶ source: take ──▶ target: put ──▶ source: clear
 
-Every step can be repeated by anybody, and a process frozen between any two of them does no harm: a number is used by
+Every step can be repeated by any process, and one frozen between any two of them does no harm: a number is used by
 one attempt only; ``take`` is the commit and keeps the task in the source's ``moved`` until ``put`` has used up the mark
 that ``reserve`` left; and a ``take`` under an old topology is refused.
 
 Nor does a failover, where there are replicas: what was reserved is on them before it is taken, and what was put before
 it is cleared (``seal``, and WAIT). So a mark that is gone was used up, and a ``put`` that was lost left it behind, for
-whoever finds the moving task in ``moved``.
+the process that finds the moving task in ``moved``.
 """
 
 from __future__ import annotations

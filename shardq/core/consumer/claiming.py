@@ -18,7 +18,7 @@ from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, settle
 from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
-from shardq.core.drivers.pipelines import Spare
+from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.model.task import Delivery

@@ -28,7 +28,7 @@ from shardq.core.calls import consume, dispatch
 from shardq.core.calls.dispatch import Entry, append
 from shardq.core.calls.request import Call, Missing, Stale
 from shardq.core.dispatcher.faults import RouteFaults
-from shardq.core.drivers.base import DriverBase
+from shardq.core.drivers.routing import DriverBase
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of

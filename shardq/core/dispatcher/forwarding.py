@@ -17,7 +17,8 @@ from shardq.core.calls import dispatch
 from shardq.core.calls.request import Missing, Stale
 from shardq.core.dispatcher.faults import RouteFaults
 from shardq.core.dispatcher.forwarder import needs_forwarder
-from shardq.core.drivers.sync import DedicatedConnection, Driver
+from shardq.core.drivers.owned import DedicatedConnection
+from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable

@@ -14,7 +14,7 @@ from dataclasses import replace
 from shardq.core.calls import dispatch
 from shardq.core.calls.dispatch import Dispatched
 from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S
-from shardq.core.drivers.sync import DedicatedConnection
+from shardq.core.drivers.owned import DedicatedConnection
 from shardq.core.layout.keys import ShardKeys
 
 LOOKS = 14

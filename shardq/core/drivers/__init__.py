@@ -1,12 +1,11 @@
 """Carries calls to the servers that serve them. Uses no client of Redis, only hiredis, the parser.
 
 No I/O, in reading order: ``settings`` (a URL as a value), ``faults`` (what an error means), ``retry`` (what to do about
-it, and when to give up), ``slots`` (which node serves what), ``generators`` (what is written once for both drivers),
-``discover`` (learning the slot map), ``routing`` (when to learn it, and what a failed try leads to), ``handshake`` (the
-first words on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors``
-(the files that this process may have open).
+it, and when to give up), ``generators`` (what is written once for both drivers), ``discover`` (which node serves which
+slot, and learning that), ``routing`` (when to learn it, and what a failed try leads to), ``handshake`` (the first words
+on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors`` (the files
+that this process may have open).
 
-Then the two drivers, side by side on ``base``: ``sync`` with ``router``, ``pool``, ``pipelines``, ``pubsub``,
-``connection`` and ``sockets``; ``aio`` with ``aiorouter``, ``aiopool``, ``aioconnection`` and ``aiosockets``. Both
-connect with ``resolving`` and ``tls``.
+Then the two drivers, side by side: ``sync`` with ``owned``, ``router``, ``pipelines``, ``pubsub``,
+``connection`` and ``sockets``; ``aio`` with ``aiorouter`` and ``aioconnection``. Both connect with ``tls``.
 """

@@ -10,25 +10,35 @@ import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.aioconnection import open_async_connection
+from shardq.core.drivers.aioconnection import Answer, AsyncConnection, open_async_connection
 from shardq.core.drivers.aiorouter import AsyncNodeRouter
-from shardq.core.drivers.base import DriverBase
-from shardq.core.drivers.begun import AsyncBegunCall
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unserved
 from shardq.core.drivers.generators import adrive
-from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, Deadline, Spare, left_behind
+from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, left_behind
 from shardq.core.drivers.replicas import CONVERSATION_S, Confirmation
-from shardq.core.drivers.retry import RetryingCall
+from shardq.core.drivers.retry import Deadline, RetryingCall, Spare
 from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.drivers.routing import DriverBase
 from shardq.core.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class AsyncBegunCall(Generic[T]):
+    """A call that was sent and whose answer is read later, on a connection that has any number of calls."""
+
+    retrying: RetryingCall[T]
+    address: str
+    connection: AsyncConnection
+    answer: Answer
 
 
 class AsyncDriver(DriverBase):
@@ -109,7 +119,7 @@ class AsyncDriver(DriverBase):
                 address = router.target(retrying)
                 answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
             if not isinstance(answer, (ErrorReply, Fault)):
-                return router.result(retrying, answer, address or "")
+                return retrying.result(answer, address or "", router.journal)
             step = router.failed_with(answer, retrying, address)
             await router.act(step, retrying.deadline)
             if step.backoff_s:
@@ -197,7 +207,7 @@ class AsyncDriver(DriverBase):
         within = min(self.settings.connect_timeout, deadline - time.monotonic())
         if within <= 0:
             return OVERDUE
-        # one of its own: on a shared one everybody would wait
+        # one of its own: on a shared one all calls would wait
         connection = await open_async_connection(self.settings, asked.address, within=within)
         if isinstance(connection, Fault):
             return connection

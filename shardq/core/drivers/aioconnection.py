@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar, cast
 
 from hiredis import HiredisError, ProtocolError
 
-from shardq.core.drivers.aiosockets import connect_async, open_transport
 from shardq.core.drivers.connection import CHUNK, READ_TIMEOUT_S
-from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, of_reply, timed_out
+from shardq.core.drivers.faults import (
+    OVERDUE,
+    ErrorReply,
+    Fault,
+    of_connecting,
+    of_exception,
+    of_reply,
+    of_resolving,
+    of_tls,
+    timed_out,
+)
 from shardq.core.drivers.generators import adrive
 from shardq.core.drivers.handshake import Exchange, handshake
 from shardq.core.drivers.settings import Settings
-from shardq.core.drivers.sockets import INCOMPLETE, reader
+from shardq.core.drivers.sockets import INCOMPLETE, Address, known, look_up, reader, server_name, unconnected
+from shardq.core.drivers.tls import context_of
 
 T = TypeVar("T")
 
@@ -55,7 +67,7 @@ class AsyncConnection(asyncio.Protocol):
         return await self.send(data, deadline=deadline, answers=answers).received()
 
     def send(self, data: bytes, *, deadline: float, answers: int = 1) -> Answer:
-        """Sends at the end of this turn of the loop, or with ``flush``. Whoever has the answer waits for it."""
+        """Sends at the end of this turn of the loop, or with ``flush``. The holder of the answer waits for it."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         if not self.open:
             answer.set_result(self._why)
@@ -65,7 +77,7 @@ class AsyncConnection(asyncio.Protocol):
             answer.set_result(OVERDUE)
             return Answer(answer, None)
         # First what needs the deepest stack, of which a caller may have little left: a place in the order of answers
-        # must not be without its bytes, nor bytes without somebody who writes them.
+        # must not be without its bytes, nor bytes without a call of ``flush``.
         expiry = self._loop.call_at(deadline, _expire, answer, deadline - now)
         if self._watch is None:
             self._watch = self._loop.call_later(READ_TIMEOUT_S, self._check_silence)
@@ -127,7 +139,7 @@ class AsyncConnection(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not INCOMPLETE:
-                if not self._waiting:  # an answer that nobody asked for
+                if not self._waiting:  # an answer to no call
                     self._break(_unasked(reply, self.address))
                     return
                 answer = self._waiting.popleft()
@@ -192,7 +204,7 @@ def _expire(answer: asyncio.Future[Any], waited: float) -> None:
 
 
 def _unasked(reply: Any, address: str) -> Fault:
-    """The fault of an answer that nobody asked for: servers that are full, or protected, say so and close."""
+    """The fault of an answer to no call: servers that are full, or protected, say so and close."""
     if isinstance(reply, ErrorReply):
         return of_reply(reply.text, asked=address)
     return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
@@ -232,3 +244,85 @@ async def probe(address: str, data: bytes, *, within: float) -> bytes:
                 return await loop.sock_recv(sock, CHUNK)
         except OSError:
             return b""
+
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+async def open_transport(settings: Settings, address: str, factory: Callable[[], P], *, deadline: float) -> P | Fault:
+    """A protocol on a connected transport, with TLS where the URL says so. ``deadline`` is by the loop's clock.
+
+    Raises InvalidUrl for TLS files only.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        context = context_of(settings.tls) if settings.tls is not None else None
+    except OSError as exc:  # no descriptor for its files
+        return of_connecting(exc)
+    sock = await connect_async(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return sock
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await _transport(loop, factory, sock, context, address)
+    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
+        return of_connecting(exc) if context is None and isinstance(exc, OSError) else of_tls(exc)
+
+
+async def connect_async(address: str, *, deadline: float) -> socket.socket | Fault:
+    """A connected socket, with nothing sent on it yet."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            addresses = known(address)
+            if addresses is None:
+                addresses = await asyncio.wrap_future(look_up(address))
+    except OSError as exc:
+        return of_resolving(exc, address)
+    try:
+        return await _connected(addresses, deadline)
+    except OSError as exc:
+        return of_connecting(exc)
+
+
+async def _transport(
+    loop: asyncio.AbstractEventLoop,
+    factory: Callable[[], P],
+    sock: socket.socket,
+    context: ssl.SSLContext | None,
+    address: str,
+) -> P:
+    """Closes the socket when it fails or is cancelled."""
+    try:
+        if sock.family == socket.AF_UNIX:
+            _, protocol = await loop.create_unix_connection(factory, sock=sock)
+        elif context is None:
+            _, protocol = await loop.create_connection(factory, sock=sock)
+        else:
+            _, protocol = await loop.create_connection(
+                factory, sock=sock, ssl=context, server_hostname=server_name(address)
+            )
+    except BaseException:
+        sock.close()
+        raise
+    return protocol
+
+
+async def _connected(addresses: list[Address], deadline: float) -> socket.socket:
+    """A socket connected to the first address that accepts. Each try leaves time for those after it."""
+    loop = asyncio.get_running_loop()
+    last: OSError | None = None
+    for place, (family, where) in enumerate(addresses):
+        sock = unconnected(family)
+        sock.setblocking(False)
+        share = (deadline - loop.time()) / (len(addresses) - place)
+        try:
+            async with asyncio.timeout(share):
+                await loop.sock_connect(sock, where)
+            return sock
+        except OSError as exc:
+            sock.close()
+            last = exc
+        except BaseException:
+            sock.close()
+            raise
+    raise last or OSError("the name has no address")

@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from shardq.core import forks
 from shardq.core.calls.request import pack
 from shardq.core.drivers.aioconnection import AsyncConnection, open_async_connection, probe
-from shardq.core.drivers.aiopool import AsyncConnectionPool
 from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
-from shardq.core.drivers.faults import OVERDUE, Fault, unconnected
+from shardq.core.drivers.faults import OVERDUE, Fault, dropped, unconnected
 from shardq.core.drivers.generators import adrive
-from shardq.core.drivers.retry import RetryStep
+from shardq.core.drivers.retry import RetryingCall, RetryStep
 from shardq.core.drivers.router import ConnectionCounts
 from shardq.core.drivers.routing import CLOSED, FORKED, Routing
 from shardq.core.drivers.settings import Settings
@@ -28,6 +28,99 @@ OTHER_LOOP = (
 LOOP_ENDED = "the event loop that this engine was opened in has ended: open() it again in this one"
 
 
+# A connection carries any number of calls; more than one keeps small calls from waiting behind big ones.
+MAX_CONNECTIONS = 4
+# So many unanswered calls on the least busy connection are a reason to open another.
+BUSY = 64
+
+
+class AsyncConnectionPool:
+    """The connections to one node: few, each shared by any number of calls. One attempt to connect at a time, in a
+    task of its own; all who wait share its outcome.
+    """
+
+    def __init__(
+        self, address: str, *, bound: int, connect: Callable[[str], Coroutine[Any, Any, AsyncConnection | Fault]]
+    ) -> None:
+        self.address = address
+        self.bound = min(MAX_CONNECTIONS, bound)
+        self._new_connection = connect
+        self._connections: list[AsyncConnection] = []
+        self._connecting: asyncio.Task[AsyncConnection | Fault] | None = None
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        return sum(connection.open for connection in self._connections)
+
+    async def connection(self, deadline: float) -> AsyncConnection | Fault:
+        """Returns the least busy connection, or waits for the first one. When all are busy another is made
+        meanwhile.
+        """
+        ready = self.ready()
+        if ready is not None:
+            return ready
+        if self._closed:
+            return dropped(self.address)
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        return self._best() or await self._wait_for(self._connecting, max(0.0, deadline - time.monotonic()))
+
+    def ready(self) -> AsyncConnection | None:
+        """The least busy connection. None if there is none yet, or another is wanted."""
+        best = self._best()
+        return best if best is not None and (best.load < BUSY or self.open >= self.bound) else None
+
+    async def _wait_for(
+        self, connecting: asyncio.Task[AsyncConnection | Fault], within: float
+    ) -> AsyncConnection | Fault:
+        """Waits for an attempt to connect. Others may wait for it, too: giving up does not end it."""
+        await asyncio.wait((connecting,), timeout=within)
+        if not connecting.done():
+            return unconnected(within)
+        return dropped(self.address) if connecting.cancelled() else connecting.result()
+
+    async def _connect(self) -> AsyncConnection | Fault:
+        try:
+            connection = await self._new_connection(self.address)
+        finally:
+            self._connecting = None
+        if isinstance(connection, AsyncConnection):
+            self._connections.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Closes every connection; a caller that waits for one is told at once."""
+        self._closed = True
+        connecting = self._connecting
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+        for connection in self._connections:
+            await connection.close()
+
+    def _best(self) -> AsyncConnection | None:
+        self._connections = [connection for connection in self._connections if connection.open]
+        return min(self._connections, key=lambda connection: connection.load, default=None)
+
+    def abort(self) -> None:
+        """Closes every connection, and waits for none."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in self._connections:
+            connection.abort()
+
+    def abandon(self) -> None:
+        """Closes the descriptors of every connection, without its loop."""
+        self._closed, self._connecting = True, None
+        for connection in self._connections:
+            connection.abandon()
+
+    def __repr__(self) -> str:
+        return f"AsyncConnectionPool({self.address}: {self.open} of {self.bound} open)"
+
+
 class AsyncNodeRouter(Routing):
     """The slot map, and the connections to each node, of one loop."""
 
@@ -37,7 +130,7 @@ class AsyncNodeRouter(Routing):
         """The loop that it is open in."""
         self._nodes: dict[str, AsyncConnectionPool] = {}
         self._learner = asyncio.Lock()
-        """Held while the slot map is learnt: whoever waits for it shares what was learnt."""
+        """Held while the slot map is learnt: a task that waits for it shares what was learnt."""
         forks.watch(self, AsyncNodeRouter._forked)
 
     # ---- opening and closing
@@ -55,7 +148,7 @@ class AsyncNodeRouter(Routing):
             raise
 
     async def close(self) -> None:
-        """Closes every connection; whoever waits on one is told at once. Cancelled, it closes them all the same."""
+        """Closes every connection; callers that wait are told at once. Cancelled, it closes them all the same."""
         self._closed = CLOSED
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
@@ -81,6 +174,10 @@ class AsyncNodeRouter(Routing):
         super().check_open()
         if self._loop is not asyncio.get_running_loop():
             raise EngineClosed(LOOP_ENDED if self._loop is None or self._loop.is_closed() else OTHER_LOOP)
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        """The node for the next try of a call; None if no node serves its slot."""
+        return retrying.address or self.map.node(retrying.request.slot)
 
     def node(self, address: str) -> AsyncConnectionPool:
         """The connections to a node."""

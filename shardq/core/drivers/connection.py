@@ -34,7 +34,7 @@ CHUNK = 65536
 # closed before sending leaves no doubt whether the call was executed.
 LOOK_AFTER_S = 0.01
 # After Ctrl-C, answers that say what the caller was given are read for this long at most: many times what a live server
-# takes, and short enough for whoever waits.
+# takes, and short enough for a user who waits.
 FINISH_S = 0.5
 # A socket's timeout may be longer than asked for by this. Changing it is a system call, and in each system call the
 # interpreter goes to another thread of the process, of which a process full of consumers has many.
@@ -132,7 +132,7 @@ class Connection:
         return fault if fault is not None and fault.reaction is Reaction.WAIT else None
 
     def dead(self, now: float) -> bool:
-        """True if the server has closed it, or if it holds bytes that nobody asked for."""
+        """True if the server has closed it, or if it holds bytes that answer nothing."""
         return now - self.used > LOOK_AFTER_S and readable(self.sock, 0)
 
     def interrupt(self) -> None:

@@ -1,4 +1,5 @@
-"""Learns which node serves what: from the server itself, any node of the cluster, or the sentinels. No I/O.
+"""Which node serves which slot, as a value, and how that is learnt: from the server itself, any node of the cluster, or
+the sentinels. No I/O.
 
 Conversations are generators, see ``generators``: they yield questions and are resumed with their answers. Each router
 answers them in its own way of waiting.
@@ -15,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from shardq.core.drivers.faults import ErrorReply, Fault, Reaction, of_reply
-from shardq.core.drivers.settings import Settings, bracketed
-from shardq.core.drivers.slots import SlotMap, from_cluster_slots, located
+from shardq.core.drivers.settings import Settings, bracketed, located
 from shardq.core.threads import begun
 from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, ServerTooOld, Unavailable
 
@@ -26,6 +26,62 @@ ASK_TIMEOUT_S = 1.0
 LOOK_TIMEOUT_S = 0.3
 OLDEST = (7, 0)
 _AT_EACH_CALL = "it is started again, every few seconds, for as long as anything is asked of it"
+
+
+SLOTS = 16384
+
+
+class SlotMap:
+    """Slot → address of its master: ``host:port``, or the path of a unix socket. Never changed: a correction makes a
+    new one.
+    """
+
+    __slots__ = ("nodes", "owners")
+
+    def __init__(self, nodes: Sequence[str], owners: list[str | None] | None = None) -> None:
+        """Without owners the first node serves every slot."""
+        self.nodes = tuple(nodes)
+        self.owners: list[str | None] = [nodes[0]] * SLOTS if owners is None else owners
+        """Of each slot the node that serves it, if one does."""
+
+    def node(self, slot: int) -> str | None:
+        """The node that serves this slot, if one does. Slot -1: any node."""
+        # another one when it is tried again
+        return self.owners[slot] if slot >= 0 else random.choice(self.nodes)
+
+    @property
+    def unserved(self) -> int:
+        """The number of slots that no node serves."""
+        return self.owners.count(None)
+
+    def corrected(self, slot: int, address: str) -> SlotMap:
+        """The same map but for one slot, as a MOVED told."""
+        nodes = self.nodes if address in self.nodes else (*self.nodes, address)
+        owners = self.owners.copy()
+        owners[slot] = address
+        return SlotMap(nodes, owners)
+
+    def __repr__(self) -> str:
+        return f"SlotMap({', '.join(self.nodes)}{f'; {self.unserved} slots unserved' if self.unserved else ''})"
+
+
+def from_cluster_slots(answer: list[Any], *, asked: str) -> SlotMap:
+    """Reads CLUSTER SLOTS: a list of [first, last, [host, port, id, …] of the master, replicas…].
+
+    A node that does not know its own host leaves it empty: that is the one we asked, or its host.
+    """
+    nodes: list[str] = []
+    owners: list[str | None] = [None] * SLOTS
+    for first, last, master, *_replicas in answer:
+        address = located(_text(master[0]), int(master[1]), asked=asked)
+        if address not in nodes:
+            nodes.append(address)
+        owners[first : last + 1] = [address] * (last + 1 - first)
+    return SlotMap(nodes, owners)
+
+
+def _text(raw: bytes | str | None) -> str:
+    return raw.decode() if isinstance(raw, bytes) else raw or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +103,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Asks whoever runs the server for its address, and may start it. Answered by the address or a ``Fault``."""
+    """Asks what runs the server, and may start it, for its address. Answered by the address or a ``Fault``."""
 
     locate: Callable[[], str]
 

@@ -13,7 +13,7 @@ import re
 import ssl
 
 from shardq.core.drivers import descriptors
-from shardq.core.drivers.slots import host_of, located
+from shardq.core.drivers.settings import host_of, located
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,
@@ -95,7 +95,7 @@ _BY_WORD: dict[str, tuple[Reaction, type[ServerFault]]] = {
     "CLUSTERDOWN": _WAIT_UNAVAILABLE,
     "MASTERDOWN": _WAIT_UNAVAILABLE,
     "LOADING": _WAIT_UNAVAILABLE,
-    "BUSY": _WAIT_UNAVAILABLE,  # a script of somebody runs for too long
+    "BUSY": _WAIT_UNAVAILABLE,  # a script, ours or not, runs for too long
     "UNKILLABLE": _WAIT_UNAVAILABLE,
     "NOREPLICAS": _WAIT_UNAVAILABLE,  # fewer than min-replicas-to-write
     "UNBLOCKED": _WAIT_UNAVAILABLE,  # became a replica
@@ -270,7 +270,7 @@ def exhausted(address: str, bound: int) -> Fault:
 
 
 def unconnected(seconds: float) -> Fault:
-    """The fault of a wait for somebody else's attempt to connect, which took so long."""
+    """The fault of a wait for another caller's attempt to connect, which took so long."""
     return Fault(Reaction.WAIT, Unavailable, f"not connected after {seconds:.3g} s")
 
 

@@ -31,7 +31,7 @@ class _Outage:
     shards: int = 0
     """The number of shards among them that are dispatched again."""
     answered: bool = False
-    """True if somebody has recovered, even if it is no shard."""
+    """True if one of them has recovered, even if it is no shard."""
 
 
 def _blamed(node: str, exc: BaseException) -> str:

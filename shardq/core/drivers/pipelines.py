@@ -19,16 +19,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hiredis import HiredisError
 
 from shardq.core.calls.request import Command
 from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, timed_out, unserved
-from shardq.core.drivers.pool import ConnectionPool
-from shardq.core.drivers.retry import RetryingCall
-from shardq.core.drivers.router import NodeRouter
+from shardq.core.drivers.retry import RetryingCall, Spare
+from shardq.core.drivers.router import ConnectionPool, NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE
 from shardq.core.threads import begun
 from shardq.errors import ShardqError, Unanswered
@@ -50,22 +49,6 @@ AWAY_S = 0.1
 CONNECT_LOOK_S = 0.005
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-Deadline = float | Callable[[K], float] | None
-"""The end of the caller's time for all calls, or for the call of each key, asked for when it is pulled and when the
-caller was away. None: the timeout begins now.
-"""
-
-
-class Spare(NamedTuple):
-    """When calls are given up although they have time: what other nodes have answered is worth more than waiting."""
-
-    until: float
-    worth: Callable[[Any], bool] | None = None
-    """True for an answer after which the rest is waited for until then only. None: so it is from the beginning."""
-
-    def is_worth(self, answer: Any) -> bool:
-        return not isinstance(answer, ShardqError) and (self.worth is None or self.worth(answer))
 
 
 def left_behind(node: str) -> Unanswered:
@@ -327,7 +310,7 @@ class Pipelines(Generic[K, T]):
             if events & selectors.EVENT_READ and pipeline.connection is not None:
                 self._read(pipeline, pipeline.connection)
         now = time.monotonic()
-        # Only where nothing was to be read: whoever pulls from this generator may have been away for longer.
+        # Only where nothing was to be read: the caller, who pulls from this generator, may have been away for longer.
         for pipeline in self._pipelines.values():
             if pipeline.sent and pipeline not in heard and now >= pipeline.silent_at:
                 self._lost(pipeline, timed_out(now - pipeline.heard))
@@ -350,7 +333,7 @@ class Pipelines(Generic[K, T]):
                     return
         except _WOULD_BLOCK:
             return
-        except (OSError, HiredisError, IndexError) as exc:  # IndexError: an answer that nobody asked for
+        except (OSError, HiredisError, IndexError) as exc:  # IndexError: an answer to no call
             self._lost(pipeline, of_exception(exc, sent=True))
 
     def _answered(self, retrying: RetryingCall[T], answer: Any, node: str) -> None:
@@ -358,7 +341,7 @@ class Pipelines(Generic[K, T]):
             self._failed_with(retrying, answer, node)
             return
         try:
-            result = self._router.result(retrying, answer, node)
+            result = retrying.result(answer, node, self._router.journal)
         except ShardqError as exc:
             self._done.append((retrying.key, exc))
             return

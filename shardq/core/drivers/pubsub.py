@@ -64,7 +64,7 @@ class PubSubConnection:
 
     def wake(self) -> None:
         """Makes ``read`` return now, or the next time it is called."""
-        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody is there to wake
+        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: no thread reads
             self._waker.send(b"!")
 
     def close(self) -> None:

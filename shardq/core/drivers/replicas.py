@@ -1,7 +1,7 @@
 """The conversation that tells whether a node's replicas have what was written on it, for both drivers, and what is
 remembered of each node. No I/O.
 
-WAIT is about the writes of one connection. So a small one is made first, on a connection that nobody else uses
+WAIT is about the writes of one connection. So a small one is made first, on a connection that is used for nothing else
 meanwhile: the replicas that have it have all that came before it, by whichever connection.
 """
 
@@ -35,7 +35,7 @@ INFO = Exchange(pack("INFO", "replication"), 1)
 
 
 class Confirmation(NamedTuple):
-    """A conversation to be held on one connection to a node, which nobody else uses meanwhile."""
+    """A conversation to be held on one connection to a node, which is used for nothing else meanwhile."""
 
     address: str
     conversation: Generator[Exchange, Any, str | Fault | None]

@@ -11,7 +11,8 @@ import contextlib
 import dataclasses
 import re
 import time
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, Reaction
@@ -27,6 +28,7 @@ from shardq.errors import (
     Unavailable,
 )
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
@@ -46,6 +48,23 @@ _LINE = re.compile(r"user_script:(\d+)")
 _KEY = re.compile(r"KEYS\[(\d+)\]")
 
 
+Deadline = float | Callable[[K], float] | None
+"""The end of the caller's time for all calls, or for the call of each key, asked for when it is pulled and when the
+caller was away. None: the timeout begins now.
+"""
+
+
+class Spare(NamedTuple):
+    """When calls are given up although they have time: what other nodes have answered is worth more than waiting."""
+
+    until: float
+    worth: Callable[[Any], bool] | None = None
+    """True for an answer after which the rest is waited for until then only. None: so it is from the beginning."""
+
+    def is_worth(self, answer: Any) -> bool:
+        return not isinstance(answer, ShardqError) and (self.worth is None or self.worth(answer))
+
+
 class RetryStep(NamedTuple):
     """The step before a call is sent again."""
 
@@ -58,12 +77,18 @@ class RetryStep(NamedTuple):
     """The node where the fault was met: the last one to ask for the map."""
 
 
+class Journal(Protocol):
+    """Notes what servers have acknowledged."""
+
+    def note(self, call: Command[Any], result: Any, *, packed: bytes, sent: float, node: str) -> None: ...
+
+
 class RetryingCall(Generic[T]):
     """One call until its answer. Invariant: once the call is ``in_doubt``, only its ``after_loss()`` form is sent."""
 
     __slots__ = (
-        "_again_until", "_began", "_in_full", "_last", "_retry_for_s", "_tries", "address", "call", "deadline", "key",
-        "request", "sent", "sent_at",
+        "_again_until", "_began", "_in_full", "_last", "_retry_for_s", "_tries", "address", "answers", "call",
+        "deadline", "key", "request", "sent", "sent_at",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +117,8 @@ class RetryingCall(Generic[T]):
             self.deadline = min(self.deadline, now + call.within_s)
         self.address: str | None = None
         """The node of the next try, if a node said ASK; else the slot map says."""
+        self.answers = 1
+        """The number of answers of the next try; the last one counts."""
         self.sent = b""
         """The bytes of the try in flight."""
         self.sent_at = now
@@ -116,10 +143,12 @@ class RetryingCall(Generic[T]):
         self.sent_at = time.monotonic()
         return self.sent
 
-    @property
-    def answers(self) -> int:
-        """The number of answers of the next try; the last one counts."""
-        return 1 if self.address is None else 2
+    def result(self, answer: Any, address: str, journal: Journal | None) -> T:
+        """Decodes the answer of a node to the last try, and tells the journal, if there is one."""
+        result = self.request.decode(answer)
+        if journal is not None:
+            journal.note(self.request, result, packed=self.sent, sent=self.sent_at, node=address)
+        return result
 
     def finished(self, answer: Any) -> None:
         """Decodes an answer that came for a caller that was interrupted meanwhile."""
@@ -142,19 +171,19 @@ class RetryingCall(Generic[T]):
         if fault.reaction is Reaction.IN_FULL and not self._in_full and now < self.deadline:
             self._in_full = True
             return RetryStep()
-        self.address = None
+        self.address, self.answers = None, 1
         self._tries += 1
         waits = fault.reaction in (Reaction.WAIT, Reaction.PAUSE)
         backoffs = self._tries - (0 if waits else REDIRECTS_AT_ONCE)
         pause = backoff_s(backoffs, chance)
-        # No try begins past the deadline: nobody could wait for its answer.
+        # No try begins past the deadline: its answer would come too late.
         until = self._again_until
         if fault.reaction is Reaction.PAUSE:
             until -= min(LAST_TRY_S, self._retry_for_s / 2)
         if fault.reaction in (Reaction.END, Reaction.IN_FULL) or now + pause >= until:
             raise self._over(fault, now, node) from fault.cause
         if fault.reaction is Reaction.ASK:
-            self.address = fault.address
+            self.address, self.answers = fault.address, 2
             return RetryStep(pause)
         if fault.reaction is Reaction.PAUSE:
             return RetryStep(pause)
@@ -187,7 +216,7 @@ class RetryingCall(Generic[T]):
 
 
 def _of_another_type(call: Call[Any], text: str) -> str:
-    """Names the key that somebody else has written: the server tells the line of the script that met it."""
+    """Names the key that another program has written: the server tells the line of the script that met it."""
     found = _LINE.search(text)
     lines = call.script.text.splitlines()
     line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""

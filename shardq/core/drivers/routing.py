@@ -1,25 +1,23 @@
 """The slot map of one driver, and every decision about it: the node of a call, when to learn the map again, how long to
 try to open, why nothing can be sent. No I/O.
 
-``router`` and ``aiorouter`` add connections and locks, for threads and for asyncio.
+``router`` and ``aiorouter`` add connections and locks, for threads and for asyncio. ``DriverBase`` is the part of both
+drivers that waits for nothing.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
-from shardq.core.calls.request import Command
-from shardq.core.drivers.discover import Question, discover, greet
+from shardq.core.drivers.discover import Question, SlotMap, discover, greet
 from shardq.core.drivers.faults import ErrorReply, Fault, of_reply
-from shardq.core.drivers.retry import RetryingCall, RetryStep, backoff_s, explained
+from shardq.core.drivers.replicas import ReplicaTracker
+from shardq.core.drivers.retry import Journal, RetryingCall, RetryStep, Spare, backoff_s, explained
 from shardq.core.drivers.settings import Settings
-from shardq.core.drivers.slots import SlotMap
 from shardq.errors import EmbeddedFault, EngineClosed, ShardqError
-
-T = TypeVar("T")
 
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
 REFRESH_EVERY_S = 0.1
@@ -30,12 +28,6 @@ FORKED = (
     "this belongs to the parent process, which made it before a fork: ask the engine for another in this process "
     "(engine.consumer(), engine.growth(), …); the engine itself works here, too"
 )
-
-
-class Journal(Protocol):
-    """Notes what servers have acknowledged."""
-
-    def note(self, call: Command[Any], result: Any, *, packed: bytes, sent: float, node: str) -> None: ...
 
 
 class Routing:
@@ -68,22 +60,11 @@ class Routing:
 
     # ---- calls
 
-    def target(self, retrying: RetryingCall[Any]) -> str | None:
-        """The node for the next try of a call; None if no node serves its slot."""
-        return retrying.address or self.map.node(retrying.request.slot)
-
     def failed_with(self, answer: ErrorReply | Fault, retrying: RetryingCall[Any], address: str | None) -> RetryStep:
         """Decides what follows a try that got no result at this address. Raises when the call is over."""
         fault = of_reply(answer.text, asked=address or "") if isinstance(answer, ErrorReply) else answer
         node = address or self.settings.safe_url
         return retrying.failed_with(fault, now=time.monotonic(), node=node, chance=random.random())
-
-    def result(self, retrying: RetryingCall[T], answer: Any, address: str) -> T:
-        """Decodes the answer of a node to the last try of a call."""
-        result: T = retrying.request.decode(answer)
-        if self.journal is not None:
-            self.journal.note(retrying.request, result, packed=retrying.sent, sent=retrying.sent_at, node=address)
-        return result
 
     # ---- the slot map
 
@@ -144,6 +125,66 @@ class Routing:
 
     def _error(self, fault: Fault, what: str, timeout: float) -> ShardqError:
         return fault.error(explained(fault, self.settings.safe_url, what, timeout))
+
+
+class DriverBase:
+    """One server, the master of a service, or the masters of a cluster."""
+
+    _router: Routing
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._replica_tracker = ReplicaTracker()
+
+    def check_open(self) -> None:
+        """Raises EngineClosed before ``open()``, after ``close()``, in a forked child, and in another event loop."""
+        self._router.check_open()
+
+    def note_in(self, journal: Journal | None) -> None:
+        """Tells a journal of every answer from now on."""
+        self._router.journal = journal
+
+    def hold(self, is_held: Callable[[str, float], bool]) -> None:
+        """Asks ``is_held`` before a poller sends: True while those that connected to that node at that time must not
+        dispatch there yet.
+        """
+        self._router.is_held = is_held
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.settings.kind == "cluster"
+
+    @property
+    def server_version(self) -> str:
+        """The servers' version, like ``valkey 9.1.2``; empty before ``open()``."""
+        return self._router.version
+
+    def node_of(self, slot: int) -> str:
+        """The address of the slot's master, as last learnt; empty while no node serves it."""
+        return self._router.map.node(slot) or ""
+
+    def nodes(self) -> list[str]:
+        """The addresses of all masters, as last learnt."""
+        return list(self._router.map.nodes)
+
+    def spare(self, given: Spare | None) -> Spare | None:
+        """When to give up calls. One server alone is never left for another."""
+        return given if len(self._router.map.nodes) > 1 else None
+
+    @property
+    def unserved(self) -> int:
+        """The number of slots that no node serves, as last learnt."""
+        return self._router.map.unserved
+
+    def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
+        """The slots, in the order given, by the node that serves them."""
+        groups: dict[str, list[int]] = {}
+        for slot in slots:
+            groups.setdefault(self.node_of(slot), []).append(slot)
+        return groups
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.settings.safe_url!r}, {self.server_version or 'not open'})"
 
 
 def _never(address: str, since: float) -> bool:

@@ -271,3 +271,18 @@ def tls_of(scheme: str, options: Mapping[str, str]) -> Tls:
     if options.get("key") and not options.get("cert"):
         raise InvalidUrl(f"key= of a {scheme}:// URL needs cert= too: the client certificate it belongs to")
     return Tls(ca=options.get("ca"), cert=options.get("cert"), key=options.get("key"), check_hostname=_YES_NO[check])
+
+
+def located(host: str, port: int, *, asked: str) -> str:
+    """The address of a node as another one told it; an empty or unknown host is that of the one asked."""
+    return f"{host_of(asked) if host in ('', '?') else host}:{port}"
+
+
+def host_of(address: str) -> str:
+    """The host of ``host:port`` (IPv6 without brackets)."""
+    return address.rpartition(":")[0]
+
+
+def port_of(address: str) -> int:
+    """The port of ``host:port``."""
+    return int(address.rpartition(":")[2])

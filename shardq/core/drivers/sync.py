@@ -1,42 +1,35 @@
 """The driver for threads: carries calls to the node that serves their slot, whatever that takes.
 
-Engines, producers and consumers use ``Driver``. A poller has a ``DedicatedConnection``, and a durable push
-``BorrowedConnections``: shared ones, for several calls in a row. ``retry`` decides about retries, ``router`` learns the
-slot map; this module sends and waits. The asyncio twin is ``aio``.
+Engines, producers and consumers use ``Driver``; ``owned`` has the connections of pollers, and those on loan. ``retry``
+decides about retries, ``router`` learns the slot map; this module sends and waits. The asyncio twin is ``aio``.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.base import DriverBase
-from shardq.core.drivers.begun import BegunCall
 from shardq.core.drivers.connection import FINISH_S, Connection
-from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_connecting, of_reply, unconnected, unserved
+from shardq.core.drivers.faults import ErrorReply, Fault, of_connecting, of_reply
 from shardq.core.drivers.generators import drive
 from shardq.core.drivers.outages import Outages
-from shardq.core.drivers.pipelines import Deadline, Pipelines, Spare
-from shardq.core.drivers.pool import ConnectionPool
+from shardq.core.drivers.owned import BegunCall, BorrowedConnections, DedicatedConnection
+from shardq.core.drivers.pipelines import Pipelines
 from shardq.core.drivers.pubsub import PubSubConnection
 from shardq.core.drivers.replicas import CONVERSATION_S, Confirmation
-from shardq.core.drivers.retry import RetryingCall, RetryStep, explained
-from shardq.core.drivers.router import ConnectionCounts, NodeRouter
+from shardq.core.drivers.retry import Deadline, RetryingCall, Spare, explained
+from shardq.core.drivers.router import ConnectionCounts, ConnectionPool, NodeRouter
+from shardq.core.drivers.routing import DriverBase
 from shardq.core.drivers.settings import Settings
-from shardq.errors import EngineClosed, ShardqError, TooManyOpenFiles, Unanswered, Unavailable
+from shardq.errors import ShardqError, Unavailable
 
 K = TypeVar("K")
 T = TypeVar("T")
-
-HELD_LOOK_S = 0.005
-"""The time between two looks of a poller whose node is held."""
 
 
 class Driver(DriverBase):
@@ -70,8 +63,8 @@ class Driver(DriverBase):
 
         ``deadline``: the end of a ``timeout`` that began before, with the command that this call is a part of.
         """
-        self._router.check_open()
-        return carry(call, self._router, self._trip, time.sleep, timeout, deadline)
+        timeout_s = self.settings.timeout if timeout is None else timeout
+        return self._router.carry(RetryingCall(call, timeout=timeout_s, deadline=deadline), self._trip)
 
     def call_all(
         self,
@@ -119,7 +112,7 @@ class Driver(DriverBase):
         """
         if deadline is not None:
             begun.retrying.bound(deadline)
-        return _carried(begun.retrying, self._router, self._trip, time.sleep, begun)
+        return self._router.carry(begun.retrying, self._trip, first=(begun.address, begun.receive()))
 
     def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
@@ -250,177 +243,3 @@ class Driver(DriverBase):
     def connections(self) -> dict[str, ConnectionCounts]:
         """The number of connections open to each node, and their bound."""
         return self._router.connections()
-
-
-class DedicatedConnection:
-    """A poller's own connection. ``call`` is for one thread; ``interrupt`` for any, and for good."""
-
-    def __init__(self, router: NodeRouter, slot: int) -> None:
-        self.slot = slot
-        self._router = router
-        self._connection: Connection | None = None
-        self._connected_at = 0.0
-        self.connects = 0
-        """The number of times it has connected. The same before and after two calls: they went over one connection."""
-        self._interrupted = threading.Event()
-
-    def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
-        """Like ``Driver.call``, on this connection, which follows the call's slot."""
-        self._check()
-        try:
-            return carry(call, self._router, self._trip, self._sleep, timeout, deadline)
-        except TooManyOpenFiles:
-            raise
-        except (Unanswered, Unavailable):
-            # A node that hangs takes all the time a call has: the next call must not go there again if another node
-            # serves.
-            self._check()
-            step = RetryStep(refresh=True, doubted=self._router.map.node(call.slot) or "")
-            self._router.act(step, math.inf if deadline is None else deadline)
-            raise
-
-    def interrupt(self) -> None:
-        """Ends the call in flight, and refuses all others with EngineClosed."""
-        self._interrupted.set()
-        connection = self._connection
-        if connection is not None:
-            connection.interrupt()
-
-    def close(self) -> None:
-        """Closes the connection; for the thread that calls."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
-        connection = self._connection
-        if connection is None or connection.address != address or connection.dead(time.monotonic()):
-            self.close()
-            connected = self._router.connect(address, retrying.deadline)
-            if isinstance(connected, Fault):
-                self._check()
-                return connected
-            self._connection = connection = connected
-            self._connected_at = time.monotonic()
-            self.connects += 1
-        while self._router.is_held(address, self._connected_at):
-            if time.monotonic() >= retrying.deadline:
-                return unconnected(time.monotonic() - self._connected_at)
-            self._sleep(HELD_LOOK_S)
-        self._check()  # After the connection is in place: interrupt() sees it, or we see the interrupt.
-        try:
-            answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
-        except BaseException:
-            self.close()
-            raise
-        if isinstance(answer, Fault):
-            self.close()
-            self._check()
-        return answer
-
-    def _sleep(self, seconds: float) -> None:
-        self._interrupted.wait(seconds)
-        self._check()
-
-    def _check(self) -> None:
-        self._router.check_open()
-        if self._interrupted.is_set():
-            raise EngineClosed("this connection was interrupted because its poller stops")
-
-    def __repr__(self) -> str:
-        connection = self._connection
-        where = connection.address if connection is not None and connection.open else "not connected"
-        return f"DedicatedConnection(slot {self.slot}, {where})"
-
-
-class BorrowedConnections:
-    """One user's connections for several calls in a row, for one thread. Made by ``Driver.borrow``."""
-
-    def __init__(self, router: NodeRouter, deadline: float) -> None:
-        self._router = router
-        self.deadline = deadline
-        """The end of all calls."""
-        self._connections: dict[str, tuple[ConnectionPool, Connection]] = {}
-        self.connects: Counter[str] = Counter()
-        """The number of connections it has had to each node. The same after two calls: they went over one."""
-        self.address = ""
-        """The node of the last answer."""
-
-    def call(self, call: Command[T]) -> T:
-        """Like ``Driver.call``, always on the same connection to a node while that is open."""
-        self._router.check_open()
-        return carry(call, self._router, self._trip, time.sleep, deadline=self.deadline)
-
-    def close(self) -> None:
-        """Gives all connections back."""
-        connections, self._connections = self._connections, {}
-        for node, connection in connections.values():
-            node.give(connection)
-
-    def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
-        connection = self._connection(address, retrying.deadline)
-        if isinstance(connection, Fault):
-            return connection
-        try:
-            answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
-        except BaseException:
-            self._drop(address)
-            raise
-        if isinstance(answer, Fault):
-            self._drop(address)
-        self.address = address
-        return answer
-
-    def _connection(self, address: str, deadline: float) -> Connection | Fault:
-        if time.monotonic() >= deadline:
-            return OVERDUE
-        if address in self._connections:
-            connection = self._connections[address][1]
-            if not connection.dead(time.monotonic()):
-                return connection
-            self._drop(address)
-        node = self._router.node(address)
-        taken = node.take(deadline)
-        if isinstance(taken, Connection):
-            self._connections[address] = node, taken
-            self.connects[address] += 1
-        return taken
-
-    def _drop(self, address: str) -> None:
-        node, connection = self._connections.pop(address)
-        node.drop(connection)
-
-
-def carry(
-    call: Command[T],
-    router: NodeRouter,
-    trip: Callable[[RetryingCall[Any], str], Any],
-    sleep: Callable[[float], object],
-    timeout: float | None = None,
-    deadline: float | None = None,
-) -> T:
-    """Sends a call until it is answered or its time is over. ``trip`` makes one try at a node."""
-    timeout_s = router.settings.timeout if timeout is None else timeout
-    return _carried(RetryingCall(call, timeout=timeout_s, deadline=deadline), router, trip, sleep)
-
-
-def _carried(
-    retrying: RetryingCall[T],
-    router: NodeRouter,
-    trip: Callable[[RetryingCall[Any], str], Any],
-    sleep: Callable[[float], object],
-    begun: BegunCall[T] | None = None,
-) -> T:
-    while True:
-        address: str | None
-        if begun is not None:
-            address, answer, begun = begun.address, begun.receive(), None
-        else:
-            address = router.target(retrying)
-            answer = unserved(retrying.request.slot) if address is None else trip(retrying, address)
-        if not isinstance(answer, (ErrorReply, Fault)):
-            return router.result(retrying, answer, address or "")
-        step = router.failed_with(answer, retrying, address)
-        router.act(step, retrying.deadline)
-        if step.backoff_s:
-            sleep(step.backoff_s)

@@ -9,7 +9,7 @@ highest-numbered bucket**. Therefore:
 - growing from n to m moves exactly what the new shards end with, and only to them; shrinking is the reverse;
 - the table depends on no hash and no library: another client needs this paragraph only.
 
-The tests pin digests of the tables. Changing one strands the tasks of everybody who has some.
+The tests pin digests of the tables. Changing one strands all stored tasks.
 """
 
 from __future__ import annotations

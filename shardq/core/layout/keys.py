@@ -133,7 +133,7 @@ def control_keys(name: str) -> ControlKeys:
 
 
 def shard_named(key: str) -> int | None:
-    """The shard that a key belongs to; None for one of an engine as a whole, or somebody else's."""
+    """The shard that a key belongs to; None for one of an engine as a whole, or of another program."""
     found = _OF_SHARD.match(key)
     return int(found[1]) if found else None
 

@@ -6,8 +6,8 @@ higher epoch.
 
 The hash has one field for each attribute below, and one for each of ``settings``: ``epoch`` and ``shards`` in decimal,
 the others as JSON.
-Fields of other makers are left alone: they are not read here, and whoever writes sets fields, it does not
-replace the hash.
+Fields of other makers are left alone: they are not read here, and a writer sets fields and does not replace the
+hash.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ DEFAULT_ATTEMPTS = 25
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
 DEFAULT_DEAD_COUNT = 100_000
-"""Enough for every incident that somebody will look into, some 50 MB of ordinary tasks."""
+"""Enough for every incident that is looked into, some 50 MB of ordinary tasks."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def in_force(self) -> Topology:
-        """The topology after an announced count: a function of this one, so that anybody may complete the change."""
+        """The topology after an announced count: made of this one alone, so that any process may complete it."""
         assert self.pending is not None, "only an announced count can come in force"
         return msgspec.structs.replace(
             self,

@@ -192,7 +192,7 @@ def check_seconds(seconds: float, what: str, *, most: float = MAX_WAIT_S) -> Non
 def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *, window_ms: int = 0) -> int | None:
     """The expiry of a task, as the record's head has it: below 0 milliseconds from the push, else an instant.
 
-    A number from 1e9 is epoch seconds: nobody waits 31 years for a task to expire. ``due`` is the due word. The task
+    A number from 1e9 is epoch seconds: no task waits 31 years to expire. ``due`` is the due word. The task
     must be good in its whole window, wherever its id puts it there.
     """
     if expires is None:
@@ -355,7 +355,7 @@ def check_max_attempts(attempts: int) -> None:
 
 
 def reason_text(reason: str) -> str:
-    """The end of a reason, as text that can be stored: a message made of somebody's bytes may hold halves of pairs."""
+    """The end of a reason, as text that can be stored: a message made of foreign bytes may hold halves of pairs."""
     if not isinstance(reason, str):
         raise InvalidOption(f"a reason can't be {type(reason).__name__}; give a str")
     return reason[-MAX_REASON:].encode(errors="replace").decode()

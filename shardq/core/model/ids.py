@@ -1,6 +1,6 @@
 """New ids, nonces, and the two parts of an id.
 
-Called by the producer, for tasks pushed without ``id=`` and with, and by whoever has to tell the topic of an id.
+Called by the producer, for tasks pushed without ``id=`` and with, and by all that tells the topic of an id.
 
 An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic. A UNIQUE of ours is one number of 78 bits in 13
 characters:
@@ -55,7 +55,8 @@ class Ids:
 
     def one(self, *, topic: str = "") -> str:
         """A new id."""
-        return full_id(topic, _spell(self._reserve(1)))
+        unique = _spell(self._reserve(1))
+        return full_id(topic, unique) if topic else unique
 
     def many(self, n: int, *, topic: str = "") -> list[str]:
         """``n`` new ids of one topic, in ascending order."""
@@ -71,7 +72,7 @@ class Ids:
         return ids
 
     def _reserve(self, n: int) -> int:
-        """The first of ``n`` numbers of 78 bits that nobody else gets."""
+        """The first of ``n`` numbers of 78 bits that no other caller gets."""
         with self._lock:
             now = int(self._clock_s())
             if now > self._second:
@@ -129,7 +130,8 @@ def quoted_topic(name: str) -> str:
 
 def topics_of(ids: Sequence[str]) -> Collection[str]:
     """The topics that the ids name. Those of one topic, as most calls have, are told by one search in all of them."""
-    topic = topic_of(ids[0]) if ids else ""
+    first = ids[0] if ids else ""
+    topic = first[: max(0, first.find("/"))]
     if len(ids) == 1:
         return (topic,)
     text = "\n".join(ids)

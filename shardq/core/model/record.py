@@ -89,7 +89,7 @@ _BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
 _BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
 PLAIN: Mapping[int, Callable[[bytes], Any]] = {VERSION << 4 | codec.number: codec.decode for codec in _BY_NAME.values()}
 """First byte of a record without a head → the decoder of the rest, which is its payload. Most records have none, and
-whoever reads many saves the calls of ``decode_payload``, which are as much as the decoding.
+a reader of many saves the calls of ``decode_payload``, which are as much as the decoding.
 """
 _WITH_NONCE = {
     bytes([VERSION << 4 | _HEADED | codec.number]) + b"\0\x08\x81\xa1n\xce": codec.decode for codec in _BY_NAME.values()

@@ -115,7 +115,7 @@ AsyncReceipt = Coroutine[Any, Any, Receipt]
 
 class Outcome(enum.StrEnum):
     """The outcome of a command given by id. True only when it did what was asked; a spooled one will be carried out
-    when Redis is back, with an outcome that nobody knows yet, and is not true.
+    when Redis is back, with an outcome that is not known yet, and is not true.
 
     >>> bool(shardq.Outcome.CANCELLED), bool(shardq.Outcome.RUNNING)
     (True, False)

@@ -169,7 +169,7 @@ class Buffer(forks.OfOneProcess):
         self._sent = self._open
         """The last sending, perhaps still in flight."""
         self._flushing = False
-        """True while somebody waits for what is in the buffer now: it does not linger."""
+        """True while a flush waits for what is in the buffer now: it does not linger."""
         self._failed: deque[tuple[int, _Sending]] = deque()
         """Failed sendings that no flush has reported, with their numbers."""
         self._dropped = 0
@@ -307,13 +307,13 @@ class Buffer(forks.OfOneProcess):
         except ShardqError as exc:
             sending.error = exc
         except BaseException as exc:
-            # Nobody else would learn of it: the thread's callers do.
+            # The callers learn of it; the thread has none that would.
             sending.error = ShardqError(f"the buffer could not be sent: {exc!r}")
             raise
         else:
             sending.receipts = receipts
         finally:
-            # Whoever keeps a Pending would keep the payloads of its whole sending, too.
+            # A program that keeps a Pending would keep the payloads of its whole sending, too.
             sending.entries = Entries(ids=sending.entries.ids)
             self._note(sending)
             sending.done.set()

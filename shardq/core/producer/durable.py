@@ -1,8 +1,8 @@
 """Durable pushes: they return when replicas, or the disk, have confirmed them (WAIT, WAITAOF).
 
 WAIT is about the writes of its own connection, so it is sent on the connection that carried the push. It is about the
-last write there, and a push may have written nothing: its task was stored before, by an earlier send or by somebody
-else. So each node that took a push gets one more write before the WAIT. Replication is a stream, and so is the
+last write there, and a push may have written nothing: its task was stored before, by an earlier send or by another
+process. So each node that took a push gets one more write before the WAIT. Replication is a stream, and so is the
 append-only file: what confirms a later write confirms all before it. A connection that was lost between the push and
 the WAIT may have led to another server than the one there now, and confirms nothing.
 """
@@ -16,8 +16,9 @@ from typing import Literal, TypeVar
 
 from shardq.core.calls import node_info
 from shardq.core.calls.request import Call, Command, Stale
-from shardq.core.drivers.pipelines import Deadline, Spare
-from shardq.core.drivers.sync import BorrowedConnections, Driver
+from shardq.core.drivers.owned import BorrowedConnections
+from shardq.core.drivers.retry import Deadline, Spare
+from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, run
 from shardq.core.topology_cache import TopologyCache

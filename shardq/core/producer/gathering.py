@@ -36,8 +36,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed, ReadOnly, ShardqError, Unanswered, Unavailable
 
 if TYPE_CHECKING:
-    from shardq.core.drivers.aio import AsyncDriver
-    from shardq.core.drivers.begun import AsyncBegunCall
+    from shardq.core.drivers.aio import AsyncBegunCall, AsyncDriver
 
 FEW = 8
 """The pushes under way that each have a call of their own; half as many as there are shards, where that is more. So few
@@ -82,7 +81,7 @@ class Gatherer:
         topology = self._cache.topology
         self._under_way += 1
         try:
-            # What is pushed first leaves first: in one turn nobody goes alone once somebody was gathered.
+            # What is pushed first leaves first: in one turn no push goes alone once one was gathered.
             few = not self._gathered and self._under_way <= max(FEW, topology.shards // 2)
             # While tasks move, one with an id of the caller's own is looked for where it may be.
             if few or (entries.unique and topology.priors):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import mmh3
 
 from shardq.core.calls import by_id
 from shardq.core.calls.request import Word
@@ -27,12 +29,12 @@ from shardq.core.model.checks import (
     due_spec,
     due_specs,
     expiry_spec,
+    later,
     window_ms,
 )
 from shardq.core.model.ids import Ids, full_id, new_nonce
 from shardq.core.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.core.model.task import Task
-from shardq.core.producer.window import spread
 from shardq.core.recovery import Routed
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput
@@ -68,6 +70,10 @@ UNIQUE = 5
 """The words of a task whose id the caller gave: id, due, record, conflict rule, dedup window in ms."""
 
 
+SEED = 0x57494E44
+"""The seed of places in windows. Not that of the buckets: the ids of one shard are spread over the whole window."""
+
+
 @dataclass(slots=True)
 class Entries:
     """Packed tasks, flat: the words of their scripts, one task after the other."""
@@ -82,6 +88,19 @@ class Entries:
         """The bytes of their records."""
         records = itertools.chain(self.fresh[2::FRESH], self.unique[2::UNIQUE])
         return sum(map(len, records))  # type: ignore[arg-type]  # records are bytes
+
+
+def place_ms(id: str, window_ms: int) -> int:
+    """The place of an id in its window, from 0 up to the window's length: a hash of the id. A resend, a replacing push
+    and every later task of the id get the same one, and the tasks of one window are spread evenly, whichever process
+    pushes them. The formula is a part of ``lua/README.md``.
+    """
+    return mmh3.hash(id, SEED, signed=False) * window_ms >> 32
+
+
+def spread(dues: Sequence[int], ids: Sequence[str], window_ms: int) -> list[int]:
+    """The due words of tasks with these ids, at their places in windows that begin at ``dues``."""
+    return [later(due, place_ms(id, window_ms)) for due, id in zip(dues, ids, strict=True)]
 
 
 def each_task(tasks: Iterable[Task]) -> Iterator[Task]:
@@ -164,24 +183,24 @@ class Packer:
                 "a payload can't be a Task, whose options would be lost; push it with push_many([task]), or give "
                 "push() its payload and options"
             )
-        check_topic(task.topic)
+        if task.topic != "":
+            check_topic(task.topic)
         due = due_spec(task.delay, task.at)
-        window = window_ms(task.window)
-        dedup_ms = check_dedup(task.dedup, task.id)
-        check_on_conflict(task.on_conflict, task.id)
+        window = 0 if task.window is None else window_ms(task.window)
+        dedup_ms = None if task.dedup is None else check_dedup(task.dedup, task.id)
+        if task.on_conflict != "keep":
+            check_on_conflict(task.on_conflict, task.id)
         if task.throttle is not None:
             dedup_ms = check_throttle(task.throttle, task.id, task.dedup, task.on_conflict)
-        if task.headers is not None:
-            check_headers(task.headers)
-        if task.max_attempts is not None:
-            check_max_attempts(task.max_attempts)
-        head = encode_head(
-            headers=task.headers,
-            max_attempts=task.max_attempts,
-            expires=expiry_spec(task.expires, due, window_ms=window),
-            nonce=None if task.id is None else new_nonce(),
-            tags=() if task.tags is None else checked_tags(task.tags),
-        )
+        head = None
+        if (
+            task.id is not None
+            or task.headers is not None
+            or task.max_attempts is not None
+            or task.expires is not None
+            or task.tags is not None
+        ):
+            head = _head(task, due, window)
         record = self._encode(task.payload, head)
         if task.id is None:
             id = self._ids.one(topic=task.topic)
@@ -278,6 +297,20 @@ def _by_bytes(part: list[Word], width: int) -> Iterator[list[Word]]:
             begin, size = at, 0
         size += length
     yield part[begin:]
+
+
+def _head(task: Task, due: int, window: int) -> bytes | None:
+    if task.headers is not None:
+        check_headers(task.headers)
+    if task.max_attempts is not None:
+        check_max_attempts(task.max_attempts)
+    return encode_head(
+        headers=task.headers,
+        max_attempts=task.max_attempts,
+        expires=expiry_spec(task.expires, due, window_ms=window),
+        nonce=None if task.id is None else new_nonce(),
+        tags=() if task.tags is None else checked_tags(task.tags),
+    )
 
 
 def _plain(tasks: list[Task]) -> bool:

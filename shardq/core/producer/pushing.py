@@ -257,9 +257,8 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
         receipt = receipt_of(id, (yield from push_unique(cache, entries.unique, in_doubt=in_doubt)))
         packer.pushed += 1
         return receipt
-    # The epoch first, as above.
-    epoch = cache.topology.epoch
-    call = by_id.push(cache.home(id), epoch, words)
+    topology = cache.topology
+    call = by_id.push(cache.keys(topology.shard_of(id)), topology.epoch, words)
     try:
         if not in_doubt and not (yield call):
             packer.pushed += 1

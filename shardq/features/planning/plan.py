@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 
 import msgspec
 
 from shardq.core.drivers.settings import CONNECTIONS
-from shardq.core.layout.balance import imbalance
-from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.layout.buckets import table
+from shardq.core.layout.slots import MAX_SHARDS, SLOTS, target_slot
 
 FILE = "costs.json"
 
@@ -303,3 +304,20 @@ def _cautions(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mas
     else:
         found.append("without replicas a master that is lost takes its tasks with it.")
     return found
+
+
+def imbalance(masters: int, shards: int) -> float:
+    """Returns the ids on the fullest master of a cluster ÷ the mean of all masters.
+
+    >>> round(imbalance(3, 48), 2), round(imbalance(64, 48), 2)
+    (1.0, 1.33)
+    """
+    ids: Counter[int] = Counter()
+    for shard, buckets in Counter(table(shards)).items():
+        ids[_owner(target_slot(shard), masters)] += buckets
+    return max(ids.values()) * masters / ids.total()
+
+
+def _owner(slot: int, masters: int) -> int:
+    """Returns the owner in equal runs of slots, where run ``n`` begins at ⌊n × SLOTS ÷ masters⌋."""
+    return ((slot + 1) * masters - 1) // SLOTS
