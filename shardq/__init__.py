@@ -4,7 +4,8 @@
     >>> engine = shardq.Engine("redis://127.0.0.1:6379/0", name="orders", shards=16)
     >>> id = engine.push({"order": 42}, delay=1800)
 
-``Engine`` is the way in for threads, ``AsyncEngine`` for asyncio. The tree of errors is in ``shardq.errors``.
+``Engine`` is the way in for threads, ``AsyncEngine`` for asyncio. The eight errors that programs catch are here, the
+whole tree is in ``shardq.errors``.
 """
 
 from shardq.core.lazy import TYPE_CHECKING, lazily
@@ -17,86 +18,44 @@ if TYPE_CHECKING:
     from shardq import testing as testing
     from shardq.core.consumer import AsyncConsumer, Consumer
     from shardq.core.fleet import Member
-    from shardq.core.layout.topology import EngineSettings
     from shardq.core.model.record import Codec
-    from shardq.core.model.task import CancelledTag, Delivery, Outcome, Receipt, Task, TaskInfo
+    from shardq.core.model.task import Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.core.producer.buffer import Buffer, Pending
-    from shardq.core.resharding import AsyncGrowth, Growth, Preview, Progress
-    from shardq.engine import AsyncEngine, Engine, Health, Rates, ShardStats, Stats, TopicStats
-    from shardq.engine.changes import Change
+    from shardq.core.resharding import AsyncResize, Resize
+    from shardq.engine import AsyncEngine, Engine, Health, Stats
     from shardq.errors import (
-        AccessDenied,
         BadInput,
-        ChangeUnderWay,
         Conflict,
-        DedupWithoutId,
-        DelayAndAt,
-        DurabilityUnavailable,
-        EmbeddedFault,
-        EngineClosed,
-        InvalidDelay,
-        InvalidId,
-        InvalidName,
-        InvalidOption,
-        InvalidShardCount,
-        InvalidTopic,
-        InvalidUrl,
         LeaseLost,
-        MissingPackage,
-        NaiveDatetime,
-        NotReplicated,
-        OutOfMemory,
-        PayloadNotDecodable,
-        PayloadNotEncodable,
-        PayloadTooLarge,
         PushError,
-        ReadOnly,
         ServerFault,
-        ServerTooOld,
-        SettleError,
         ShardqError,
-        SpoolFault,
-        SpoolFull,
-        TooManyOpenFiles,
         Unanswered,
         Unavailable,
-        UnknownSchedule,
     )
-    from shardq.features.history import History, HistoryPoint
+    from shardq.features.history import History
     from shardq.features.listing import BulkResult, Forecast, TaskPage
-    from shardq.features.replay.stats import ReplayStats
     from shardq.features.schedules import Every, Schedule
-    from shardq.features.spool.stats import SpoolStats
     from shardq.version import __version__
-    from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Pusher, Retry, Snooze, Worker
+    from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Retry, Snooze, Worker
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
         "shardq.core.consumer": "Consumer",
         "shardq.core.consumer.aio": "AsyncConsumer",
-        "shardq.engine": "Engine Health Rates ShardStats Stats TopicStats",
+        "shardq.engine": "Engine Health Stats",
         "shardq.engine.aio": "AsyncEngine",
-        "shardq.engine.changes": "Change",
-        "shardq.errors": (
-            "AccessDenied BadInput ChangeUnderWay Conflict DedupWithoutId DelayAndAt DurabilityUnavailable "
-            "EmbeddedFault EngineClosed InvalidDelay InvalidId InvalidName InvalidOption InvalidShardCount "
-            "InvalidTopic InvalidUrl LeaseLost MissingPackage NaiveDatetime NotReplicated OutOfMemory "
-            "PayloadNotDecodable PayloadNotEncodable PayloadTooLarge PushError ReadOnly ServerFault ServerTooOld "
-            "SettleError ShardqError SpoolFault SpoolFull TooManyOpenFiles Unanswered Unavailable UnknownSchedule"
-        ),
+        "shardq.errors": "BadInput Conflict LeaseLost PushError ServerFault ShardqError Unanswered Unavailable",
         "shardq.core.fleet.member": "Member",
-        "shardq.core.layout.topology": "EngineSettings",
-        "shardq.features.history": "History HistoryPoint",
+        "shardq.features.history": "History",
         "shardq.features.listing": "BulkResult Forecast TaskPage",
-        "shardq.features.replay.stats": "ReplayStats",
-        "shardq.core.resharding": "AsyncGrowth Growth Preview Progress",
         "shardq.core.model.record": "Codec",
-        "shardq.core.model.task": "CancelledTag Delivery Outcome Receipt Task TaskInfo",
+        "shardq.core.model.task": "Delivery Outcome Receipt Task TaskInfo",
         "shardq.core.producer.buffer": "Buffer Pending",
+        "shardq.core.resharding": "AsyncResize Resize",
         "shardq.features.schedules": "Every Schedule",
-        "shardq.features.spool.stats": "SpoolStats",
         "shardq.version": "__version__",
-        "shardq.worker": "Backoff Bury NamedTask Pusher Retry Snooze Worker",
+        "shardq.worker": "Backoff Bury NamedTask Retry Snooze Worker",
         "shardq.worker.aio": "AsyncWorker",
     }
     __getattr__, __dir__ = lazily(
@@ -120,80 +79,40 @@ __all__ = [
     "AsyncConsumer",
     "Buffer",
     "Consumer",
-    "AsyncGrowth",
-    "Growth",
+    "AsyncResize",
+    "Resize",
     "Pending",
     # workers
     "AsyncWorker",
     "Worker",
     "NamedTask",
-    "Pusher",
     "Backoff",
     "Bury",
     "Retry",
     "Snooze",
     # values
     "BulkResult",
-    "CancelledTag",
-    "Change",
     "Codec",
     "Delivery",
-    "EngineSettings",
     "Every",
     "Forecast",
     "Health",
     "History",
-    "HistoryPoint",
     "Member",
     "Outcome",
-    "Preview",
-    "Progress",
-    "Rates",
     "Receipt",
-    "ReplayStats",
     "Schedule",
-    "ShardStats",
-    "SpoolStats",
     "Stats",
     "Task",
     "TaskInfo",
-    "TopicStats",
     "TaskPage",
-    # errors, as in the tree of shardq.errors
+    # the errors that programs catch; shardq.errors has them all
     "ShardqError",
     "BadInput",
-    "InvalidDelay",
-    "NaiveDatetime",
-    "DelayAndAt",
-    "DedupWithoutId",
-    "InvalidName",
-    "InvalidTopic",
-    "InvalidId",
-    "InvalidOption",
-    "PayloadTooLarge",
-    "PayloadNotEncodable",
-    "InvalidShardCount",
-    "InvalidUrl",
     "ServerFault",
-    "ServerTooOld",
     "Unavailable",
-    "TooManyOpenFiles",
     "Unanswered",
-    "OutOfMemory",
-    "ReadOnly",
-    "AccessDenied",
-    "DurabilityUnavailable",
-    "SettleError",
     "PushError",
-    "NotReplicated",
     "Conflict",
-    "UnknownSchedule",
-    "ChangeUnderWay",
     "LeaseLost",
-    "SpoolFault",
-    "SpoolFull",
-    "PayloadNotDecodable",
-    "MissingPackage",
-    "EmbeddedFault",
-    "EngineClosed",
 ]

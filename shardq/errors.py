@@ -178,7 +178,7 @@ class SettleError(ServerFault):
 
     >>> try:
     ...     consumer.ack(deliveries)
-    ... except shardq.SettleError as error:
+    ... except shardq.errors.SettleError as error:
     ...     again = {*error.failed, *error.unknown}
     ...     consumer.ack(each for each in deliveries if each.id in again)
     """
@@ -258,9 +258,9 @@ class NotReplicated(ShardqError):
 
     >>> try:
     ...     engine.push({"order": 42}, id="order-42", durability="replicated")
-    ... except shardq.NotReplicated as error:
+    ... except shardq.errors.NotReplicated as error:
     ...     print(error.reached, "replicas have it")
-    ... except shardq.DurabilityUnavailable:
+    ... except shardq.errors.DurabilityUnavailable:
     ...     print("nothing is stored: there is no replica")
     """
 
@@ -296,8 +296,8 @@ class UnknownSchedule(ShardqError):
     """No schedule has this name: it was never declared, or was removed; or it can't be read here.
 
     >>> try:
-    ...     engine.pause_schedule("weekly")
-    ... except shardq.UnknownSchedule as error:
+    ...     engine.schedule("weekly").pause()
+    ... except shardq.errors.UnknownSchedule as error:
     ...     print(error)                # see engine.schedules()
     """
 
@@ -315,8 +315,8 @@ class ChangeUnderWay(ShardqError):
 
     >>> try:
     ...     engine.resize(8)
-    ... except shardq.ChangeUnderWay as error:
-    ...     engine.growth().wait(timeout=600)   # of the change to error.pending
+    ... except shardq.errors.ChangeUnderWay as error:
+    ...     engine.resize(dry_run=True).wait(timeout=600)   # of the change to error.pending
     """
 
     def __init__(self, pending: int, wanted: int) -> None:
@@ -350,7 +350,7 @@ class PayloadNotDecodable(ShardqError):
 
     >>> try:
     ...     engine.get(id)
-    ... except shardq.PayloadNotDecodable as error:
+    ... except shardq.errors.PayloadNotDecodable as error:
     ...     print(error)                # pushed with another codec=
     """
 
@@ -361,7 +361,7 @@ class SpoolFault(ShardqError):
 
     >>> try:
     ...     engine.push({"order": 42})
-    ... except shardq.SpoolFault as error:
+    ... except shardq.errors.SpoolFault as error:
     ...     print(error)                # neither Redis nor the spool has it
     """
 
@@ -375,7 +375,7 @@ class MissingPackage(ShardqError, ImportError):
 
     >>> try:
     ...     engine.every("nightly", cron="0 3 * * *")
-    ... except shardq.MissingPackage as error:
+    ... except shardq.errors.MissingPackage as error:
     ...     print(error)                # cron= needs cronsim: pip install 'shardq[cron]', or …
     """
 
@@ -388,7 +388,7 @@ class EmbeddedFault(ShardqError):
 
     >>> try:
     ...     engine.open()
-    ... except shardq.EmbeddedFault as error:
+    ... except shardq.errors.EmbeddedFault as error:
     ...     raise SystemExit(f"no server here: {error}")
     """
 
@@ -398,6 +398,6 @@ class EngineClosed(ShardqError):
 
     >>> try:
     ...     engine.push({"order": 42})
-    ... except shardq.EngineClosed:
+    ... except shardq.errors.EngineClosed:
     ...     engine.open()
     """

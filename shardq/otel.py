@@ -211,7 +211,7 @@ class Sending:
         """Notes the outcome of a single task. Returns the same."""
         if len(receipts) == 1:
             receipt = receipts[0]
-            self._span.set_attributes({"messaging.message.id": str(receipt), "shardq.outcome": receipt.outcome})
+            self._span.set_attributes({"messaging.message.id": str(receipt), "shardq.outcome": str(receipt.outcome)})
         return receipts
 
 

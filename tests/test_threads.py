@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shardq import AccessDenied, Unanswered, Unavailable
+from shardq import Unanswered, Unavailable
 from shardq.core.threads import FIRST_PAUSE_S, LONGEST_PAUSE_S, Loop, ended
+from shardq.errors import AccessDenied
 from tests.support.waiting import wait_until
 
 log = logging.getLogger("shardq.test")

@@ -71,7 +71,7 @@ def expand(binary: Path, *, replicas: int, cores: Cores, scale: Scale, say: Call
         with flow.running(cluster.masters, plain=PUSHING):
             flow.sleep_until(before_s)
             called_s = time.time()
-            growth = engine.expand(TO)
+            growth = engine.resize(TO)
             in_force_s = time.time() - called_s
             if not growth.wait(MOVED_TIMEOUT_S):
                 raise TimeoutError(f"the tasks were not moved within {MOVED_TIMEOUT_S:.0f} s: {growth.progress()}")

@@ -21,8 +21,9 @@ from bench.figures import percentiles
 from bench.monitor import Monitor
 from bench.nodes.timeline import Arrival
 from cluster.server import Server
-from shardq import DurabilityUnavailable, Engine, LeaseLost, NotReplicated, Task
+from shardq import Engine, LeaseLost, Task
 from shardq.core.producer.durable import Durability
+from shardq.errors import DurabilityUnavailable, NotReplicated
 
 LEAD_S = 2.0
 """The time from the push of these tasks until the first is due."""

@@ -115,7 +115,7 @@ def sections(inputs: Inputs) -> list[Section]:
         Section(
             "Expanding under load",
             "Shards are added while one process pushes 1,000 tasks a second, one at a time, and another consumes them. "
-            "The engine alone tells them of the change. 0 s is the call of expand().",
+            "The engine alone tells them of the change. 0 s is the call of resize().",
             plots.expand(results),
             details={every: tables.figures(results.of("expand"))},
             missing=without,

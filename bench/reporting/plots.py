@@ -194,7 +194,7 @@ def expand(results: Results) -> list[Plot]:
                 for column, label in columns.items()
             ]
             full = f"{old} → {new} shards: {title}"
-            event = (0.0, f"expand({new})" if part == "push" else "")
+            event = (0.0, f"resize({new})" if part == "push" else "")
             svg = lines(full, drawn, unit=unit, x_unit="seconds", event=event, height=170)
             plots.append(Plot(f"expand-{old}-{new}-{part}", full, "", svg))
     return plots
@@ -215,7 +215,7 @@ def nodes_over_time(found: Nodes) -> list[Plot]:
         (
             "nodes-expand",
             "Shards added on a cluster under load: from due to ready",
-            "expand()",
+            "resize()",
             {
                 "longest": steps(found.expand, "series", "max_ms"),
                 "p50": steps(found.expand, "series", "p50_ms"),

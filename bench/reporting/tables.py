@@ -176,7 +176,7 @@ def markdown(results: Results | None, oldest: Results | None, found: Outcome | N
         ("flow", "due → claimed while 50,000", "from due to claimed while 50,000 tasks/s fall due"),
         ("idle", "idle, 64 shards", "idle, commands of a shard"),
         ("memory", "memory, 12,500", "a pending task of 100 B, everything included"),
-        ("expand", "4 → 16 shards, ", "`expand(16)` from 4 shards with 200,000 pending, in force after"),
+        ("expand", "4 → 16 shards, ", "`resize(16)` from 4 shards with 200,000 pending, in force after"),
         ("expand", "4 → 16 shards: a push", "a push meanwhile"),
     ):
         figure = results.first(suite, begins) if results else None

@@ -109,7 +109,7 @@ def _run(stand: Stand, old: int, new: int, pending: int) -> _Run:
 
 def _change(engine: Engine, new: int, run: _Run) -> None:
     run.asked = time.time()
-    growth = engine.expand(new)
+    growth = engine.resize(new)
     run.in_force = time.time()
     deadline = run.asked + CHANGE_TIMEOUT_S
     while True:

@@ -138,9 +138,8 @@ roles:
   dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
               forwards them, moves them between shards
   operator    dashboard, stats, health, doctor, fleet, topics, shards,
-              resize, expand, shrink, list, peek, forecast, get, cancel,
-              cancel-tag, reschedule, requeue, purge, pause, resume, limit,
-              configure, forward
+              resize, list, peek, forecast, get, cancel, reschedule, requeue,
+              purge, pause, resume, limit, configure, forward
   viewer      a dashboard with --read-only, stats, health, fleet, topics,
               shards, list, peek, forecast, get: it can change nothing
   all         all of these""",

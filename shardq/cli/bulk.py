@@ -20,13 +20,17 @@ from shardq.cli.session import opened
 from shardq.cli.signals import Ending
 from shardq.cli.table import progress
 from shardq.engine import Engine
+from shardq.engine.tables import counted
 from shardq.errors import ShardqError
 from shardq.features.listing.bulk import DONE, BulkResult, Verb
+
+SHOWN = 20
+"""Ids of running tasks that are shown; of more only the number is."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENDED = """\b
-with --topic, --state, --due or --all (not with ids):
+with --topic, --state, --due, --tag or --all (not with ids):
   0         all that matched were dealt with
   1         some were not, as workers had them by then, or nothing was done
   130, 143  ended by Ctrl-C or SIGTERM, after the page under way: what was
@@ -104,7 +108,7 @@ class BulkCommand:
 
     def _arguments(self, engine: Engine) -> dict[str, Any]:
         if self.verb == "requeue":
-            return {"topic": self.filter.topic, "everything": self.everything}
+            return {"topic": self.filter.topic, "tag": self.filter.tag, "everything": self.everything}
         return {**self.filter.arguments(engine), "everything": self.everything, **self.options}
 
     def _walk(self, engine: Engine, ending: Ending, *, dry: bool, first: bool = False) -> int:
@@ -155,11 +159,18 @@ class BulkCommand:
         others = {str(outcome): count for outcome, count in sorted(result.others.items())}
         if self.given.json:
             fields = {"matched": result.matched, DONE[self.verb]: result.done, "others": others, "whole": whole}
+            if self.filter.tag is not None:
+                fields |= {"running": result.running, "looked_at": result.looked_at}
             tell(fields | ({"dry_run": True} if self.dry_run else {}))
         elif self.dry_run:
             say(f"{result.matched:,} would be {DONE[self.verb]}")
         else:
             say(self._line())
+            if result.running:
+                more = f" and {len(result.running) - SHOWN:,} more" if len(result.running) > SHOWN else ""
+                verb = "is" if len(result.running) == 1 else "are"
+                ids = ", ".join(result.running[:SHOWN])
+                complain(f"{counted(len(result.running), 'task')} {verb} running: {ids}{more}")
         return 0 if result or self.dry_run else 1
 
     def _line(self) -> str:

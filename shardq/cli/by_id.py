@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from shardq.cli.bulk import ENDED, BulkCommand, bulk_options
-from shardq.cli.filters import Filter, Range, filter_options, topic_option
+from shardq.cli.filters import Filter, Range, filter_options, tag_option, topic_option
 from shardq.cli.options import Given, pass_given, shared
 from shardq.cli.output import payload_shown, say, tell
 from shardq.cli.parsers import due_options
@@ -63,6 +63,7 @@ example:
   shardq cancel AZr3kQ0xYp2LmA AZr3kQ0xYp2LmB
   shardq cancel --topic mail --state scheduled --due 0..1h
   shardq cancel --due ..-1d --dry-run              (overdue for a day)
+  shardq cancel --tag user-42 --yes --json | jq .running
 
 {ENDED}""",
 )
@@ -77,15 +78,17 @@ def cancel(
     topic: str | None,
     state: str | None,
     due: Range | None,
+    tag: str | None,
     everything: bool,
     dry_run: bool,
     yes: bool,
 ) -> int:
     """Remove tasks that no worker has leased: those with the IDs; exit 1 unless all of them were removed. Or all
     that match, scheduled, ready and dead; they are counted, and you are asked, before the first is removed. To remove
-    all tasks of a topic, `shardq purge` is faster.
+    all tasks of a topic, `shardq purge` is faster. --tag alone misses none that was pushed before, also while the
+    number of shards changes.
     """
-    many = BulkCommand(given, "cancel", Filter(topic, state, due), everything, dry_run, yes)
+    many = BulkCommand(given, "cancel", Filter(topic, state, due, tag), everything, dry_run, yes)
     if many.check(ids):
         return many.run()
     with opened(given) as engine:
@@ -116,6 +119,7 @@ def reschedule(
     topic: str | None,
     state: str | None,
     due: Range | None,
+    tag: str | None,
     everything: bool,
     dry_run: bool,
     yes: bool,
@@ -127,7 +131,7 @@ def reschedule(
     if (delay is None) == (at is None):
         raise click.UsageError("give the new due time, as --delay or as --at")
     time = {"delay": delay, "at": at}
-    many = BulkCommand(given, "reschedule", Filter(topic, state, due), everything, dry_run, yes, time)
+    many = BulkCommand(given, "reschedule", Filter(topic, state, due, tag), everything, dry_run, yes, time)
     if many.check(ids):
         return many.run()
     with opened(given) as engine:
@@ -146,14 +150,23 @@ example:
 )
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @topic_option
+@tag_option
 @bulk_options
 @shared
 @pass_given
-def requeue(given: Given, ids: tuple[str, ...], topic: str | None, everything: bool, dry_run: bool, yes: bool) -> int:
+def requeue(
+    given: Given,
+    ids: tuple[str, ...],
+    topic: str | None,
+    tag: str | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
     """Schedule dead tasks again, due now and with all their attempts: those with the IDs; exit 1 unless all of them
     were scheduled. Or all that match; they are counted, and you are asked, before the first is scheduled.
     """
-    many = BulkCommand(given, "requeue", Filter(topic), everything, dry_run, yes)
+    many = BulkCommand(given, "requeue", Filter(topic, tag=tag), everything, dry_run, yes)
     if many.check(ids):
         return many.run()
     with opened(given) as engine:

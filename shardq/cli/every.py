@@ -54,7 +54,7 @@ cron:
     help="skip: leave an occurrence out while the task of the one before it is not finished. Default: allow.",
 )
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=headers_of, help="May be repeated.")
-@click.option("--tag", "tags", metavar="TAG", multiple=True, help="For `shardq cancel-tag`; may be repeated.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="For `shardq cancel --tag`; may be repeated.")
 @click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), metavar="N", help="After so many, a task is dead.")
 @click.option("--expires", metavar="TIME", callback=read_by(seconds), help="Bury what nobody has begun so long after.")
 @click.option("--owner", metavar="NAME", help="The program that declares it, for --prune.")
@@ -138,7 +138,7 @@ def every(
 
 
 def _prune(given: Given, engine: Engine, owner: str, keep: tuple[str, ...]) -> int:
-    gone = engine.prune_schedules(owner, keep=keep)
+    gone = engine.schedule(owner=owner).prune(keep=keep)
     if given.json:
         tell({"owner": owner, "removed": gone})
     else:
@@ -148,26 +148,19 @@ def _prune(given: Given, engine: Engine, owner: str, keep: tuple[str, ...]) -> i
 
 def _change(given: Given, engine: Engine, name: str, verb: str) -> int:
     if verb == "run":
-        receipt = engine.run_schedule(name)
+        receipt = engine.schedule(name).run()
         if given.json:
             tell({"schedule": name, "id": str(receipt)})
         else:
             say(receipt)
         return 0
-    done, found = f"{verb}d", True
-    if verb == "remove":
-        found = engine.remove_schedule(name)
-    elif verb == "pause":
-        engine.pause_schedule(name)
-    else:
-        engine.resume_schedule(name)
+    schedule = engine.schedule(name)
+    {"remove": schedule.remove, "pause": schedule.pause, "resume": schedule.resume}[verb]()
     if given.json:
-        tell({"schedule": name, done: found})
-    elif found:
-        say(f"schedule {name!r} is {done}")
+        tell({"schedule": name, f"{verb}d": True})
     else:
-        complain(f"there is no schedule named {name!r}")
-    return 0 if found else 1
+        say(f"schedule {name!r} is {verb}d")
+    return 0
 
 
 def _list(given: Given) -> int:

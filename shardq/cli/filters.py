@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from shardq.cli.parsers import Bound, due_range, read_by
+from shardq.core.model.checks import check_tag
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine
 from shardq.features.listing.query import Due
@@ -26,17 +27,18 @@ class Filter:
     topic: str | None = None
     state: str | None = None
     due: Range | None = None
+    tag: str | None = None
 
     def __post_init__(self) -> None:
         if self.due is not None and self.state not in (None, "scheduled"):
             raise click.UsageError(f"--due goes with --state scheduled, or none: {self.state} tasks have no due time")
 
     def __bool__(self) -> bool:
-        return any(each is not None for each in (self.topic, self.state, self.due))
+        return any(each is not None for each in (self.topic, self.state, self.due, self.tag))
 
     def arguments(self, engine: Engine) -> dict[str, Any]:
         """The arguments of an engine's command. Lengths of time count from the server's now."""
-        return {"topic": self.topic, "state": self.state, "due": _instants(engine, self.due)}
+        return {"topic": self.topic, "state": self.state, "due": _instants(engine, self.due), "tag": self.tag}
 
     def of(self, what: str) -> str:
         """
@@ -47,13 +49,15 @@ class Filter:
         text = f"{state} {what}" if state else what
         if self.topic is not None:
             text += f" of the topic {quoted_topic(self.topic)}"
+        if self.tag is not None:
+            text += f" with the tag {self.tag!r}"
         if self.due is not None:
             text += f", due {_shown(self.due[0])}..{_shown(self.due[1])}"
         return text
 
 
 def filter_options(states: tuple[str, ...]) -> Callable[[F], F]:
-    """Adds --topic, --due and, where there is a choice, --state."""
+    """Adds --topic, --state, --due and --tag."""
 
     def add(command: F) -> F:
         command = click.option(
@@ -64,13 +68,28 @@ def filter_options(states: tuple[str, ...]) -> Callable[[F], F]:
             "..0 (due already), 2030-01-31T00:00:00Z..",
         )(command)
         command = click.option("--state", type=click.Choice(states), help="Only in this state.")(command)
-        return topic_option(command)
+        return topic_option(tag_option(command))
 
     return add
 
 
 def topic_option(command: F) -> F:
     return click.option("--topic", metavar="TOPIC", help="Only of this topic; '' is the default topic.")(command)
+
+
+def tag_option(command: F) -> F:
+    return click.option(
+        "--tag",
+        metavar="TAG",
+        callback=_checked_tag,
+        help="Only with this tag. There is no index of tags: every task is looked at.",
+    )(command)
+
+
+def _checked_tag(_: click.Context, __: click.Parameter, tag: str | None) -> str | None:
+    if tag is not None:
+        check_tag(tag)
+    return tag
 
 
 def _instants(engine: Engine, due: Range | None) -> Due | None:

@@ -14,8 +14,7 @@ from shardq.cli.session import looking
 from shardq.core.model.quantities import rate
 from shardq.engine.advice import named
 from shardq.features.listing import Forecast
-from shardq.features.listing.capacity import LABELS, exceeded, judged
-from shardq.features.listing.forecast import STEPS, Horizon
+from shardq.features.listing.forecast import LABELS, STEPS, Horizon, exceeded, judged
 
 WIDTH = 80
 """Columns where there is no terminal."""

@@ -62,6 +62,7 @@ def list_tasks(
     topic: str | None,
     state: str | None,
     due: Range | None,
+    tag: str | None,
     holder: str | None,
     newest: bool,
     limit: int | None,
@@ -80,7 +81,7 @@ def list_tasks(
         raise click.UsageError("--holder goes with --state leased, or none: other tasks are held by nobody")
     if newest and (state not in (None, "dead") or due is not None or holder is not None):
         raise click.UsageError("--newest goes with --state dead, or none: it is for the latest deaths")
-    most, asked = None if every else limit or TABLE, Filter(topic, state, due)
+    most, asked = None if every else limit or TABLE, Filter(topic, state, due, tag)
     with looking(given) as engine:
         query = asked.arguments(engine) | {"holder": holder, "newest": newest}
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))

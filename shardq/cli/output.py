@@ -130,7 +130,7 @@ _ARGUMENT = re.compile(
 _PHRASES = (
     (re.compile(r" \(timeout=\)"), ""),
     (re.compile(r"open the engine with the codec= that wrote it"), "a program that has the codec can read it"),
-    (re.compile(r"\b(expand|shrink)\((\d+)\)"), r"`shardq \1 \2`"),
+    (re.compile(r"\bresize\((\d+)\)"), r"`shardq resize \1`"),
     (re.compile(r"\bengine\.schedules\(\) and `shardq every` list"), "`shardq every` lists"),
     (re.compile(r"\bNone for no limit"), "--off for no limits"),
     (re.compile(r"\bNone to stop"), "--off to stop"),

@@ -62,7 +62,7 @@ task_options = joined(
         metavar="TAG",
         multiple=True,
         callback=lambda ctx, param, value: value or None,
-        help="For `shardq cancel-tag`; may be repeated.",
+        help="For `shardq cancel --tag`; may be repeated.",
     ),
     click.option(
         "--durability",

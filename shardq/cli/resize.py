@@ -1,12 +1,10 @@
-"""resize, expand and shrink: another number of shards, while everything runs."""
+"""resize: another number of shards, while everything runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any, TypeVar
 
 import click
 
@@ -19,9 +17,8 @@ from shardq.cli.shards import NOBODY, EngineView, resharding_column
 from shardq.cli.table import ShardView
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.slots import MAX_SHARDS
-from shardq.core.resharding import Growth
+from shardq.core.resharding import Resize
 from shardq.engine import Engine
-from shardq.engine.arguments import ResizeVerb, check_resize
 from shardq.engine.connections import connected
 from shardq.engine.tables import COUNTS
 
@@ -30,29 +27,6 @@ LOOK_S = 0.5
 
 PLAIN_S = 2.0
 """Between two lines where no table can be drawn."""
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def resizing(command: F) -> F:
-    """Adds the arguments that all three commands take."""
-    for add in reversed(
-        (
-            click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS)),
-            click.option(
-                "--rate",
-                type=Decimal(0, min_open=True),
-                metavar="R",
-                help="Move at most so many tasks a second. Default: as many as possible.",
-            ),
-            click.option("--wait", is_flag=True, help="Wait until every task is where it belongs."),
-            click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to."),
-            shared,
-            pass_given,
-        )
-    ):
-        command = add(command)
-    return command
 
 
 @click.command(
@@ -63,57 +37,35 @@ example:
   shardq resize 32 --wait
   shardq resize 32 --rate 5000""",
 )
-@resizing
+@click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS))
+@click.option(
+    "--rate",
+    type=Decimal(0, min_open=True),
+    metavar="R",
+    help="Move at most so many tasks a second. Default: as many as possible.",
+)
+@click.option("--wait", is_flag=True, help="Wait until every task is where it belongs.")
+@click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to.")
+@shared
+@pass_given
 def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
     """Use N shards from now on, more or fewer than there are. The dispatchers move tasks to where they belong then;
     shards that fall away are served until they are empty.
 
     Returns when N shards are in force. Given again, it goes on with a change that was interrupted.
     """
-    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="resize")
-
-
-@click.command(
-    short_help="Use more shards, and never fewer.",
-    epilog="""\b
-example:
-  shardq expand 32 --dry-run
-  shardq expand 32 --wait""",
-)
-@resizing
-def expand(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
-    """Use N shards from now on, as `shardq resize N` does. Refused when N is fewer than there are."""
-    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="expand")
-
-
-@click.command(
-    short_help="Use fewer shards, and never more.",
-    epilog="""\b
-example:
-  shardq shrink 8 --dry-run
-  shardq shrink 8 --wait""",
-)
-@resizing
-def shrink(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
-    """Use N shards from now on, as `shardq resize N` does. Refused when N is more than there are."""
-    _resize(given, shards, rate=rate, wait=wait, dry_run=dry_run, verb="shrink")
-
-
-def _resize(given: Given, shards: int, *, rate: float | None, wait: bool, dry_run: bool, verb: ResizeVerb) -> None:
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
     with opened(given) as engine, connected(engine.options) as driver:
         if dry_run:
-            check_resize(engine.topology, shards, rate, verb)
             ResizePreview.of(engine, driver, shards).show(given, rate=rate)
             return
         watcher = _Watcher(engine, driver, shards)
-        change = {"resize": engine.resize, "expand": engine.expand, "shrink": engine.shrink}[verb]
         try:
-            growth = change(shards, rate=rate)
-            watcher.look(growth)
+            change = engine.resize(shards, rate=rate)
+            watcher.look(change)
             if wait:
-                _wait(given, watcher, growth)
+                _wait(given, watcher, change)
         except KeyboardInterrupt:
             complain(
                 f"\nthe change to {shards} shards goes on without this command: `shardq shards` shows how far it is, "
@@ -143,13 +95,13 @@ class _Watcher:
         """Shard → tasks that had ever left it at the first look."""
         self._now: dict[int, int] = {}
         """The same at the last look that the shard answered."""
-        self._expected = engine.preview(shards).tasks
+        self._expected = engine.resize(shards, dry_run=True).tasks
         """The estimate of the tasks that will move; 0 if the change was under way before."""
-        self.look(engine.growth())
+        self.look(engine.resize(dry_run=True))
 
-    def look(self, growth: Growth) -> None:
+    def look(self, change: Resize) -> None:
         """Reads ``progress`` and ``seen`` anew."""
-        self.progress = growth.progress()
+        self.progress = change.progress()
         self.seen = EngineView.look(self._engine, self._driver, shards=self._count)
         for shard, sweep in self.seen.sweeps.items():
             self._before.setdefault(shard, sweep.moved)
@@ -174,7 +126,7 @@ class _Watcher:
         return f"{self.moved:,}{expected} tasks moved, {swept}{draining}"
 
 
-def _wait(given: Given, watcher: _Watcher, growth: Growth) -> None:
+def _wait(given: Given, watcher: _Watcher, change: Resize) -> None:
     """Shows the change until it is done."""
     warned = False
     with ExitStack() as stack:
@@ -189,4 +141,4 @@ def _wait(given: Given, watcher: _Watcher, growth: Growth) -> None:
             if watcher.progress.done:
                 return
             time.sleep(LOOK_S)
-            watcher.look(growth)
+            watcher.look(change)

@@ -1,4 +1,4 @@
-"""Shows how many tasks another number of shards would move, node by node: the estimates of ``Engine.preview``.
+"""Shows how many tasks another number of shards would move, node by node: the estimates of a dry run.
 
 Called by ``resize`` for --dry-run.
 """
@@ -13,7 +13,7 @@ from shardq.cli.output import say, tell
 from shardq.cli.table import Table
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
-from shardq.core.resharding import Preview
+from shardq.core.resharding import Resize
 from shardq.engine import Engine
 from shardq.engine.tables import Column
 
@@ -32,14 +32,14 @@ class NodeFlow:
 @dataclass(frozen=True, slots=True)
 class ResizePreview:
     present: int
-    preview: Preview
+    preview: Resize
     nodes: list[NodeFlow]
     between: tuple[int, int]
     """Tasks and bytes that would go to another node."""
 
     @classmethod
     def of(cls, engine: Engine, driver: Driver, shards: int) -> ResizePreview:
-        preview = engine.preview(shards)
+        preview = engine.resize(shards, dry_run=True)
         leaving, coming = Counter[str](), Counter[str]()
         leaving_bytes, coming_bytes = Counter[str](), Counter[str]()
         between = between_bytes = 0
@@ -59,13 +59,14 @@ class ResizePreview:
         return cls(engine.topology.shards, preview, nodes, (between, between_bytes))
 
     def show(self, given: Given, *, rate: float | None) -> None:
-        seconds = self.preview.tasks / rate if rate else None
+        tasks = self.preview.tasks or 0
+        seconds = tasks / rate if rate else None
         if given.json:
             tell(
                 {
                     "present": self.present,
                     "shards": self.preview.shards,
-                    "tasks": self.preview.tasks,
+                    "tasks": tasks,
                     "bytes": self.preview.bytes,
                     "between_nodes": dict(zip(("tasks", "bytes"), self.between, strict=True)),
                     "nodes": [asdict(node) for node in self.nodes],
@@ -75,7 +76,7 @@ class ResizePreview:
             return
         from rich.filesize import decimal
 
-        tasks, size = self.preview.tasks, decimal(self.preview.bytes)
+        size = decimal(self.preview.bytes or 0)
         Table(
             Column[NodeFlow]("node", lambda node: node.node, text=True),
             Column("leaving", lambda node: f"{node.leaving:,}", rank=1),

@@ -13,8 +13,7 @@ from shardq.engine.advice import named
 from shardq.engine.tables import milliseconds
 from shardq.features.history import History, HistoryPoint, first_known, incidents, resizes
 from shardq.features.listing import Forecast
-from shardq.features.listing.capacity import LABELS
-from shardq.features.listing.forecast import Horizon
+from shardq.features.listing.forecast import LABELS, Horizon
 
 
 def print_timeline(given: Given, past: History, future: Forecast, horizon: Horizon) -> None:

@@ -13,9 +13,9 @@ from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.parsers import Decimal, Whole
 from shardq.cli.session import looking, opened
 from shardq.cli.table import print_view
+from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
-from shardq.engine.arguments import check_purge
 
 
 @click.command(
@@ -146,7 +146,8 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
     """Remove the tasks that are scheduled, ready or dead. Leased ones finish."""
     if everything == (topic is not None):
         raise click.UsageError("give --topic TOPIC, or --everything for all topics")
-    check_purge(topic, everything)
+    if topic is not None:
+        check_topic(topic)
     if not yes and not (sys.stdin and sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to ask for confirmation on: add --yes")
     with opened(given) as engine:

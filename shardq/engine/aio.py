@@ -7,7 +7,7 @@ Pollers are threads for both flavours: they sleep exactly, whatever the event lo
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +15,7 @@ from shardq.core.consumer import AsyncConsumer, Consumer
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.model.checks import Topics, checked_topics
 from shardq.core.model.task import Receipt
 from shardq.core.operation import arun
 from shardq.core.producer import pushing
@@ -479,25 +480,25 @@ class AsyncEngine(AsyncOperatorCommands):
 
     def consumer(
         self,
-        *names: str,
-        topics: Mapping[str, int] | None = None,
+        topics: Topics = "",
+        *,
         lease: float = DEFAULT_LEASE_S,
         name: str | None = None,
         prefetch: bool = False,
     ) -> AsyncConsumer:
-        """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
+        """Returns a consumer of a topic, or of several in their order of priority; of the default topic if none is
+        given. A mapping such as ``{"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
 
-        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
-        paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It opens the
-        engine, if that is not open.
+        A forwarded or paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It
+        opens the engine, if that is not open.
 
         ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
         way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
         back, and ``close()`` gives it back.
 
-        >>> consumer = engine.consumer("urgent", "mail", lease=60)
+        >>> consumer = engine.consumer(["urgent", "mail"], lease=60)
         """
-        make_claims = self._claims(names, topics, lease, name)
+        make_claims = self._claims(topics, lease, name)
         if True:  # ASYNC
             self._check_not_closed()
 
@@ -505,9 +506,8 @@ class AsyncEngine(AsyncOperatorCommands):
                 driver = await self._open_driver(deadline)
                 return driver, make_claims(), self._background
 
-            served = tuple(topics or names or ("",))
             ahead = Ahead[Trip](lease) if prefetch else None
-            return AsyncConsumer(opened, self._open_wakeups, served, self.options.timeout, ahead)
+            return AsyncConsumer(opened, self._open_wakeups, checked_topics(topics)[0], self.options.timeout, ahead)
         else:
             driver = self._open_driver(self._deadline())
             return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
@@ -524,8 +524,8 @@ class AsyncEngine(AsyncOperatorCommands):
 
         def worker(
             self,
+            topics: Topics | None = None,
             *,
-            topics: Mapping[str, int] | Iterable[str] | None = None,
             concurrency: int = DEFAULT_CONCURRENCY,
             lease: float = DEFAULT_LEASE_S,
             grace: float = DEFAULT_GRACE_S,
@@ -539,14 +539,14 @@ class AsyncEngine(AsyncOperatorCommands):
             ``concurrency`` handlers at once; ``lease``: how long a task whose worker died waits for another; ``grace``:
             how long handlers may finish when the worker stops.
 
-            ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share
-            by weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
+            ``topics``: the only topics to serve: one, several in order of priority, or ``{name: weight}`` to share by
+            weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
             that the engine has when the worker runs.
 
             There is no ``processes=``: a process with a running loop can't be forked. ``shardq work --processes`` runs
             this worker in several, each with a loop of its own.
 
-            >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
+            >>> worker = engine.worker(["urgent", "mail"], concurrency=32)
             """
             return AsyncWorker(
                 self.push,
@@ -564,8 +564,8 @@ class AsyncEngine(AsyncOperatorCommands):
 
         def worker(
             self,
+            topics: Topics | None = None,
             *,
-            topics: Mapping[str, int] | Iterable[str] | None = None,
             concurrency: int = DEFAULT_CONCURRENCY,
             processes: int = 1,
             lease: float = DEFAULT_LEASE_S,
@@ -580,11 +580,11 @@ class AsyncEngine(AsyncOperatorCommands):
             ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died
             waits for another; ``grace``: how long handlers may finish when the worker stops.
 
-            ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share
-            by weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
+            ``topics``: the only topics to serve: one, several in order of priority, or ``{name: weight}`` to share by
+            weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
             that the engine has when the worker runs.
 
-            >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
+            >>> worker = engine.worker(["urgent", "mail"], concurrency=32)
             """
             return Worker(
                 self.push,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Literal
+from types import EllipsisType
 
 from shardq.core.layout import destinations
-from shardq.core.layout.topology import Limit, Route, Topology
+from shardq.core.layout.topology import Limit, Route
 from shardq.core.model.checks import check_id, check_shards, check_topic, due_spec
 from shardq.core.producer.packing import MAX_BATCH
 from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount
@@ -33,8 +33,11 @@ def check_rate(rate: float | None) -> None:
         raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
 
 
-def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
+def limit_of(topic: str, rate: float | EllipsisType | None, concurrency: int | EllipsisType | None) -> Limit:
     check_topic(topic)
+    if rate is ... and concurrency is ...:
+        raise InvalidOption("limit needs rate= or concurrency=; limit(topic, None) lifts the limits of the topic")
+    rate, concurrency = None if rate is ... else rate, None if concurrency is ... else concurrency
     check_rate(rate)
     if isinstance(concurrency, bool) or (
         concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
@@ -43,27 +46,18 @@ def limit_of(topic: str, rate: float | None, concurrency: int | None) -> Limit:
     return Limit(rate=rate, concurrency=concurrency)
 
 
-ResizeVerb = Literal["resize", "expand", "shrink"]
-
-
-def check_resize(topology: Topology, shards: int, rate: float | None, verb: ResizeVerb) -> None:
-    check_shards(shards)
-    check_rate(rate)
-    present = topology.shards
-    needed: ResizeVerb = "expand" if shards > present else "shrink" if shards < present else verb
-    if topology.pending != shards and verb not in ("resize", needed):
+def check_resize(shards: int | None, rate: float | None, *, dry_run: bool) -> None:
+    if not isinstance(dry_run, bool):
+        raise InvalidOption(f"dry_run={dry_run!r} is not possible; give True to change nothing")
+    if shards is not None:
+        check_shards(shards)
+    elif not dry_run:
         raise InvalidShardCount(
-            f"there are {present} shards, so {verb}({shards}) is not possible; use {needed}({shards})"
+            "resize needs the number of shards, from 1 to 1024; resize(dry_run=True) returns the change under way"
         )
-
-
-def check_purge(topic: str | None, everything: bool) -> None:
-    if not isinstance(everything, bool):
-        raise InvalidOption(f"everything={everything!r} is not possible; give True to remove the tasks of all topics")
-    if (topic is None) != everything:
-        raise InvalidOption('purge needs topic="name" ("" is the default topic), or everything=True for all of them')
-    if topic is not None:
-        check_topic(topic)
+    check_rate(rate)
+    if dry_run and rate is not None:
+        raise InvalidOption("rate= is for a change that moves tasks: leave it out with dry_run=True")
 
 
 def checked_id(id: str) -> str:

@@ -23,7 +23,7 @@ from shardq.core.drivers.router import ConnectionCounts
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Route, Topology
-from shardq.core.model.checks import MAX_PAYLOAD, check_name, check_topic
+from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics
 from shardq.core.model.record import Codec
 from shardq.core.model.task import Task
 from shardq.core.operation import Operation
@@ -299,26 +299,10 @@ class EngineBase(forks.OfOneProcess):
         return self._packer.many(tasks)
 
     def _claims(
-        self,
-        names: tuple[str, ...],
-        weights: Mapping[str, int] | None,
-        lease: float,
-        name: str | None,
-        topic_attempts: Mapping[str, int] | None = None,
+        self, topics: Topics, lease: float, name: str | None, topic_attempts: Mapping[str, int] | None = None
     ) -> Callable[[], Claims]:
         """Checks the arguments of a consumer. Returns what makes its claims, for when the engine is open."""
-        if weights is not None and not isinstance(weights, Mapping):
-            raise InvalidOption(f"topics={weights!r} is not possible; give {{name: weight, …}}, or names one by one")
-        if weights is not None and (names or not weights):
-            raise InvalidOption("give topics by name, in order of priority, or topics={name: weight, …}, not both")
-        topics = tuple(weights) if weights is not None else names
-        for topic in topics:
-            check_topic(topic)
-        for topic, weight in (weights or {}).items():
-            if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= 1000:
-                raise InvalidOption(f"the weight {weight!r} of {topic!r} is not possible; give an int from 1 to 1000")
-        if len(set(topics)) < len(topics):
-            raise InvalidOption(f"topics={topics!r} name one twice; the order is the priority: name each once")
+        names, weights = checked_topics(topics)
         if name is not None:
             check_name(name, of="consumer")
         own_lease_ms = lease_ms(lease)
@@ -326,7 +310,7 @@ class EngineBase(forks.OfOneProcess):
         def make() -> Claims:
             claims = Claims(
                 self._map(),
-                topics or ("",),
+                names,
                 # its leases must never be taken for another's, whatever name the caller gives
                 name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
                 lease_ms=own_lease_ms,
@@ -343,8 +327,7 @@ class EngineBase(forks.OfOneProcess):
 
     def _planned_claims(self, plan: Plan) -> Claims:
         """The claims of a worker. The engine is open."""
-        names = () if plan.weights else tuple(plan.handlers)
-        return self._claims(names, plan.weights, plan.lease, plan.name, plan.attempts)()
+        return self._claims(plan.weights or tuple(plan.handlers), plan.lease, plan.name, plan.attempts)()
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

@@ -1,27 +1,21 @@
-"""Operations on the whole engine: changes of the topology, purges, counts."""
+"""Operations on the whole engine: changes of the topology, and counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Literal
 
 import msgspec
 
-from shardq.core.calls import listing, node_info, observe
+from shardq.core.calls import node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Many, Operation
-from shardq.core.recovery import call_every_shard, call_shard, declare, open_shards, refresh, topology_in_force
-from shardq.core.resharding.migration import bring_in_all
+from shardq.core.recovery import call_every_shard, declare, open_shards, refresh, topology_in_force
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import BadInput, InvalidOption, ShardqError, Unavailable
-
-MOST_WALKS = 10
-"""The most times that a walk begins anew, each under another number of shards."""
+from shardq.errors import BadInput, InvalidOption, ShardqError
 
 
 def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
@@ -107,83 +101,6 @@ def configure(cache: TopologyCache, changes: Mapping[str, int | float]) -> Opera
         return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
     return (yield from edit_topology(cache, edit))
-
-
-class Walk:
-    """A walk through all shards that meets every task in at least one of them, also those that are moved meanwhile. It
-    follows the order in which tasks move, and brings moves out of a shard to their end before it goes on to the next.
-    Another number of shards changes the order, so the walk begins anew.
-    """
-
-    def __init__(self, cache: TopologyCache) -> None:
-        self._cache = cache
-        self._walks = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._walks += 1
-        self._since = self._cache.topology.since
-        self._shards = iter(self._cache.topology.downstream())
-
-    def following(self, left: ShardKeys | None) -> Operation[ShardKeys | None]:
-        """The next shard after the one that is ``left``; None at the end. Raises Unavailable when the number of shards
-        changes again and again.
-        """
-        if left is not None and (self._cache.topology.priors or self._cache.topology.pending):
-            yield from bring_in_all(self._cache, left)
-        shard = next(self._shards, None)
-        # Every shard knows a number before anything is moved by it: as long as each took our epoch, nothing was.
-        if shard is None and self._cache.topology.since != self._since:
-            if self._walks >= MOST_WALKS:
-                raise Unavailable(
-                    f"the number of shards changed {self._walks} times meanwhile, so that some tasks may not have been "
-                    "met; repeat it when no change is under way"
-                )
-            self._begin()
-            shard = next(self._shards)
-        return None if shard is None else self._cache.keys(shard)
-
-
-def purge(cache: TopologyCache, topic: str | None) -> Operation[int]:
-    """Removes a topic's tasks, or all (None), that nobody holds. Returns how many."""
-    removed, walk = 0, Walk(cache)
-    keys: ShardKeys | None = None
-    try:
-        while (keys := (yield from walk.following(keys))) is not None:
-            removed += yield from _purge_shard(cache, keys, topic)
-    except ShardqError as exc:
-        if removed:
-            exc.add_note(f"{removed} tasks were purged before that; repeat it to purge the rest")
-        raise
-    return removed
-
-
-def _purge_shard(cache: TopologyCache, keys: ShardKeys, topic: str | None) -> Operation[int]:
-    if topic is not None:
-        return (yield from _purge_list(cache, keys, topic, "topic", listing.START))
-    # the looks through due and dead are for all topics at once
-    removed, done, go_on = 0, set[str](), listing.START
-    while True:
-        counts = yield from call_shard(cache, keys, lambda keys, epoch: observe.peek(keys, epoch, []))
-        topics = [name for name in counts.dispatched if name not in done] or ([] if done else [""])
-        if not topics:
-            return removed
-        for name in topics:
-            removed += yield from _purge_list(cache, keys, name, "all", go_on)
-            go_on = listing.Purged(0, 0, "end", "end")
-        done.update(topics)
-
-
-def _purge_list(
-    cache: TopologyCache, keys: ShardKeys, topic: str, scope: Literal["topic", "all"], go_on: listing.Purged
-) -> Operation[int]:
-    removed = 0
-    while True:
-        make = partial(listing.purge, topic=topic, scope=scope, go_on=go_on)
-        go_on = yield from call_shard(cache, keys, make)
-        removed += go_on.removed
-        if go_on.done:
-            return removed
 
 
 DRAWN_IN_ALL = 3200

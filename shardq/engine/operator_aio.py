@@ -1,5 +1,5 @@
 # For asyncio. `make fmt` generates operator_sync.py from it.
-"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, purges, stats, health,
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, stats, health,
 and schedules of recurring tasks. ``AsyncEngine`` inherits them.
 """
 
@@ -8,23 +8,24 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from shardq.core import recovery
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
-from shardq.core.model.checks import check_max_attempts, check_name, check_shards, check_topic, checked_tags
+from shardq.core.layout.topology import Limit
+from shardq.core.model.checks import check_max_attempts, check_topic, checked_tags
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.record import encode_head, record_encoder
-from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, arun
-from shardq.core.resharding.handle_aio import AsyncGrowth
-from shardq.core.resharding.preview import Preview
-from shardq.core.resharding.resizing import preview_resize, progress, resize
+from shardq.core.resharding.handle_aio import AsyncResize
+from shardq.core.resharding.resizing import Estimate, estimate_resize, progress, resize
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
-from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
+from shardq.engine.arguments import check_resize, limit_of, route_of
 from shardq.engine.changes import Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
@@ -34,6 +35,7 @@ from shardq.errors import InvalidOption
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
+from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 from shardq.features.sinks.functions import BatchFunction
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
@@ -96,69 +98,48 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         if self._dispatcher is not None:
             self._dispatcher.report_soon()
 
-    async def resize(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
+    async def resize(
+        self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False
+    ) -> AsyncResize:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;
         dispatchers move the rest, and serve shards that fall away until those are empty.
 
-        ``rate``: tasks a second to move at most. A repeated call, by anybody, goes on with an interrupted change, at
-        the rate given now. Raises ChangeUnderWay when another number was announced before.
+        ``rate``: tasks a second to move at most. A repeated call, from any process, goes on with an interrupted change,
+        at the rate given now. Raises ChangeUnderWay when another number was announced before.
 
-        >>> growth = await engine.resize(8)
-        >>> await growth.wait(timeout=600)
+        ``dry_run=True`` changes nothing: the answer estimates how many tasks and bytes would move, by shard and by
+        node. ``resize(dry_run=True)`` without a number returns the change that is under way, or was the last: to wait
+        for it, or to look.
+
+        >>> resize = await engine.resize(8, rate=1000)
+        >>> await resize.wait(timeout=600)
         True
+        >>> would = await engine.resize(64, dry_run=True)
+        >>> print(would.tasks, would.bytes, would.nodes)
+        >>> progress = await (await engine.resize(dry_run=True)).progress()
         """
-        return await self._resize(shards, rate)
-
-    async def expand(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """Resizes to more shards; a smaller number than the present one is refused.
-
-        >>> growth = await engine.expand(8, rate=1000)
-        """
-        return await self._resize(shards, rate, "expand")
-
-    async def shrink(self, shards: int, *, rate: float | None = None) -> AsyncGrowth:
-        """Resizes to fewer shards; a larger number than the present one is refused.
-
-        >>> growth = await engine.shrink(2)
-        """
-        return await self._resize(shards, rate, "shrink")
-
-    async def _resize(self, shards: int, rate: float | None, verb: ResizeVerb = "resize") -> AsyncGrowth:
+        check_resize(shards, rate, dry_run=dry_run)
         deadline = self._deadline()
         driver = await self._open_driver(deadline)
         cache = self._map()
         await arun(driver, recovery.refresh(cache), deadline=deadline)
-        check_resize(cache.topology, shards, rate, verb)
-        members = await driver.call(living(cache.control), deadline=deadline)
-        change = resize(cache, shards, rate=rate, members=members)
-        what = "" if cache.topology.shards == shards else f"resized from {cache.topology.shards} to {shards} shards"
-        await arun(driver, noted(cache, change, what), deadline=deadline)
-        return self._growth(driver)
-
-    async def preview(self, shards: int) -> Preview:
-        """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing.
-
-        >>> preview = await engine.preview(64)
-        >>> print(preview.tasks, preview.bytes, preview.nodes)
-        """
-        check_shards(shards)
-        deadline = self._deadline()
-        driver = await self._open_driver(deadline)
-        return await arun(driver, preview_resize(self._map(), shards, driver.node_of), deadline=deadline)
-
-    async def growth(self) -> AsyncGrowth:
-        """Returns the change of the number of shards that is under way, or the last one: to wait for it, or to look.
-
-        >>> growth = await engine.growth()
-        >>> await growth.wait(timeout=600)
-        True
-        """
-        return self._growth(await self._open_driver(self._deadline()))
-
-    def _growth(self, driver: AsyncDriver) -> AsyncGrowth:
-        cache = self._map()
+        estimated: Estimate | None = None
+        if shards is not None and dry_run:
+            estimated = await arun(driver, estimate_resize(cache, shards, driver.node_of), deadline=deadline)
+        elif shards is not None:
+            members = await driver.call(living(cache.control), deadline=deadline)
+            before = cache.topology.shards
+            change = resize(cache, shards, rate=rate, members=members)
+            what = "" if before == shards else f"resized from {before} to {shards} shards"
+            await arun(driver, noted(cache, change, what), deadline=deadline)
         span = len(cache.topology.span())
-        return AsyncGrowth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
+        return AsyncResize(
+            driver,
+            shards or cache.topology.pending or cache.topology.shards,
+            lambda: progress(cache, shards=span),
+            lambda: dispatchers(cache.control),
+            estimated,
+        )
 
     async def pause(self, topic: str) -> None:
         """Stops giving out the topic's tasks, over the whole fleet. Handlers finish, and tasks still become ready.
@@ -178,15 +159,22 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         what = f"topic {shown_topic(topic)}: resumed"
         await self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=False), what))
 
-    async def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
+    async def limit(
+        self,
+        topic: str,
+        rate: float | EllipsisType | None = ...,
+        *,
+        concurrency: int | EllipsisType | None = ...,
+    ) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
-        fleet; without either its limits end. It holds at once, also for consumers that wait under the limit before. A
-        forwarded topic takes a rate only: its tasks leave, and are not counted.
+        fleet, in place of its earlier limits; ``limit(topic, None)`` lifts them. It holds at once, also for consumers
+        that wait under the limit before. A forwarded topic takes a rate only: its tasks leave, and are not counted.
 
         >>> await engine.limit("invoice", rate=100, concurrency=20)
+        >>> await engine.limit("invoice", None)
         """
         limit = limit_of(topic, rate, concurrency)
-        bounds = f"rate {rate}, concurrency {concurrency}" if rate or concurrency else "none"
+        bounds = "none" if limit == Limit() else f"rate {limit.rate}, concurrency {limit.concurrency}"
         what = f"topic {shown_topic(topic)}: limits: {bounds}"
         await self._carry_out(lambda cache: noted(cache, control.limit(cache, topic, limit), what))
 
@@ -213,21 +201,6 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
             )
         what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
         await self._carry_out(lambda cache: noted(cache, control.configure(cache, changes), what))
-
-    async def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
-        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.
-
-        Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
-        are removed. Each of its requests has the engine's timeout for itself.
-
-        >>> print(await engine.purge("mail"), "tasks removed")
-        """
-        check_purge(topic, everything)
-        driver = await self._open_driver(self._deadline())
-        # No deadline for the whole: it goes through all tasks.
-        cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
-        purge = control.purge(cache, topic)
-        return await arun(driver, noted(cache, purge, lambda removed: f"{which}: purged of {removed:,} tasks"))
 
     async def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.
@@ -349,7 +322,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         The schedule is kept in the engine, and served by whichever processes have called ``start()``. Declared again,
         by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other: what
         is due more than a second later is by the new one, and no occurrence is lost or doubled. It ends with
-        ``remove_schedule``, or with ``prune_schedules`` of its ``owner``, a name of the program that declares it.
+        ``schedule(name).remove()``, or with ``schedule(owner=…).prune()``, by a name of the program that declares it.
 
         ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
         them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is still
@@ -403,28 +376,6 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         name, codec = schedule_name(task), self.options.codec
         await self._carry_out(lambda cache: declaring.remove_call(cache, codec, name, call_of(task)))
 
-    async def prune_schedules(self, owner: str, *, keep: Iterable[str] | None = None) -> list[str]:
-        """Removes the schedules that were declared with this ``owner`` but those to ``keep``: the ones that this engine
-        object has declared, if nothing is given. Returns the names of those that were removed.
-
-        A program that has declared all of its schedules thereby removes those that an earlier version of it declared.
-        Schedules of other owners, and without one, stay.
-
-        >>> await engine.every("nightly", interval=86_400, owner="billing")
-        >>> await engine.prune_schedules("billing")
-        []
-        """
-        check_name(owner, of="owner")
-        if keep is None:
-            keep = self._declared.get(owner)
-            if keep is None:
-                raise InvalidOption(
-                    f"this engine has declared no schedule with owner={owner!r}, so none would be left; declare them "
-                    "first, or give keep=[] to remove them all"
-                )
-        kept = frozenset(keep)
-        return await self._carry_out(lambda cache: declaring.prune(cache, owner, kept))
-
     async def schedules(self) -> list[Schedule]:
         """Returns all schedules, by name.
 
@@ -433,43 +384,29 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         """
         return await self._carry_out(lambda cache: declaring.listed(cache, self.options.codec))
 
-    async def pause_schedule(self, name: str) -> None:
-        """Pushes no more occurrences, and takes back what is pushed and not due yet, until ``resume_schedule``. Raises
-        UnknownSchedule.
+    @overload
+    def schedule(self, name: str) -> AsyncScheduleHandle: ...
 
-        >>> await engine.every("nightly", interval=86_400)
-        >>> await engine.pause_schedule("nightly")
+    @overload
+    def schedule(self, *, owner: str) -> AsyncOwnedSchedules: ...
+
+    def schedule(
+        self, name: str | None = None, *, owner: str | None = None
+    ) -> AsyncScheduleHandle | AsyncOwnedSchedules:
+        """Returns the handle of a schedule: to ``pause``, ``resume``, ``run`` or ``remove`` it. Each raises
+        UnknownSchedule if there is none of this name. With an ``owner``, the handle of all schedules that were declared
+        with it: to ``prune`` those that the program no longer declares.
+
+        >>> await engine.every("nightly", interval=86_400, owner="billing")
+        >>> await engine.schedule("nightly").pause()
+        >>> await engine.schedule(owner="billing").prune()
+        []
         """
-        check_schedule_name(name)
-        what = f"schedule {name}: paused"
-        await self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=True), what))
+        if name is not None and owner is None:
+            return AsyncScheduleHandle(name, self._packer, self._carry_out_noted)
+        if owner is not None and name is None:
+            return AsyncOwnedSchedules(owner, self._declared, self._carry_out_noted)
+        raise InvalidOption("schedule needs the name of a schedule, or the owner= of some: one of both")
 
-    async def resume_schedule(self, name: str) -> None:
-        """Goes on with the next occurrence; none of those during the pause is made up for. Raises UnknownSchedule.
-
-        >>> await engine.every("nightly", interval=86_400)
-        >>> await engine.resume_schedule("nightly")
-        """
-        check_schedule_name(name)
-        what = f"schedule {name}: resumed"
-        await self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=False), what))
-
-    async def remove_schedule(self, name: str) -> bool:
-        """Ends a schedule, and takes back what is pushed and not due yet. Returns False if there is none.
-
-        >>> if await engine.remove_schedule("nightly"):
-        ...     print("it recurs no more")
-        """
-        check_schedule_name(name)
-        what = f"schedule {name}: removed"
-        return await self._carry_out(lambda cache: noted(cache, declaring.remove(cache, name), what))
-
-    async def run_schedule(self, name: str) -> Receipt:
-        """Pushes a task of the schedule that is due now, beside its occurrences; also while it is paused. Raises
-        UnknownSchedule.
-
-        >>> await engine.every("nightly", interval=86_400, topic="reports")
-        >>> id = await engine.run_schedule("nightly")
-        """
-        check_schedule_name(name)
-        return await self._carry_out(lambda cache: declaring.run_now(cache, self._packer, name))
+    async def _carry_out_noted(self, make: Callable[[TopologyCache], Operation[T]], what: str = "") -> T:
+        return await self._carry_out(lambda cache: noted(cache, make(cache), what))

@@ -1,5 +1,5 @@
 # Generated from operator_aio.py by `make fmt`: change that one.
-"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, purges, stats, health,
+"""The operator's commands to an engine as a whole: routes, the number of shards, pauses, limits, stats, health,
 and schedules of recurring tasks. ``Engine`` inherits them.
 """
 
@@ -8,23 +8,24 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from shardq.core import recovery
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
-from shardq.core.model.checks import check_max_attempts, check_name, check_shards, check_topic, checked_tags
+from shardq.core.layout.topology import Limit
+from shardq.core.model.checks import check_max_attempts, check_topic, checked_tags
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.record import encode_head, record_encoder
-from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, run
-from shardq.core.resharding.handle_sync import Growth
-from shardq.core.resharding.preview import Preview
-from shardq.core.resharding.resizing import preview_resize, progress, resize
+from shardq.core.resharding.handle_sync import Resize
+from shardq.core.resharding.resizing import Estimate, estimate_resize, progress, resize
+from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
-from shardq.engine.arguments import ResizeVerb, check_purge, check_resize, limit_of, route_of
+from shardq.engine.arguments import check_resize, limit_of, route_of
 from shardq.engine.changes import Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
@@ -34,6 +35,7 @@ from shardq.errors import InvalidOption
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
+from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
 from shardq.features.sinks.functions import BatchFunction
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
@@ -96,69 +98,46 @@ class OperatorCommands(TaskCommands, ABC):
         if self._dispatcher is not None:
             self._dispatcher.report_soon()
 
-    def resize(self, shards: int, *, rate: float | None = None) -> Growth:
+    def resize(self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False) -> Resize:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;
         dispatchers move the rest, and serve shards that fall away until those are empty.
 
-        ``rate``: tasks a second to move at most. A repeated call, by anybody, goes on with an interrupted change, at
-        the rate given now. Raises ChangeUnderWay when another number was announced before.
+        ``rate``: tasks a second to move at most. A repeated call, from any process, goes on with an interrupted change,
+        at the rate given now. Raises ChangeUnderWay when another number was announced before.
 
-        >>> growth = engine.resize(8)
-        >>> growth.wait(timeout=600)
+        ``dry_run=True`` changes nothing: the answer estimates how many tasks and bytes would move, by shard and by
+        node. ``resize(dry_run=True)`` without a number returns the change that is under way, or was the last: to wait
+        for it, or to look.
+
+        >>> resize = engine.resize(8, rate=1000)
+        >>> resize.wait(timeout=600)
         True
+        >>> would = engine.resize(64, dry_run=True)
+        >>> print(would.tasks, would.bytes, would.nodes)
+        >>> progress = (engine.resize(dry_run=True)).progress()
         """
-        return self._resize(shards, rate)
-
-    def expand(self, shards: int, *, rate: float | None = None) -> Growth:
-        """Resizes to more shards; a smaller number than the present one is refused.
-
-        >>> growth = engine.expand(8, rate=1000)
-        """
-        return self._resize(shards, rate, "expand")
-
-    def shrink(self, shards: int, *, rate: float | None = None) -> Growth:
-        """Resizes to fewer shards; a larger number than the present one is refused.
-
-        >>> growth = engine.shrink(2)
-        """
-        return self._resize(shards, rate, "shrink")
-
-    def _resize(self, shards: int, rate: float | None, verb: ResizeVerb = "resize") -> Growth:
+        check_resize(shards, rate, dry_run=dry_run)
         deadline = self._deadline()
         driver = self._open_driver(deadline)
         cache = self._map()
         run(driver, recovery.refresh(cache), deadline=deadline)
-        check_resize(cache.topology, shards, rate, verb)
-        members = driver.call(living(cache.control), deadline=deadline)
-        change = resize(cache, shards, rate=rate, members=members)
-        what = "" if cache.topology.shards == shards else f"resized from {cache.topology.shards} to {shards} shards"
-        run(driver, noted(cache, change, what), deadline=deadline)
-        return self._growth(driver)
-
-    def preview(self, shards: int) -> Preview:
-        """Estimates what ``resize(shards)`` would move, by shard and by node. Moves nothing.
-
-        >>> preview = engine.preview(64)
-        >>> print(preview.tasks, preview.bytes, preview.nodes)
-        """
-        check_shards(shards)
-        deadline = self._deadline()
-        driver = self._open_driver(deadline)
-        return run(driver, preview_resize(self._map(), shards, driver.node_of), deadline=deadline)
-
-    def growth(self) -> Growth:
-        """Returns the change of the number of shards that is under way, or the last one: to wait for it, or to look.
-
-        >>> growth = engine.growth()
-        >>> growth.wait(timeout=600)
-        True
-        """
-        return self._growth(self._open_driver(self._deadline()))
-
-    def _growth(self, driver: Driver) -> Growth:
-        cache = self._map()
+        estimated: Estimate | None = None
+        if shards is not None and dry_run:
+            estimated = run(driver, estimate_resize(cache, shards, driver.node_of), deadline=deadline)
+        elif shards is not None:
+            members = driver.call(living(cache.control), deadline=deadline)
+            before = cache.topology.shards
+            change = resize(cache, shards, rate=rate, members=members)
+            what = "" if before == shards else f"resized from {before} to {shards} shards"
+            run(driver, noted(cache, change, what), deadline=deadline)
         span = len(cache.topology.span())
-        return Growth(driver, lambda: progress(cache, shards=span), lambda: dispatchers(cache.control))
+        return Resize(
+            driver,
+            shards or cache.topology.pending or cache.topology.shards,
+            lambda: progress(cache, shards=span),
+            lambda: dispatchers(cache.control),
+            estimated,
+        )
 
     def pause(self, topic: str) -> None:
         """Stops giving out the topic's tasks, over the whole fleet. Handlers finish, and tasks still become ready.
@@ -178,15 +157,22 @@ class OperatorCommands(TaskCommands, ABC):
         what = f"topic {shown_topic(topic)}: resumed"
         self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=False), what))
 
-    def limit(self, topic: str, *, rate: float | None = None, concurrency: int | None = None) -> None:
+    def limit(
+        self,
+        topic: str,
+        rate: float | EllipsisType | None = ...,
+        *,
+        concurrency: int | EllipsisType | None = ...,
+    ) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
-        fleet; without either its limits end. It holds at once, also for consumers that wait under the limit before. A
-        forwarded topic takes a rate only: its tasks leave, and are not counted.
+        fleet, in place of its earlier limits; ``limit(topic, None)`` lifts them. It holds at once, also for consumers
+        that wait under the limit before. A forwarded topic takes a rate only: its tasks leave, and are not counted.
 
         >>> engine.limit("invoice", rate=100, concurrency=20)
+        >>> engine.limit("invoice", None)
         """
         limit = limit_of(topic, rate, concurrency)
-        bounds = f"rate {rate}, concurrency {concurrency}" if rate or concurrency else "none"
+        bounds = "none" if limit == Limit() else f"rate {limit.rate}, concurrency {limit.concurrency}"
         what = f"topic {shown_topic(topic)}: limits: {bounds}"
         self._carry_out(lambda cache: noted(cache, control.limit(cache, topic, limit), what))
 
@@ -213,21 +199,6 @@ class OperatorCommands(TaskCommands, ABC):
             )
         what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
         self._carry_out(lambda cache: noted(cache, control.configure(cache, changes), what))
-
-    def purge(self, topic: str | None = None, *, everything: bool = False) -> int:
-        """Removes the topic's tasks, or all, that nobody holds: scheduled, ready and dead. Returns how many.
-
-        Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
-        are removed. Each of its requests has the engine's timeout for itself.
-
-        >>> print(engine.purge("mail"), "tasks removed")
-        """
-        check_purge(topic, everything)
-        driver = self._open_driver(self._deadline())
-        # No deadline for the whole: it goes through all tasks.
-        cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
-        purge = control.purge(cache, topic)
-        return run(driver, noted(cache, purge, lambda removed: f"{which}: purged of {removed:,} tasks"))
 
     def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.
@@ -347,7 +318,7 @@ class OperatorCommands(TaskCommands, ABC):
         The schedule is kept in the engine, and served by whichever processes have called ``start()``. Declared again,
         by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other: what
         is due more than a second later is by the new one, and no occurrence is lost or doubled. It ends with
-        ``remove_schedule``, or with ``prune_schedules`` of its ``owner``, a name of the program that declares it.
+        ``schedule(name).remove()``, or with ``schedule(owner=…).prune()``, by a name of the program that declares it.
 
         ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
         them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is still
@@ -401,28 +372,6 @@ class OperatorCommands(TaskCommands, ABC):
         name, codec = schedule_name(task), self.options.codec
         self._carry_out(lambda cache: declaring.remove_call(cache, codec, name, call_of(task)))
 
-    def prune_schedules(self, owner: str, *, keep: Iterable[str] | None = None) -> list[str]:
-        """Removes the schedules that were declared with this ``owner`` but those to ``keep``: the ones that this engine
-        object has declared, if nothing is given. Returns the names of those that were removed.
-
-        A program that has declared all of its schedules thereby removes those that an earlier version of it declared.
-        Schedules of other owners, and without one, stay.
-
-        >>> engine.every("nightly", interval=86_400, owner="billing")
-        >>> engine.prune_schedules("billing")
-        []
-        """
-        check_name(owner, of="owner")
-        if keep is None:
-            keep = self._declared.get(owner)
-            if keep is None:
-                raise InvalidOption(
-                    f"this engine has declared no schedule with owner={owner!r}, so none would be left; declare them "
-                    "first, or give keep=[] to remove them all"
-                )
-        kept = frozenset(keep)
-        return self._carry_out(lambda cache: declaring.prune(cache, owner, kept))
-
     def schedules(self) -> list[Schedule]:
         """Returns all schedules, by name.
 
@@ -431,43 +380,27 @@ class OperatorCommands(TaskCommands, ABC):
         """
         return self._carry_out(lambda cache: declaring.listed(cache, self.options.codec))
 
-    def pause_schedule(self, name: str) -> None:
-        """Pushes no more occurrences, and takes back what is pushed and not due yet, until ``resume_schedule``. Raises
-        UnknownSchedule.
+    @overload
+    def schedule(self, name: str) -> ScheduleHandle: ...
 
-        >>> engine.every("nightly", interval=86_400)
-        >>> engine.pause_schedule("nightly")
+    @overload
+    def schedule(self, *, owner: str) -> OwnedSchedules: ...
+
+    def schedule(self, name: str | None = None, *, owner: str | None = None) -> ScheduleHandle | OwnedSchedules:
+        """Returns the handle of a schedule: to ``pause``, ``resume``, ``run`` or ``remove`` it. Each raises
+        UnknownSchedule if there is none of this name. With an ``owner``, the handle of all schedules that were declared
+        with it: to ``prune`` those that the program no longer declares.
+
+        >>> engine.every("nightly", interval=86_400, owner="billing")
+        >>> engine.schedule("nightly").pause()
+        >>> engine.schedule(owner="billing").prune()
+        []
         """
-        check_schedule_name(name)
-        what = f"schedule {name}: paused"
-        self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=True), what))
+        if name is not None and owner is None:
+            return ScheduleHandle(name, self._packer, self._carry_out_noted)
+        if owner is not None and name is None:
+            return OwnedSchedules(owner, self._declared, self._carry_out_noted)
+        raise InvalidOption("schedule needs the name of a schedule, or the owner= of some: one of both")
 
-    def resume_schedule(self, name: str) -> None:
-        """Goes on with the next occurrence; none of those during the pause is made up for. Raises UnknownSchedule.
-
-        >>> engine.every("nightly", interval=86_400)
-        >>> engine.resume_schedule("nightly")
-        """
-        check_schedule_name(name)
-        what = f"schedule {name}: resumed"
-        self._carry_out(lambda cache: noted(cache, declaring.pause(cache, name, paused=False), what))
-
-    def remove_schedule(self, name: str) -> bool:
-        """Ends a schedule, and takes back what is pushed and not due yet. Returns False if there is none.
-
-        >>> if engine.remove_schedule("nightly"):
-        ...     print("it recurs no more")
-        """
-        check_schedule_name(name)
-        what = f"schedule {name}: removed"
-        return self._carry_out(lambda cache: noted(cache, declaring.remove(cache, name), what))
-
-    def run_schedule(self, name: str) -> Receipt:
-        """Pushes a task of the schedule that is due now, beside its occurrences; also while it is paused. Raises
-        UnknownSchedule.
-
-        >>> engine.every("nightly", interval=86_400, topic="reports")
-        >>> id = engine.run_schedule("nightly")
-        """
-        check_schedule_name(name)
-        return self._carry_out(lambda cache: declaring.run_now(cache, self._packer, name))
+    def _carry_out_noted(self, make: Callable[[TopologyCache], Operation[T]], what: str = "") -> T:
+        return self._carry_out(lambda cache: noted(cache, make(cache), what))

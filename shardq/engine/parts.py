@@ -126,7 +126,7 @@ def cache_of(engine: EngineBase) -> TopologyCache:
 
 def claims_of(engine: EngineBase, topics: Sequence[str]) -> Claims:
     """The claims of a new consumer of an open engine."""
-    return engine._claims(tuple(topics), None, 30.0, None)()
+    return engine._claims(topics, 30.0, None)()
 
 
 def planned_claims(engine: EngineBase, plan: Plan) -> Claims:

@@ -16,7 +16,7 @@ from shardq.core.fleet.sinks import SinkStats, together
 from shardq.core.layout.buckets import leaving
 from shardq.core.layout.topology import Topology
 from shardq.core.model.task import TaskInfo
-from shardq.core.resharding.progress import Progress
+from shardq.core.resharding import Progress
 from shardq.engine.health import Health
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.sync import Engine
@@ -233,5 +233,5 @@ class SnapshotReader:
             _, past, future = self._counted
         dead = engine.tasks(state="dead", newest=True, limit=self._dead) if self._dead and health.stats.dead else []
         if self._resharding:
-            progress = engine.growth().progress()
+            progress = engine.resize(dry_run=True).progress()
         return Snapshot(now, health, past, future, dead, topology, progress)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -17,7 +17,7 @@ from shardq.core.consumer.sync import AheadWatch
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver
-from shardq.core.model.checks import check_seconds
+from shardq.core.model.checks import Topics, check_seconds
 from shardq.core.model.task import Receipt
 from shardq.core.operation import run
 from shardq.core.producer import buffer, pushing
@@ -283,25 +283,25 @@ class Engine(OperatorCommands):
 
     def consumer(
         self,
-        *names: str,
-        topics: Mapping[str, int] | None = None,
+        topics: Topics = "",
+        *,
         lease: float = DEFAULT_LEASE_S,
         name: str | None = None,
         prefetch: bool = False,
     ) -> Consumer:
-        """Returns a consumer of these topics, in this order of priority; of the default topic if none is given.
+        """Returns a consumer of a topic, or of several in their order of priority; of the default topic if none is
+        given. A mapping such as ``{"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
 
-        ``topics={"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A forwarded or
-        paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It opens the
-        engine, if that is not open.
+        A forwarded or paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It
+        opens the engine, if that is not open.
 
         ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
         way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
         back, and ``close()`` gives it back.
 
-        >>> consumer = engine.consumer("urgent", "mail", lease=60)
+        >>> consumer = engine.consumer(["urgent", "mail"], lease=60)
         """
-        make_claims = self._claims(names, topics, lease, name)
+        make_claims = self._claims(topics, lease, name)
         driver = self._open_driver(self._deadline())
         return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
 
@@ -313,8 +313,8 @@ class Engine(OperatorCommands):
 
     def worker(
         self,
+        topics: Topics | None = None,
         *,
-        topics: Mapping[str, int] | Iterable[str] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         processes: int = 1,
         lease: float = DEFAULT_LEASE_S,
@@ -329,11 +329,11 @@ class Engine(OperatorCommands):
         ``concurrency`` handlers at once in each of ``processes``; ``lease``: how long a task whose worker died
         waits for another; ``grace``: how long handlers may finish when the worker stops.
 
-        ``topics``: the only topics to serve, as names in their order of priority, or as ``{name: weight}`` to share
-        by weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
+        ``topics``: the only topics to serve: one, several in order of priority, or ``{name: weight}`` to share by
+        weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
         that the engine has when the worker runs.
 
-        >>> worker = engine.worker(topics=["urgent", "mail"], concurrency=32)
+        >>> worker = engine.worker(["urgent", "mail"], concurrency=32)
         """
         return Worker(
             self.push,

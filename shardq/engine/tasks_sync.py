@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardq.core.model.checks import check_tag, due_spec
-from shardq.core.model.task import CancelledTag, OnConflict, Outcome, Receipt, State, Task, TaskInfo
+from shardq.core.model.checks import due_spec
+from shardq.core.model.ids import shown_topic
+from shardq.core.model.task import OnConflict, Outcome, Receipt, State, Task, TaskInfo
 from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.durable import Durability
@@ -22,13 +23,12 @@ from shardq.core.producer.stream import Stream
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.arguments import check_batch, check_reason, checked_id, moved_due
 from shardq.engine.base import EngineBase
-from shardq.engine.changes import note
-from shardq.engine.tags import TagPages
+from shardq.engine.changes import note, noted
 from shardq.features.history import History, read_history
-from shardq.features.listing import forecast, reading
+from shardq.features.listing import forecast, pages, removing
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
-from shardq.features.listing.query import Due, Query, TaskPage, check_limit
+from shardq.features.listing.query import Due, Query, TaskPage, check_dead, check_limit
 from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         id is remembered, also when its task is done: a push of it then stores nothing, unless it replaces. A task not
         claimed by ``expires`` (seconds from now, or an instant) is buried instead of run late. ``window``: any time in
         so many seconds from the due time is fine, so that many tasks of one time are spread. ``throttle``: at most one
-        push of the id is taken in so many seconds. ``tags``: what ``cancel_tag`` finds it by. ``durability``: returns
-        only when all replicas ("replicated") or the disk ("fsynced") have the task, else raises NotReplicated; where
-        there are none, raises DurabilityUnavailable, with nothing stored.
+        push of the id is taken in so many seconds. ``tags``: words for the filter ``tag=`` of ``cancel_all`` and the
+        like. ``durability``: returns only when all replicas ("replicated") or the disk ("fsynced") have the task, else
+        raises NotReplicated; where there are none, raises DurabilityUnavailable, with nothing stored.
 
         An engine with a ``spool=`` keeps the push there while no server can be reached, unless it is a durable one: the
         receipt's outcome is then "spooled".
@@ -215,26 +215,6 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return self._spooler.cancel(id)
         return self._carry_out(lambda cache: by_id.cancel(cache, id))
 
-    def cancel_tag(self, tag: str, *, progress: Callable[[CancelledTag], object] | None = None) -> CancelledTag:
-        """Removes all tasks with this tag that nobody holds: scheduled, ready and dead. The result is true if none of
-        them runs on, and tells those that do. ``progress`` is called with how far it came, many times a second.
-
-        No task that was pushed before the call is missed, also while shards are added or removed; one that is pushed
-        meanwhile may stay. There is no index of tags, so this looks at every task of the engine: its time is that of
-        all pending tasks, not of those with the tag. Each page has the engine's timeout for itself. Counts may be low
-        if answers were lost.
-
-        >>> if not (done := engine.cancel_tag("user-42")):
-        ...     print(done.cancelled, "will not be delivered; these run:", done.running)
-        """
-        check_tag(tag)
-        driver = self._open_driver(self._deadline())
-        pages = TagPages(self._map(), tag)
-        while run(driver, pages.following(), deadline=self._deadline()):
-            if progress is not None:
-                progress(pages.so_far)
-        return pages.so_far
-
     def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
@@ -279,10 +259,12 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
     def tasks(
         self,
-        *,
         topic: str | None = None,
+        *,
         state: State | None = None,
         due: Due | None = None,
+        tag: str | None = None,
+        everything: bool = False,
         holder: str | None = None,
         newest: bool = False,
         limit: int = 100,
@@ -295,39 +277,53 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         death, the earliest first, across all shards; ready ones shard by shard and topic by topic, as they stand in
         their lists. Without ``state`` it is all scheduled ones, then ready, leased and dead. ``due``: scheduled tasks
         that are due from an instant on and before another, each an aware datetime or epoch seconds, or None for an open
-        end. ``holder``: tasks leased by the consumer or worker of that name. ``newest``: dead tasks, the latest deaths
-        first.
+        end. ``tag``: tasks that were pushed with it; there is no index, so each of the others is read, too.
+        ``everything=True`` says that no filter is meant. ``holder``: tasks leased by the consumer or worker of that
+        name. ``newest``: dead tasks, the latest deaths first.
 
         The work of a call is bounded, however many tasks there are: it looks at 1,000 tasks of a shard at most, and
         returns what it has found. So a page may be shorter than ``limit``, even empty, and only the cursor tells the
         end. A task that stays as it is is listed once by a walk through the pages, also while shards are added or
         removed; one that changes meanwhile may be listed twice, or not at all.
 
-        >>> page = engine.tasks(topic="mail", state="dead")
+        >>> page = engine.tasks("mail", state="dead")
         >>> for task in page:
         ...     print(task.id, task.died, task.reason)
         >>> while page.cursor is not None:
-        ...     page = engine.tasks(topic="mail", state="dead", cursor=page.cursor)
+        ...     page = engine.tasks("mail", state="dead", cursor=page.cursor)
         """
-        query = Query.checked(topic=topic, state=state, due=due, holder=holder, newest=newest)
+        query = Query.checked(
+            topic=topic, state=state, due=due, tag=tag, everything=everything, holder=holder, newest=newest
+        )
         check_limit(limit)
         query.place(self.name, cursor)
-        return self._carry_out(lambda cache: reading.task_page(cache, query, cursor, limit, self.options.codec))
+        return self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self.options.codec))
 
-    def dead(self, topic: str | None = None) -> Iterator[TaskInfo]:
-        """Yields the dead tasks (dead letters) of a topic, or all, the earliest deaths first. Reads page by page, as
-        ``tasks(state="dead")`` does.
+    def dead(
+        self,
+        topic: str | None = None,
+        *,
+        state: State = "dead",
+        due: Due | None = None,
+        tag: str | None = None,
+        everything: bool = False,
+    ) -> Iterator[TaskInfo]:
+        """Yields the dead tasks (dead letters) that match, the earliest deaths first. Reads page by page, as
+        ``tasks(state="dead")`` does, and takes the same filter; another ``state``, and ``due``, match no dead task and
+        are refused.
 
         >>> for task in engine.dead("mail"):
         ...     print(task.id, task.died, task.reason)
         """
-        page = self.tasks(topic=topic, state="dead")
+        check_dead(state, due)
+        Query.checked(topic=topic, tag=tag, everything=everything)
+        cursor = None
         while True:
+            page = self.tasks(topic, state="dead", tag=tag, cursor=cursor)
             for task in page:
                 yield task
-            if page.cursor is None:
+            if (cursor := page.cursor) is None:
                 return
-            page = self.tasks(topic=topic, state="dead", cursor=page.cursor)
 
     def forecast(self, horizon: Horizon = "hour") -> Forecast:
         """Counts the tasks that fall due in each minute of the next "hour", each hour of the next "day", or each day of
@@ -350,55 +346,98 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
     def cancel_all(
         self,
-        *,
         topic: str | None = None,
+        *,
         state: State | None = None,
         due: Due | None = None,
+        tag: str | None = None,
         everything: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> BulkResult:
-        """Cancels the tasks that match: scheduled, ready and dead ones, or those of one ``state``. See ``tasks``.
+        """Cancels the tasks that match: scheduled, ready and dead ones, or those of one ``state``. ``tasks`` tells the
+        filter; ``everything=True`` is for all of them.
 
         Tasks are cancelled page by page, each by its id, and ``progress`` is called after each page with how far it
         came; what it raises ends the command there. Each page has the engine's timeout for itself. ``dry_run`` only
         counts. A task that goes on between the look and the command is cancelled in its new state, unless it is leased
         by then. All tasks of a topic are removed faster by ``purge``.
 
-        >>> result = engine.cancel_all(topic="mail", due=(None, dt.datetime.now(dt.UTC)))
+        **A ``tag`` alone misses no task that was pushed before the call**, in any state, also while shards are added or
+        removed; one that is pushed meanwhile may stay. The result is true if none of them runs on, and its ``running``
+        tells those that do. There is no index of tags: this looks at every task of the engine. Counts may be low if
+        answers were lost.
+
+        >>> result = engine.cancel_all("mail", due=(None, dt.datetime.now(dt.UTC)))
         >>> print(result.done, "of", result.matched)
+        >>> if not (result := engine.cancel_all(tag="user-42")):
+        ...     print(result.done, "will not be delivered; these run:", result.running)
         """
-        query = bulk_query("cancel", topic=topic, state=state, due=due, everything=everything)
+        query = bulk_query("cancel", topic=topic, state=state, due=due, tag=tag, everything=everything)
         self._open_driver(self._deadline())
         return self._all(Bulk(self._map(), "cancel", query, count_only=dry_run), progress)
+
+    def purge(
+        self,
+        topic: str | None = None,
+        *,
+        state: State | None = None,
+        due: Due | None = None,
+        tag: str | None = None,
+        everything: bool = False,
+    ) -> int:
+        """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
+        ``everything=True``, is removed list by list, which is fastest; with ``state``, ``due`` or ``tag`` it is what
+        ``cancel_all`` does.
+
+        Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
+        are removed. Each of its requests has the engine's timeout for itself.
+
+        >>> print(engine.purge("mail"), "tasks removed")
+        >>> print(engine.purge(state="dead"), "dead tasks removed")
+        """
+        query = bulk_query("cancel", topic=topic, state=state, due=due, tag=tag, everything=everything, name="purge")
+        driver = self._open_driver(self._deadline())
+        cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
+        if not all(each is None for each in (state, due, tag)):
+            result = self._all(Bulk(cache, "cancel", query), None)
+            return result.done
+        # No deadline for the whole: it goes through all tasks.
+        purge = removing.purge(cache, topic)
+        return run(driver, noted(cache, purge, lambda removed: f"{which}: purged of {removed:,} tasks"))
 
     def requeue_all(
         self,
         topic: str | None = None,
         *,
-        reason: str | None = None,
+        state: State = "dead",
+        due: Due | None = None,
+        tag: str | None = None,
         everything: bool = False,
+        reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> BulkResult:
-        """Schedules the dead tasks of a topic, or of all with ``everything=True``, again: now, with all their attempts.
-        Those that die anew meanwhile stay dead. ``dry_run`` and ``progress``: as in ``cancel_all``. ``reason``: only
+        """Schedules the dead tasks that match, or all with ``everything=True``, again: now, with all their attempts.
+        Those that die anew meanwhile stay dead. ``dead`` tells the filter, ``cancel_all`` the rest. ``reason``: only
         those that died of it, a reason's last line with ``#`` for each number, as pages group them.
 
         >>> print((engine.requeue_all("mail")).done, "tasks run again")
         >>> print((engine.requeue_all("mail", reason="TimeoutError: no answer in # s")).done)
         """
-        query = bulk_query("requeue", topic=topic, everything=everything)
+        check_dead(state, due)
         check_reason(reason)
+        query = bulk_query("requeue", topic=topic, tag=tag, everything=everything)
         self._open_driver(self._deadline())
         return self._all(Bulk(self._map(), "requeue", query, reason=reason, count_only=dry_run), progress)
 
     def reschedule_all(
         self,
-        *,
         topic: str | None = None,
+        *,
         state: State | None = None,
         due: Due | None = None,
+        tag: str | None = None,
         everything: bool = False,
         delay: float | dt.timedelta | None = None,
         at: float | dt.datetime | None = None,
@@ -406,11 +445,11 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         progress: Progress | None = None,
     ) -> BulkResult:
         """Gives the scheduled and ready tasks that match another due time, one for all: ``delay`` seconds after the
-        beginning of the command, or ``at`` an instant. See ``tasks``, and ``cancel_all`` for the rest.
+        beginning of the command, or ``at`` an instant. ``tasks`` tells the filter, ``cancel_all`` the rest.
 
-        >>> result = engine.reschedule_all(topic="mail", delay=3600)
+        >>> result = engine.reschedule_all("mail", delay=3600)
         """
-        query = bulk_query("reschedule", topic=topic, state=state, due=due, everything=everything)
+        query = bulk_query("reschedule", topic=topic, state=state, due=due, tag=tag, everything=everything)
         word = moved_due(delay, at)
         self._open_driver(self._deadline())
         return self._all(Bulk(self._map(), "reschedule", query, due=word, count_only=dry_run), progress)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shardq.core.consumer.policy import Backoff
+from shardq.core.model.checks import Topics
 from shardq.core.model.task import AsyncReceipt
 from shardq.worker.base import WorkerBase
 from shardq.worker.handlers import Plan, Registry
@@ -36,7 +37,7 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         tasks: Registry,
         processor: Callable[[Plan], Awaitable[Processor]],
         *,
-        topics: Mapping[str, int] | Iterable[str] | None,
+        topics: Topics | None,
         concurrency: int,
         lease: float,
         grace: float,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.forks import OfOneProcess
-from shardq.core.model.checks import check_name, check_seconds, check_topic, duration_ms
+from shardq.core.model.checks import Topics, check_name, check_seconds, checked_topics, duration_ms
 from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption, ShardqError
 from shardq.worker.functions import check_function
@@ -35,7 +35,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         push: Callable[..., T],
         tasks: Registry,
         *,
-        topics: Mapping[str, int] | Iterable[str] | None,
+        topics: Topics | None,
         concurrency: int,
         lease: float,
         grace: float,
@@ -46,12 +46,10 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
             raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
         check_seconds(grace, "grace")
+        self._topics: tuple[str, ...] | None = None
+        self._weights: Mapping[str, int] | None = None
         if topics is not None:
-            if isinstance(topics, str) or not isinstance(topics, Iterable):
-                raise InvalidOption(f"topics={topics!r} is not possible; give [name, …] or {{name: weight, …}}")
-            topics = topics if isinstance(topics, Mapping) else list(topics)
-            for topic in topics:
-                check_topic(topic)
+            self._topics, self._weights = checked_topics(topics)
         duration_ms(lease, "lease")
         if name is not None:
             check_name(name, of="worker")
@@ -61,7 +59,6 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         self.name = name
         self._push = push
         self._tasks = tasks
-        self._topics = topics
         self._chosen: list[str] | None = None
         """The only ones of its topics that it serves; None: all."""
         self._registry = Registry(max_attempts=max_attempts, backoff=backoff)
@@ -200,7 +197,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
             handlers={topic: handlers[topic] if around is None else around(handlers[topic]) for topic in served},
             functions=tuple(registry.registered),
             hooks=self._hooks,
-            weights=self._topics if isinstance(self._topics, Mapping) else None,
+            weights=self._weights,
             concurrency=self.concurrency,
             lease=self.lease,
             name=self.name,

@@ -219,7 +219,7 @@ class TaskDecorator(ABC, Generic[T]):
         ``every``: the function also recurs, each time once over the whole fleet: a cron expression, seconds, a
         timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task; characters that the name of a schedule
         can't have become dashes, with a hash of the name behind. A worker that serves the task declares it, and so does
-        ``engine.start()``, which both end those of its aliases; it ends with ``engine.remove_schedule``.
+        ``engine.start()``, which both end those of its aliases; it ends with ``engine.schedule(name).remove()``.
         """
         check_topic(topic)
         recurrence = None if every is None else Every.of(every)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from shardq.core.consumer.policy import Backoff
+from shardq.core.model.checks import Topics
 from shardq.core.model.task import Receipt
 from shardq.worker.base import WorkerBase
 from shardq.worker.handlers import Plan, Registry
@@ -34,7 +35,7 @@ class Worker(WorkerBase[Receipt]):
         tasks: Registry,
         processor: Callable[[Plan], Processor],
         *,
-        topics: Mapping[str, int] | Iterable[str] | None,
+        topics: Topics | None,
         concurrency: int,
         processes: int,
         lease: float,

@@ -61,7 +61,7 @@ def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
     shown = shardq.run("every", "poll", "--interval", "1h", *options, "--json").object
     assert (shown["overlap"], shown["owner"], shown["skipped"]) == ("skip", "billing", 0)
     assert (shown["start"], shown["end"]) == ("2020-01-01T00:00:00Z", "2900-01-01T00:00:00Z")
-    info = engine.get(engine.run_schedule("poll"))
+    info = engine.get(engine.schedule("poll").run())
     assert info is not None
     assert (dict(info.headers), info.tags, info.max_attempts) == ({"a": "b"}, ("x",), 3)
 
@@ -95,7 +95,7 @@ def test_one_that_can_not_be_read(shardq: Shell, engine: Engine, servers: Server
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_there_is_not(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("every", "nightly", "--remove")
-    assert (done.code, done.err) == (1, "there is no schedule named 'nightly'\n")
+    assert (done.code, done.err) == (1, "error: there is no schedule named 'nightly'; `shardq every` lists all\n")
     done = shardq.run("every", "nightly", "--pause")
     assert (done.code, done.err) == (1, "error: there is no schedule named 'nightly'; `shardq every` lists all\n")
 

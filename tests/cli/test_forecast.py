@@ -8,7 +8,7 @@ import pytest
 
 from shardq import Engine, Forecast, Task
 from shardq.cli.forecast import drawn
-from shardq.features.listing.capacity import exceeded
+from shardq.features.listing.forecast import exceeded
 from tests.cli.shell import Shell
 
 START = dt.datetime(2030, 1, 31, 23, tzinfo=dt.UTC)

@@ -147,7 +147,7 @@ def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, word
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
     for words in (
-        *(["shards"], ["resize", "8"], ["expand", "8"], ["shrink", "2"], ["list"], ["peek"], ["forecast"]),
+        *(["shards"], ["resize", "8"], ["list"], ["peek"], ["forecast"]),
         *(
             ["requeue", "x"],
             ["cancel", "--topic", "x", "--yes"],

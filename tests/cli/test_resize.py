@@ -1,4 +1,4 @@
-"""resize, expand, shrink and shards do what they say, and show it."""
+"""resize and shards do what they say, and show it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ def homes(engine: Engine) -> list[int]:
     return [shard.scheduled or 0 for shard in engine.stats().shards]
 
 
-@pytest.mark.parametrize("verb", ["resize", "expand"])
-def test_dry_run_moves_nothing(shardq: Shell, full: Engine, verb: str) -> None:
+def test_dry_run_moves_nothing(shardq: Shell, full: Engine) -> None:
     before = homes(full)
-    told = shardq.run(verb, "8", "--dry-run", "--rate", "100", "--json").object
+    told = shardq.run("resize", "8", "--dry-run", "--rate", "100", "--json").object
     assert (told["present"], told["shards"]) == (SHARDS, 8)
     assert TASKS / 4 < told["tasks"] < 3 * TASKS / 4
     assert told["seconds"] == told["tasks"] / 100
@@ -53,20 +52,20 @@ def test_dry_run_moves_nothing(shardq: Shell, full: Engine, verb: str) -> None:
         assert sum(node[way] for node in told["nodes"]) == told["tasks"]
         assert sum(node[f"{way}_bytes"] for node in told["nodes"]) == told["bytes"] > 0
     assert 0 <= told["between_nodes"]["tasks"] <= told["tasks"]
-    done = shardq.run(verb, "8", "--dry-run")
+    done = shardq.run("resize", "8", "--dry-run")
     assert (done.code, done.err) == (0, "")
     assert done.lines[0].split() == ["node", "leaving", "bytes", "coming", "bytes"]
     assert f"from {SHARDS} to 8 shards: about {told['tasks']} tasks would move" in done.out
     assert "nothing was moved" in done.out
     assert homes(full) == before
-    assert full.growth().done()
+    assert full.resize(dry_run=True).done()
 
 
 def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Engine) -> None:
-    done = shardq.run("expand", "8")
+    done = shardq.run("resize", "8")
     assert (done.code, done.err) == (0, NOBODY + "\n")
     assert done.out == "8 shards are in force; `shardq shards` shows how far the moving of tasks is\n"
-    again = shardq.run("expand", "8", "--json")
+    again = shardq.run("resize", "8", "--json")
     assert again.object == {
         "shards": 8,
         "in_force": True,
@@ -89,34 +88,35 @@ def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engi
     wait_until(lambda: len(shardq.run("shards", "--json").object["dispatchers"]) == 1, "it is a member")
     process.kill()
     wait_until(lambda: shardq.run("shards", "--json").object["dispatchers"] == [], "it is no member")
-    assert shardq.run("expand", "8").err == NOBODY + "\n"
+    assert shardq.run("resize", "8").err == NOBODY + "\n"
 
 
 @ON_BOTH
-@pytest.mark.parametrize(("more", "fewer"), [("expand", "shrink"), ("resize", "resize")])
-def test_there_and_back_waiting(shardq: Shell, full: Engine, more: str, fewer: str) -> None:
+def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
     full.start()
-    grown = shardq.run(more, "8", "--wait")
+    grown = shardq.run("resize", "8", "--wait")
     assert grown.code == 0
     # those that move stood still for seconds, if anything
     assert set(grown.err.splitlines()) <= {NOBODY}
     moved = TASKS - sum(homes(full)[:SHARDS])
     assert grown.lines[-1] == f"8 shards are in force, and every task is where it belongs: {moved} moved"
-    assert full.growth().done()
+    assert full.resize(dry_run=True).done()
     assert min(homes(full)) > 0
-    back = shardq.run(fewer, "3", "--wait", "--json")
+    back = shardq.run("resize", "3", "--wait", "--json")
     assert back.code == 0
     assert set(back.err.splitlines()) <= {NOBODY}
     assert {"shards": 3, "in_force": True, "done": True, "swept": 3, "of": 3}.items() <= back.object.items()
     assert back.object["dispatchers"] <= 1
     assert back.object["moved"] > TASKS / 2, "those of shards that are gone count too"
     assert sum(homes(full)) == TASKS
-    assert shardq.run(more, "3").out.startswith("3 shards are in force, and every task is where it belongs: 0 moved")
+    assert shardq.run("resize", "3").out.startswith(
+        "3 shards are in force, and every task is where it belongs: 0 moved"
+    )
 
 
 def test_a_table_on_a_terminal(shardq: Shell, full: Engine) -> None:
     full.start()
-    done = shardq.on_terminal("expand", "8", "--wait", columns=100, rows=30)
+    done = shardq.on_terminal("resize", "8", "--wait", columns=100, rows=30)
     assert done.code == 0
     assert "shards swept" in done.out
     assert re.search(r"^ shard +scheduled +ready +leased +resharding *$", done.out, re.MULTILINE)
@@ -124,7 +124,7 @@ def test_a_table_on_a_terminal(shardq: Shell, full: Engine) -> None:
 
 
 def test_ctrl_c_leaves_the_change_running(shardq: Shell, full: Engine) -> None:
-    process = shardq.start("expand", "8", "--wait")
+    process = shardq.start("resize", "8", "--wait")
     assert process.stdout is not None
     assert "tasks moved, 0 of 8 shards swept" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -133,14 +133,14 @@ def test_ctrl_c_leaves_the_change_running(shardq: Shell, full: Engine) -> None:
     assert "the change to 8 shards goes on without this command" in err
     assert "Traceback" not in err
     full.start()
-    wait_until(lambda: full.growth().done(), "somebody moves them")
+    wait_until(lambda: full.resize(dry_run=True).done(), "somebody moves them")
 
 
 def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None:
     full.start()
     full.push_many([Task(n, topic="now") for n in range(50)])
     wait_until(lambda: full.stats().ready == 50, "they are ready")
-    process = shardq.start("expand", "8", "--wait")
+    process = shardq.start("resize", "8", "--wait")
     assert process.stdout is not None
     assert "; 50 ready or leased, not moved" in process.stdout.readline()
     full.purge("now")
@@ -152,20 +152,14 @@ def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
     for words, message in (
-        (
-            ["expand", "2"],
-            f"error: there are {SHARDS} shards, so `shardq expand 2` is not possible; use `shardq shrink 2`",
-        ),
-        (["expand", "2", "--dry-run"], "so `shardq expand 2` is not possible"),
-        (["shrink", "8"], "so `shardq shrink 8` is not possible"),
         (["resize", "8", "--dry-run", "--wait"], "nothing to --wait for"),
         (["resize", "0"], "not in the range 1<=x<=1024"),
-        (["expand", "8", "--rate", "0"], "--rate"),
+        (["resize", "8", "--rate", "0"], "--rate"),
     ):
         done = shardq.run(*words)
         assert (done.code, done.out) == (2, ""), words
         assert message in done.err
-    assert engine.growth().progress().shards == SHARDS
+    assert engine.resize(dry_run=True).progress().shards == SHARDS
 
 
 @ON_BOTH

@@ -58,7 +58,7 @@ def test_columns_without_room_are_named(shardq: Shell, running: Engine, columns:
 def test_where_only_ascii_can_be_shown(shardq: Shell, full: Engine, encoding: dict[str, str]) -> None:
     full.pause("mail")
     id = full.push("\N{SNOWMAN}", headers={"k": "\N{SNOWMAN}"}, delay=3600)
-    for words in (*TABLES, ["shards", "--json"], ["expand", "8", "--dry-run"], ["--help"], ["get", id]):
+    for words in (*TABLES, ["shards", "--json"], ["resize", "8", "--dry-run"], ["--help"], ["get", id]):
         done = shardq.run(*words, **encoding)
         assert done.code == 0, words
         assert done.out.isascii()

@@ -32,7 +32,7 @@ COMMANDS = (
         "every",
         "forward",
     ),
-    *("stats", "health", "doctor", "config", "topics", "shards", "resize", "expand", "shrink", "purge", "pause"),
+    *("stats", "health", "doctor", "config", "topics", "shards", "resize", "purge", "pause"),
     *("resume", "limit", "acl"),
 )
 
@@ -132,7 +132,7 @@ sys.exit({script.attr}())
         (["run", "--shards", "0"], "--shards"),
         (["run", "--shards", "1,000"], "'1,000' is not a whole number; write it without separators, as 1000"),
         (["list", "--limit", "1_000"], "'1_000' is not a whole number; write it without separators, as 1000"),
-        (["expand", "many"], "'many' is not a whole number"),
+        (["resize", "many"], "'many' is not a whole number"),
         (["push", "1", "--max-attempts", "1.5"], "'1.5' is not a whole number"),
         (["limit", "x", "--rate", "1,000.5"], "'1,000.5' is not a number; write it without separators, as 1000.5"),
         (["limit", "x", "--rate", "nan"], "'nan' is not a number"),

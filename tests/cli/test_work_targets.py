@@ -32,7 +32,7 @@ def tell(): ...
 @asyncio_engine.task
 async def asend(): ...
 
-worker = engine.worker(topics={"mail": 2, "news": 1}, concurrency=3)
+worker = engine.worker({"mail": 2, "news": 1}, concurrency=3)
 idle = empty.worker()
 
 class Shop:

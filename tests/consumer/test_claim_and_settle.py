@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from shardq import Consumer, Engine, InvalidDelay, InvalidOption, InvalidTopic, LeaseLost, Task
+from shardq import Consumer, Engine, LeaseLost, Task
+from shardq.errors import InvalidDelay, InvalidOption, InvalidTopic
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, put, ready_of, state_of
 from tests.support.waiting import wait_until
@@ -72,14 +73,14 @@ def test_a_consumer_gets_its_topics_only(running: Engine) -> None:
     put(running, "ready", topic="email")
     assert running.consumer().claim(10) == []
     assert running.consumer("sms").claim(10) == []
-    assert len(running.consumer("sms", "email").claim(10)) == 1
+    assert len(running.consumer(["sms", "email"]).claim(10)) == 1
 
 
 def test_topics_are_served_in_their_order(running: Engine) -> None:
     for topic in ("low", "middle", "high"):
         ready(running, 20, topic)
     order = ("high", "middle", "low")
-    consumer = running.consumer(*order)
+    consumer = running.consumer(order)
     [first] = consumer.claim(1)  # from one shard, which may have none of the first topic; then it knows what there is
     left = ["high"] * 20 + ["middle"] * 20 + ["low"] * 20
     left.remove(first.topic)
@@ -302,7 +303,7 @@ def test_what_can_not_be_claimed(engine: Engine, consumer: Consumer) -> None:
     with pytest.raises(InvalidTopic):
         engine.consumer("no/slash")
     with pytest.raises(InvalidOption, match="name one twice"):
-        engine.consumer("a", "b", "a")
+        engine.consumer(["a", "b", "a"])
     for lease in (0, -1.0, float("nan")):
         with pytest.raises(InvalidOption, match="lease can't be"):
             engine.consumer(lease=lease)

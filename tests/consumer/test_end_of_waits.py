@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardq import AsyncEngine, Delivery, Engine, EngineClosed, Task
+from shardq import AsyncEngine, Delivery, Engine, Task
+from shardq.errors import EngineClosed
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, counted, put

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from shardq import Consumer, Delivery, Engine, InvalidDelay, InvalidOption, NaiveDatetime, Task
+from shardq import Consumer, Delivery, Engine, Task
 from shardq.core.model.checks import expiry_spec
+from shardq.errors import InvalidDelay, InvalidOption, NaiveDatetime
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until

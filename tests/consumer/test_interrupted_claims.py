@@ -79,7 +79,7 @@ def check_nothing_is_held(engine: Engine, servers: Servers, *, done: int = 0) ->
         stats = counted(engine)
         assert (stats.ready + stats.scheduled, stats.dead) == (2 * TASKS - done, 0)
         engine.start()
-        consumer = engine.consumer("plain", "limited")
+        consumer = engine.consumer(["plain", "limited"])
         for _ in range(2 * TASKS - done):
             (delivery,) = consumer.claim(1, wait=30.0)
             assert delivery.attempt == 1

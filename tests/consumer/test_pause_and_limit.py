@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardq import Consumer, Engine, InvalidOption, InvalidTopic, LeaseLost, ServerFault, Task
+from shardq import Consumer, Engine, LeaseLost, ServerFault, Task
 from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.errors import InvalidOption, InvalidTopic
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, ready_of
@@ -37,7 +38,7 @@ def test_a_paused_topic_is_not_given_out(running: Engine, other: Engine) -> None
         assert engine.consumer("mail").claim(5, wait=0.1) == []
         assert engine.topology.paused == ("mail",)
     other.push("x", topic="sms")
-    assert claim(running.consumer("mail", "sms"), 1)[0].topic == "sms"
+    assert claim(running.consumer(["mail", "sms"]), 1)[0].topic == "sms"
     running.push("late", topic="mail")
     wait_until(lambda: ready_of(running, "mail") == 6, "tasks still become ready")
     running.resume("mail")
@@ -285,7 +286,7 @@ def test_a_limited_topic_does_not_hold_up_the_next(running: Engine) -> None:
     running.limit("high", concurrency=1)
     ready(running, "high", 5)
     ready(running, "low", 5)
-    deliveries = claim(running.consumer("high", "low"), 6)
+    deliveries = claim(running.consumer(["high", "low"]), 6)
     assert sorted(d.topic for d in deliveries) == ["high"] + ["low"] * 5
 
 

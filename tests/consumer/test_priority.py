@@ -6,7 +6,9 @@ from collections import Counter
 
 import pytest
 
-from shardq import Engine, InvalidOption, Task
+from shardq import Engine, Task
+from shardq.core.model.checks import Topics
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import counted, ready_of
 from tests.support.waiting import wait_until
@@ -27,7 +29,7 @@ def ready(engine: Engine, topic: str, count: int) -> None:
 @pytest.mark.parametrize("max", [1, 10, 64])
 def test_high_before_any_further_low(running: Engine, max: int) -> None:
     ready(running, "low", 10_000)
-    consumer = running.consumer("high", "low")
+    consumer = running.consumer(["high", "low"])
     for _ in range(5):
         assert {d.topic for d in consumer.claim(max)} == {"low"}
     ready(running, "high", 100)
@@ -42,7 +44,7 @@ def test_weights(running: Engine) -> None:
     weights = {"high": 5, "low": 1}
     ready(running, "high", 9_000)
     ready(running, "low", 5_000)
-    consumer = running.consumer(topics=weights)
+    consumer = running.consumer(weights)
     given: Counter[str] = Counter()
     while given.total() < 10_000:
         deliveries = consumer.claim(50)
@@ -55,7 +57,7 @@ def test_weights(running: Engine) -> None:
 
 def test_what_a_weighted_topic_leaves_the_other_gets(running: Engine) -> None:
     ready(running, "low", 500)
-    consumer = running.consumer(topics={"high": 1000, "low": 1})
+    consumer = running.consumer({"high": 1000, "low": 1})
     given = [d.topic for _ in range(12) for d in consumer.claim(50)]
     assert given == ["low"] * 500
 
@@ -69,14 +71,17 @@ def test_no_shard_starves_behind_others_that_always_have_something(running: Engi
 
 
 @pytest.mark.parametrize(
-    ("names", "weights", "text"),
+    ("topics", "text"),
     [
-        (("a",), {"a": 1}, "not both"),
-        ((), {"a": 0}, "the weight 0 of 'a' is not possible; give an int from 1 to 1000"),
-        ((), {"a": 1001}, "the weight 1001 of 'a' is not possible"),
-        ((), {"a": 1.5}, "the weight 1.5 of 'a' is not possible"),
+        ({"a": 0}, "the weight 0 of 'a' is not possible; give an int from 1 to 1000"),
+        ({"a": 1001}, "the weight 1001 of 'a' is not possible"),
+        ({"a": 1.5}, "the weight 1.5 of 'a' is not possible"),
+        (["a", "b", "a"], "name one twice"),
+        ([], "topics= names none"),
+        ({"a", "b"}, "give a name, .name, …. in their order of priority, or {name: weight, …}"),
     ],
 )
-def test_impossible_weights(engine: Engine, names: tuple[str, ...], weights: dict[str, int], text: str) -> None:
-    with pytest.raises(InvalidOption, match=text):
-        engine.consumer(*names, topics=weights)
+def test_impossible_topics(engine: Engine, topics: Topics, text: str) -> None:
+    for take in (engine.consumer, engine.worker):
+        with pytest.raises(InvalidOption, match=text):
+            take(topics)

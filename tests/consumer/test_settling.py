@@ -10,21 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardq import (
-    AsyncEngine,
-    Bury,
-    Consumer,
-    Delivery,
-    Engine,
-    EngineClosed,
-    InvalidDelay,
-    InvalidOption,
-    LeaseLost,
-    Retry,
-    Snooze,
-    Task,
-    TaskInfo,
-)
+from shardq import AsyncEngine, Bury, Consumer, Delivery, Engine, LeaseLost, Retry, Snooze, Task, TaskInfo
+from shardq.errors import EngineClosed, InvalidDelay, InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until

@@ -15,8 +15,9 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
-from shardq import AsyncEngine, Engine, ServerFault, SettleError, Task, Unanswered, Unavailable
+from shardq import AsyncEngine, Engine, ServerFault, Task, Unanswered, Unavailable
 from shardq.core.layout.keys import shard_keys
+from shardq.errors import SettleError
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.servers import Servers

@@ -106,7 +106,7 @@ def test_each_topic_it_waits_for_wakes(
     running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
 ) -> None:
     for topic in ("a", "b", "c"):
-        claim = claims(running.consumer("a", "b", "c"))
+        claim = claims(running.consumer(["a", "b", "c"]))
         for each in ("a", "b", "c"):
             all_wait(1, each)
         running.push("x", topic=topic)

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 
-from shardq import Engine, InvalidOption
+from shardq import Engine
 from shardq.dashboard import app, guard
 from shardq.dashboard.web import Form, access_of, action, done, page
+from shardq.errors import InvalidOption
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.conftest import TOKEN
 

@@ -13,12 +13,13 @@ from urllib.parse import urlencode
 import pytest
 
 from cluster.ports import free_port
-from shardq import ChangeUnderWay, Delivery, Engine, Forecast, Task
+from shardq import Delivery, Engine, Forecast, Task
 from shardq.core.layout.topology import Limit
 from shardq.dashboard import app, drawing, snapshots
 from shardq.dashboard.pages import shards as shards_page
 from shardq.dashboard.pages.shards import Resizing
 from shardq.dashboard.snapshots import Caller, Column
+from shardq.errors import ChangeUnderWay
 from tests.dashboard.browsing import Browser, browsing
 from tests.support.waiting import wait_until
 
@@ -243,7 +244,7 @@ def test_the_number_of_shards_is_changed_in_the_background(engine: Engine, clien
 
 def test_a_second_change_is_refused_while_tasks_move(engine: Engine, client: Browser) -> None:
     def moving_at() -> float | None:
-        engine.growth().progress()  # reads the topology anew
+        engine.resize(dry_run=True).progress()  # reads the topology anew
         return engine.topology.move_rate
 
     engine.push_many(Task(n, delay=600) for n in range(40))

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardq import Delivery, Engine, InvalidOption, Task
+from shardq import Delivery, Engine, Task
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.slots import slot_of, tag
 from shardq.core.layout.topology import Limit
+from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import claim
@@ -123,10 +124,10 @@ def test_a_consumer_gets_nothing_of_a_forwarded_topic(
     running.push("x")
     wait_until(lambda: running.stats().scheduled == 0, "all are dispatched")
     with caplog.at_level(logging.WARNING):
-        consumer = other.consumer("email", "")
+        consumer = other.consumer(["email", ""])
         (delivery,) = claim(consumer, 1)
         assert delivery.payload == "x"
-        assert consumer.claim(1) == other.consumer("email", "").claim(1) == consumer.claim(1, wait=0.1) == []
+        assert consumer.claim(1) == other.consumer(["email", ""]).claim(1) == consumer.claim(1, wait=0.1) == []
         assert len(told(caplog, "topic 'email' is forwarded to the list 'mine': consumers get nothing")) == 1
         running.forward("email", to=None)
         running.limit("email")

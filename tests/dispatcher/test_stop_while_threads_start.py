@@ -61,6 +61,6 @@ def test_the_migrator(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine:
         engine.start()
         stopped = StoppedAtStart(engine, "shardq-migrator", monkeypatch)
-        engine.expand(2 * SHARDS)
+        engine.resize(2 * SHARDS)
         wait_until(stopped.done.is_set, "the engine has stopped")
         assert stopped.errors == []

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from shardq import ReadOnly, Unanswered
-from shardq.errors import EmbeddedFault
+from shardq import Unanswered
+from shardq.errors import EmbeddedFault, ReadOnly
 from shardq.features.embedded import Embedded, enter
 from tests.embedded.seen import client, servers_in
 from tests.support.engines import Engines

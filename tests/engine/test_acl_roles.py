@@ -17,11 +17,12 @@ import redis
 import shardq
 from cluster.sentinels import Sentinels
 from cluster.server import Server
-from shardq import AccessDenied, Conflict, DurabilityUnavailable, Engine, Outcome, Task
+from shardq import Conflict, Engine, Outcome, Task
 from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.slots import slot_of
 from shardq.dashboard import app
+from shardq.errors import AccessDenied, DurabilityUnavailable
 from tests.dashboard.browsing import browsing
 from tests.dashboard.test_bounds import PAGES
 from tests.lua.contract import NAMES
@@ -66,7 +67,7 @@ def admin(url: str, name: str) -> Iterator[Engine]:
 def test_a_producer_does_its_work(user: MakeUser, engines: Engines, admin: Engine, name: str, role: str) -> None:
     engine = engines.opened(user(*rules([role], name=name)), name=name, shards=SHARDS)
     produces(engine)
-    admin.expand(2 * SHARDS)
+    admin.resize(2 * SHARDS)
     produces(engine)
     produces(engines.opened(user(*rules([role], name=name)), name=name))
 
@@ -85,7 +86,7 @@ def produces(engine: Engine) -> None:
     assert engine.cancel(id) == Outcome.CANCELLED
     assert state_of(engine, id) == "gone"
     tagged = engine.push("x", delay=FAR_S, tags=["mine"])
-    assert engine.cancel_tag("mine").cancelled == 1
+    assert engine.cancel_all(tag="mine").done == 1
     assert state_of(engine, tagged) == "gone"
     with contextlib.suppress(DurabilityUnavailable):  # there is no replica
         engine.push("x", delay=FAR_S, durability="replicated")
@@ -96,11 +97,11 @@ def produces(engine: Engine) -> None:
 def schedules(engine: Engine) -> None:
     engine.every("far", interval=FAR_S, payload="x")
     engine.every("far", interval=FAR_S, payload="y")
-    assert engine.run_schedule("far").outcome == "pushed"
-    engine.pause_schedule("far")
-    engine.resume_schedule("far")
+    assert engine.schedule("far").run().outcome == "pushed"
+    engine.schedule("far").pause()
+    engine.schedule("far").resume()
     assert [each.name for each in engine.schedules()] == ["far"]
-    assert engine.remove_schedule("far")
+    engine.schedule("far").remove()
 
 
 def test_a_producer_that_waits_for_the_disk(engines: Engines, server_binary: Path, name: str) -> None:
@@ -189,12 +190,12 @@ def test_a_dispatcher_does_its_work(
     assert claim(consumer, 1)[0].id == lapses
     wait_until(lambda: state_of(admin, lapses) == "dead", "its lease has run out")
     for count in (2 * SHARDS, SHARDS - 1):
-        (admin.expand if count > SHARDS else admin.shrink)(count)
-        wait_until(lambda: admin.growth().progress().done, "all tasks are moved", timeout=60)
+        admin.resize(count)
+        wait_until(lambda: admin.resize(dry_run=True).progress().done, "all tasks are moved", timeout=60)
     assert engine.stats().scheduled == len(far)
     admin.every("tick", interval=0.5, topic="ticks")
     wait_until(lambda: "ticks" in engine.stats().topics, "its scheduler pushes")
-    admin.remove_schedule("tick")
+    admin.schedule("tick").remove()
     engine.stop()
 
 
@@ -224,11 +225,11 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     assert engine.reschedule_all(state="ready", delay=FAR_S).done == 9
     assert engine.reschedule_all(topic="mail", delay=0).done == 9
     assert engine.cancel_all(topic="other").done == 0
-    engine.preview(2 * SHARDS)
-    engine.expand(2 * SHARDS)
-    engine.growth()
+    engine.resize(2 * SHARDS, dry_run=True)
+    engine.resize(2 * SHARDS)
+    engine.resize(dry_run=True)
     engine.every("far", interval=FAR_S)
-    assert engine.remove_schedule("far")
+    engine.schedule("far").remove()
     assert engine.purge(everything=True) == 9
     engine.resume("mail")
 
@@ -259,7 +260,7 @@ def test_a_viewer_sees_the_dashboard_and_changes_nothing(user: MakeUser, admin: 
             lambda: engine.purge(everything=True),
             lambda: engine.pause("mail"),
             lambda: engine.configure(dead_count=9),
-            lambda: engine.remove_schedule("far"),
+            lambda: engine.schedule("far").remove(),
             lambda: engine.consumer("ready").claim(1),
         ):
             with pytest.raises(AccessDenied):

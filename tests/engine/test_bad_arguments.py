@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardq import AsyncEngine, BadInput, Engine, InvalidOption, ShardqError, Task
+from shardq import AsyncEngine, BadInput, Engine, ShardqError, Task
+from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 
 Given = Callable[[Any], Any]
@@ -35,18 +36,17 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("push_iter: None", lambda e: list(e.push_iter(None)), "tasks can't be NoneType"),
     ("push_iter: a batch of text", lambda e: list(e.push_iter([Task("x")], batch="9")), "batch='9'"),
     ("cancel: None", lambda e: e.cancel(None), "an id can't be NoneType"),
-    ("cancel_tag: a list", lambda e: e.cancel_tag(["a"]), r"a tag can't be \['a'\]; give a str"),
-    ("cancel_tag: with a topic", lambda e: e.cancel_tag("mail/a"), "the tag 'mail/a' has '/'"),
+    ("cancel_tag: a list", lambda e: e.cancel_all(tag=["a"]), r"a tag can't be \['a'\]; give a str"),
+    ("cancel_tag: with a topic", lambda e: e.cancel_all(tag="mail/a"), "the tag 'mail/a' has '/'"),
     ("get: bytes", lambda e: e.get(b"a"), "an id can't be bytes"),
     ("reschedule: no time", lambda e: e.reschedule("a"), "reschedule needs a time.*delay=0"),
     ("reschedule: text", lambda e: e.reschedule("a", delay="1"), "a delay can't be"),
     ("requeue: text", lambda e: e.requeue("a", at="now"), "at can't be"),
     ("forward: a number", lambda e: e.forward("a", to=5), "to=5"),
     ("forward: a list as side", lambda e: e.forward("a", to="b", side=["left"]), "side="),
-    ("expand: text", lambda e: e.expand("8"), "there can't be '8' shards"),
-    ("expand: text as rate", lambda e: e.expand(8, rate="fast"), "rate='fast'"),
-    ("expand: a bool as rate", lambda e: e.expand(8, rate=True), "rate=True"),
-    ("preview: None", lambda e: e.preview(None), "there can't be None shards"),
+    ("resize: text", lambda e: e.resize("8"), "there can't be '8' shards"),
+    ("resize: text as rate", lambda e: e.resize(8, rate="fast"), "rate='fast'"),
+    ("resize: a bool as rate", lambda e: e.resize(8, rate=True), "rate=True"),
     ("pause: None", lambda e: e.pause(None), "a topic can't be None"),
     ("limit: text", lambda e: e.limit("a", rate="5"), "rate='5'"),
     ("tasks: a number", lambda e: e.tasks(topic=5), "a topic can't be 5"),
@@ -66,21 +66,29 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("tasks: text as cursor", lambda e: e.tasks(cursor="x y"), "the cursor 'x y' is not one that a page gave"),
     ("forecast: a year", lambda e: e.forecast("year"), "forecast of 'year' is not possible; use one of 'hour', 'day'"),
     ("forecast: a list", lambda e: e.forecast(["hour"]), "forecast of"),
-    ("cancel_all: nothing", lambda e: e.cancel_all(), "cancel_all needs topic=, state= or due=, or everything=True"),
-    ("cancel_all: both", lambda e: e.cancel_all(topic="a", everything=True), "cancel_all needs topic="),
+    (
+        "cancel_all: nothing",
+        lambda e: e.cancel_all(),
+        "cancel_all needs topic=.* or everything=True",
+    ),
+    ("cancel_all: both", lambda e: e.cancel_all(topic="a", everything=True), "everything=True stands alone"),
     ("cancel_all: leased ones", lambda e: e.cancel_all(state="leased"), "leased tasks can't be cancelled; use state="),
     ("reschedule_all: no time", lambda e: e.reschedule_all(topic="a"), "reschedule needs a time"),
     ("reschedule_all: dead ones", lambda e: e.reschedule_all(state="dead", delay=5), "dead tasks can't be rescheduled"),
     ("reschedule_all: nothing", lambda e: e.reschedule_all(delay=5), "reschedule_all needs topic="),
     ("requeue_all: nothing", lambda e: e.requeue_all(), 'requeue_all needs topic="name"'),
-    ("requeue_all: both", lambda e: e.requeue_all("a", everything=True), "requeue_all needs topic="),
+    ("requeue_all: both", lambda e: e.requeue_all("a", everything=True), "everything=True stands alone"),
+    ("requeue_all: ready ones", lambda e: e.requeue_all("a", state="ready"), "state='ready' matches no dead task"),
+    ("dead: due ones", lambda e: list(e.dead(due=(0, 1))), "only scheduled tasks have a due time"),
+    ("tasks: both", lambda e: e.tasks("a", everything=True), "everything=True stands alone"),
+    ("tasks: no tag", lambda e: e.tasks(tag=""), "a tag can't be empty"),
+    ("limit: nothing", lambda e: e.limit("a"), r"limit needs rate= or concurrency=; limit.topic, None. lifts"),
     ("requeue_all: a number", lambda e: e.requeue_all(5), "a topic can't be 5"),
     ("requeue_all: no reason", lambda e: e.requeue_all("a", reason=" "), "reason=. . is not possible"),
     ("purge: nothing", lambda e: e.purge(), "purge needs"),
     ("purge: everything of text", lambda e: e.purge(everything="yes"), "everything='yes'"),
-    ("consumer: a number", lambda e: e.consumer(5), "a topic can't be 5"),
-    ("consumer: a list of topics", lambda e: e.consumer(["a", "b"]), "a topic can't be"),
-    ("consumer: weights as a list", lambda e: e.consumer(topics=["a"]), r"topics=\['a'\]"),
+    ("consumer: a number", lambda e: e.consumer(5), "topics=5 is not possible; give a name"),
+    ("consumer: a list of numbers", lambda e: e.consumer([5]), "a topic can't be 5"),
     ("consumer: text as lease", lambda e: e.consumer(lease="30"), "lease can't be '30'"),
     ("consumer: a number as name", lambda e: e.consumer(name=5), "the name of a consumer can't be 5"),
 ]
@@ -170,9 +178,9 @@ def test_a_buffer_that_lingers_for_a_text(url: str, name: str) -> None:
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("timeout", ["1", -1.0, math.nan, True])
-def test_waiting_for_a_growth_in_words(engines: Engines, engine: Engine, timeout: Any) -> None:
+def test_waiting_for_a_resize_in_words(engines: Engines, engine: Engine, timeout: Any) -> None:
     with pytest.raises(ShardqError, match="timeout can't be"):
-        engines.done(engine.growth().wait(timeout=timeout))
+        engines.done(engine.resize(dry_run=True).wait(timeout=timeout))
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

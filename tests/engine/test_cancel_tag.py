@@ -1,4 +1,4 @@
-"""tags= and cancel_tag: who has a tag is told wherever a task is seen, and goes with its tag, whatever its state."""
+"""tags= and cancel_all(tag=): tags are told wherever a task is seen, and a task goes with its tag, in any state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq import CancelledTag, Consumer, Engine, Outcome, Task
+from shardq import BulkResult, Consumer, Engine, Outcome, Task
 from shardq.core.model.task import State
 from tests.support.listed import listed
 from tests.support.states import FAR_S, STATES, claim, put, state_of
@@ -34,15 +34,15 @@ def test_tags_travel_with_the_task(running: Engine, consumer: Consumer) -> None:
 def test_a_task_in_every_state(running: Engine, state: State) -> None:
     id = put(running, state, id="mine", tags=["a", "b"])
     other = running.push("other", delay=FAR_S, tags=["c", "ab"])
-    assert running.cancel_tag("c ").cancelled == 0
-    done = running.cancel_tag("b")
-    assert isinstance(done, CancelledTag)
+    assert running.cancel_all(tag="c ").done == 0
+    done = running.cancel_all(tag="b")
+    assert isinstance(done, BulkResult)
     assert done.looked_at == 2
     if state == "leased":
-        assert (done.cancelled, done.running, bool(done)) == (0, (id,), False)
+        assert (done.done, done.running, bool(done)) == (0, (id,), False)
         assert state_of(running, id) == "leased"
     else:
-        assert (done.cancelled, done.running, bool(done)) == (1, (), True)
+        assert (done.done, done.running, bool(done)) == (1, (), True)
         assert state_of(running, id) == "gone"
         assert running.cancel(id) == Outcome.GONE
     assert state_of(running, other) == "scheduled"
@@ -54,72 +54,72 @@ def test_what_was_cancelled_is_not_delivered(running: Engine, consumer: Consumer
     running.pause("t")
     running.push_many(tasks)
     wait_until(lambda: running.stats().ready == len(tasks), "all are ready")
-    done = running.cancel_tag("tag3")
-    assert (done.cancelled, done.running, done.looked_at) == (300, (), 1200)
+    done = running.cancel_all(tag="tag3")
+    assert (done.done, done.running, done.looked_at) == (300, (), 1200)
     running.resume("")
     running.resume("t")
     given = claim(consumer, 600) + claim(running.consumer("t"), 300)
     assert sorted(delivery.payload for delivery in given) == [n for n in range(1200) if n % 4 != 3]
-    assert len(running.cancel_tag("all").running) == 900
+    assert len(running.cancel_all(tag="all").running) == 900
     assert consumer.claim(10) + running.consumer("t").claim(10) == []
     stats = running.stats()
     assert (stats.scheduled, stats.leased) == (0, 900)
 
 
 def test_none_has_the_tag(engine: Engine) -> None:
-    assert engine.cancel_tag("a") == CancelledTag(cancelled=0, running=(), looked_at=0)
+    assert engine.cancel_all(tag="a") == BulkResult(matched=0, done=0)
     engine.push("x", delay=FAR_S, id="a", headers={"a": "a"})
-    assert engine.cancel_tag("a") == CancelledTag(cancelled=0, running=(), looked_at=1)
-    assert engine.cancel_tag("a")
+    assert engine.cancel_all(tag="a") == BulkResult(matched=0, done=0, looked_at=1)
+    assert engine.cancel_all(tag="a")
 
 
 def test_a_task_that_is_replaced_has_the_tags_of_its_last_push(engine: Engine) -> None:
     engine.push("first", id="mine", delay=FAR_S, tags=["old"])
     engine.push("second", id="mine", delay=FAR_S, tags=["new"], on_conflict="replace")
-    assert engine.cancel_tag("old").cancelled == 0
-    assert engine.cancel_tag("new").cancelled == 1
+    assert engine.cancel_all(tag="old").done == 0
+    assert engine.cancel_all(tag="new").done == 1
 
 
 def test_one_that_is_retried_runs_again_with_its_tags(running: Engine, consumer: Consumer) -> None:
     id = put(running, "ready", tags=["a"])
     [delivery] = claim(consumer, 1)
-    assert running.cancel_tag("a").running == (id,)
+    assert running.cancel_all(tag="a").running == (id,)
     consumer.retry(delivery, delay=FAR_S)
-    assert running.cancel_tag("a").cancelled == 1
+    assert running.cancel_all(tag="a").done == 1
     assert state_of(running, id) == "gone"
 
 
 def test_how_far_it_came(engine: Engine) -> None:
     engine.push_many([Task(n, delay=FAR_S, tags=["a"]) for n in range(3000)])
-    told: list[CancelledTag] = []
-    done = engine.cancel_tag("a", progress=told.append)
+    told: list[BulkResult] = []
+    done = engine.cancel_all(tag="a", progress=told.append)
     assert told[-1] == done
-    assert done.cancelled == 3000
+    assert done.done == 3000
     assert len(told) > engine.topology.shards
     for earlier, later in pairwise(told):
-        assert earlier.cancelled <= later.cancelled
+        assert earlier.done <= later.done
         assert earlier.looked_at <= later.looked_at
 
 
 def test_whoever_is_told_may_end_it(engine: Engine) -> None:
     engine.push_many([Task(n, delay=FAR_S, tags=["a"]) for n in range(3000)])
-    told: list[CancelledTag] = []
+    told: list[BulkResult] = []
 
-    def enough(so_far: CancelledTag) -> None:
+    def enough(so_far: BulkResult) -> None:
         told.append(so_far)
         raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
-        engine.cancel_tag("a", progress=enough)
+        engine.cancel_all(tag="a", progress=enough)
     assert len(told) == 1
-    assert engine.cancel_tag("a").cancelled == 3000 - told[0].cancelled
+    assert engine.cancel_all(tag="a").done == 3000 - told[0].done
 
 
 @pytest.mark.parametrize("payload", ["x" * 200_000, "x"])
 def test_large_payloads(engine: Engine, payload: str) -> None:
     engine.push_many([Task(payload, delay=FAR_S, tags=["a"] if n % 2 else None) for n in range(200)])
-    done = engine.cancel_tag("a")
-    assert (done.cancelled, done.looked_at) == (100, 200)
+    done = engine.cancel_all(tag="a")
+    assert (done.done, done.looked_at) == (100, 200)
     assert engine.stats().scheduled == 100
 
 
@@ -129,4 +129,4 @@ def test_in_a_buffer_and_by_name(engine: Engine, engines: Any) -> None:
     task = engine.get(id)
     assert task is not None
     assert task.tags == ("a",)
-    assert engine.cancel_tag("a").cancelled == 1
+    assert engine.cancel_all(tag="a").done == 1

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import AsyncConsumer, AsyncEngine, AsyncGrowth, AsyncWorker, Engine, Task
+from shardq import AsyncConsumer, AsyncEngine, AsyncResize, AsyncWorker, Engine, Task
+from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 from tests.support.cancelling import CANCELLED, DURABLE, SOON_S, Make, cuts, maker, quiet, run, until
 from tests.support.engines import SHARDS
 from tests.support.leaks import Leaks
@@ -26,7 +27,7 @@ from tests.support.states import FAR_S
 
 LEASE_S = 3600.0
 MANY = 20
-CLASSES = (AsyncEngine, AsyncConsumer, AsyncWorker, AsyncGrowth)
+CLASSES = (AsyncEngine, AsyncConsumer, AsyncWorker, AsyncResize, AsyncScheduleHandle, AsyncOwnedSchedules)
 
 
 def test_every_operation_is_tried() -> None:
@@ -138,7 +139,7 @@ CHANGES: dict[str, tuple[Prepare, Change, str]] = {
     "cancel": (far, lambda engine, topic, id: engine.cancel(id), "gone"),
     "reschedule": (far, lambda engine, topic, id: engine.reschedule(id, delay=0), "ready"),
     "requeue": (dead, lambda engine, topic, id: engine.requeue(id, delay=FAR_S), "scheduled"),
-    "cancel_tag": (far, lambda engine, topic, id: engine.cancel_tag(topic), "gone"),
+    "cancel_tag": (far, lambda engine, topic, id: engine.cancel_all(tag=topic), "gone"),
     "cancel_all": (far, lambda engine, topic, id: engine.cancel_all(topic=topic), "gone"),
     "requeue_all": (dead, lambda engine, topic, id: engine.requeue_all(topic), "ready"),
     "reschedule_all": (far, lambda engine, topic, id: engine.reschedule_all(topic=topic, delay=0), "ready"),
@@ -181,8 +182,8 @@ async def seen_dead(engine: AsyncEngine) -> None:
 
 
 async def waited(engine: AsyncEngine) -> None:
-    growth = await engine.growth()
-    assert await growth.wait(timeout=SOON_S)
+    resize = await engine.resize(dry_run=True)
+    assert await resize.wait(timeout=SOON_S)
 
 
 LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
@@ -196,9 +197,9 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "forecast": lambda engine: engine.forecast(),
     "history": lambda engine: engine.history(),
     "changes": lambda engine: engine.changes(),
-    "preview": lambda engine: engine.preview(64),
+    "preview": lambda engine: engine.resize(64, dry_run=True),
     "schedules": lambda engine: engine.schedules(),
-    "prune_schedules": lambda engine: engine.prune_schedules("billing", keep=[]),
+    "prune_schedules": lambda engine: engine.schedule(owner="billing").prune(keep=[]),
     "growth": waited,
     "pause": lambda engine: engine.pause("other"),
     "resume": lambda engine: engine.resume("other"),
@@ -206,10 +207,10 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "configure": lambda engine: engine.configure(max_attempts=5),
     "forward": lambda engine: engine.forward("forwarded", to="a-list"),
     "every": lambda engine: engine.every("daily", interval=86_400, topic="daily"),
-    "run_schedule": lambda engine: engine.run_schedule("daily"),
-    "pause_schedule": lambda engine: engine.pause_schedule("daily"),
-    "resume_schedule": lambda engine: engine.resume_schedule("daily"),
-    "remove_schedule": lambda engine: engine.remove_schedule("daily"),
+    "run_schedule": lambda engine: engine.schedule("daily").run(),
+    "pause_schedule": lambda engine: engine.schedule("daily").pause(),
+    "resume_schedule": lambda engine: engine.schedule("daily").resume(),
+    "remove_schedule": lambda engine: engine.schedule("daily").remove(),
 }
 
 
@@ -240,15 +241,15 @@ def test_another_number_of_shards(make: Make) -> None:
             async with make(part=cut.number) as engine:
                 await engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
                 shards = SHARDS + 1 if cut.number % 2 else SHARDS - 1
-                await cut.of(engine.expand(shards) if shards > SHARDS else engine.shrink(shards))
-                growth = await engine.resize(shards)
+                await cut.of(engine.resize(shards))
+                resize = await engine.resize(shards)
                 assert engine.topology.shards == shards
                 assert Counter(task.payload for task in await engine.tasks()) == Counter(range(MANY))
                 if not cut.reached:
                     await engine.start()
-                    assert await growth.wait(timeout=SOON_S)
-                    assert await growth.done()
-                    assert (await growth.progress()).fraction == 1.0
+                    assert await resize.wait(timeout=SOON_S)
+                    assert await resize.done()
+                    assert (await resize.progress()).fraction == 1.0
         await quiet()
 
     asyncio.run(main())

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from shardq import Codec, Engine, PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
+from shardq import Codec, Engine
+from shardq.errors import PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardq import Consumer, Engine, InvalidOption, InvalidTopic, Task
+from shardq import Consumer, Engine, Task
 from shardq.core.calls import listing
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
+from shardq.errors import InvalidOption, InvalidTopic
 from shardq.features.listing import bulk
 from tests.support.engines import Engines
 from tests.support.listed import listed
@@ -172,7 +173,7 @@ def test_how_many_are_kept_in_a_shard_follows_the_number_of_shards(
     bury(engine, 100)  # of 50 that each shard keeps
     kept = counted(engine).dead
     assert kept > 50
-    assert engines.done(engine.shrink(1).wait(30))
+    assert engines.done(engine.resize(1).wait(30))
     for _ in range(5):
         bury(engine, 1)  # something was due: the poller stepped
     assert counted(engine).dead == kept + 5

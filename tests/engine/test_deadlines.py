@@ -17,7 +17,7 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq import Consumer, Delivery, Engine, Growth, PushError, ShardqError, Task
+from shardq import Consumer, Delivery, Engine, PushError, Resize, ShardqError, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
@@ -91,16 +91,17 @@ ROWS = {
     "buffered": [on_engine(_buffered)],
     "get": [on_engine(lambda engine: engine.get("x"))],
     "cancel": [on_engine(lambda engine: engine.cancel("x"))],
-    "cancel_tag": [on_engine(lambda engine: engine.cancel_tag("x"))],
     "reschedule": [on_engine(lambda engine: engine.reschedule("x", delay=1))],
     "requeue": [on_engine(lambda engine: engine.requeue("x"))],
     "tasks": [on_engine(lambda engine: engine.tasks())],
     "dead": [on_engine(lambda engine: next(iter(engine.dead()), None))],
     "changes": [on_engine(lambda engine: engine.changes())],
-    "prune_schedules": [on_engine(lambda engine: engine.prune_schedules("billing", keep=[]))],
     "history": [on_engine(lambda engine: engine.history())],
     "forecast": [on_engine(lambda engine: engine.forecast())],
-    "cancel_all": [on_engine(lambda engine: engine.cancel_all(everything=True))],
+    "cancel_all": [
+        on_engine(lambda engine: engine.cancel_all(everything=True)),
+        on_engine(lambda engine: engine.cancel_all(tag="x")),
+    ],
     "requeue_all": [on_engine(lambda engine: engine.requeue_all(everything=True))],
     "reschedule_all": [on_engine(lambda engine: engine.reschedule_all(everything=True, delay=1))],
     "purge": [on_engine(lambda engine: engine.purge("mail"))],
@@ -109,25 +110,27 @@ ROWS = {
     "resume": [on_engine(lambda engine: engine.resume("mail"))],
     "limit": [on_engine(lambda engine: engine.limit("mail", rate=1))],
     "configure": [on_engine(lambda engine: engine.configure(max_attempts=9))],
-    "resize": [on_engine(lambda engine: engine.resize(SHARDS + 1))],
-    "expand": [on_engine(lambda engine: engine.expand(SHARDS + 1))],
-    "shrink": [on_engine(lambda engine: engine.shrink(SHARDS - 1))],
-    "preview": [on_engine(lambda engine: engine.preview(SHARDS + 1))],
-    "growth": [
-        on_engine(lambda engine: engine.growth()),
-        on_engine(lambda engine: engine.growth().progress()),
-        on_engine(lambda engine: engine.growth().done()),
-        on_engine(lambda engine: engine.growth().wait(timeout=WAIT_S), WAIT_S + TIMEOUT_S),
+    "resize": [
+        on_engine(lambda engine: engine.resize(SHARDS + 1)),
+        on_engine(lambda engine: engine.resize(SHARDS - 1)),
+        on_engine(lambda engine: engine.resize(SHARDS + 1, dry_run=True)),
+        on_engine(lambda engine: engine.resize(dry_run=True)),
+        on_engine(lambda engine: engine.resize(dry_run=True).progress()),
+        on_engine(lambda engine: engine.resize(dry_run=True).done()),
+        on_engine(lambda engine: engine.resize(dry_run=True).wait(timeout=WAIT_S), WAIT_S + TIMEOUT_S),
     ],
     "stats": [on_engine(lambda engine: engine.stats())],
     "health": [on_engine(lambda engine: engine.health())],
     "fleet": [on_engine(lambda engine: engine.fleet())],
     "every": [on_engine(lambda engine: engine.every("nightly", interval=60))],
     "schedules": [on_engine(lambda engine: engine.schedules())],
-    "pause_schedule": [on_engine(lambda engine: engine.pause_schedule("nightly"))],
-    "resume_schedule": [on_engine(lambda engine: engine.resume_schedule("nightly"))],
-    "remove_schedule": [on_engine(lambda engine: engine.remove_schedule("nightly"))],
-    "run_schedule": [on_engine(lambda engine: engine.run_schedule("nightly"))],
+    "schedule": [
+        on_engine(lambda engine: engine.schedule("nightly").pause()),
+        on_engine(lambda engine: engine.schedule("nightly").resume()),
+        on_engine(lambda engine: engine.schedule("nightly").remove()),
+        on_engine(lambda engine: engine.schedule("nightly").run()),
+        on_engine(lambda engine: engine.schedule(owner="billing").prune(keep=[])),
+    ],
     "stop": [on_engine(lambda engine: engine.stop())],
     "close": [on_engine(lambda engine: engine.close())],
     "consumer": [on_engine(lambda engine: engine.consumer())],
@@ -160,7 +163,7 @@ def test_every_public_call_has_a_row() -> None:
     public = {name for name in dir(Engine) if not name.startswith("_")}
     public |= {f"consumer.{name}" for name in dir(Consumer) if not name.startswith("_")}
     assert public - NO_CALLS == set(ROWS)
-    assert {name for name, member in inspect.getmembers(Growth, inspect.isroutine) if not name.startswith("_")} == {
+    assert {name for name, member in inspect.getmembers(Resize, inspect.isroutine) if not name.startswith("_")} == {
         "progress", "done", "wait",
     }  # fmt: skip
 

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cluster.server import Server
-from shardq import AsyncEngine, Delivery, Engine, EngineClosed
+from shardq import AsyncEngine, Delivery, Engine
+from shardq.errors import EngineClosed
 from tests.support.engines import SHARDS
 from tests.support.leaks import Leaks, engine_threads
 from tests.support.states import FAR_S
@@ -115,7 +116,7 @@ def test_a_second_loop_is_refused_before_anything_is_sent(url: str, name: str) -
     async def main() -> None:
         engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
         await engine.open()
-        consumer, growth = engine.consumer(), await engine.growth()
+        consumer, growth = engine.consumer(), await engine.resize(dry_run=True)
         assert await consumer.claim(1, wait=0.01) == []
         worker = engine.worker()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, OutOfMemory, PushError, Task
+from shardq import Engine, PushError, Task
+from shardq.errors import OutOfMemory
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.states import STATES, claim, put

@@ -24,8 +24,8 @@ LONG_S = 30.0
 class Engine(shardq.Engine):
     """Its workers end as soon as they run."""
 
-    def worker(self, **options: Any) -> shardq.Worker:
-        worker = super().worker(**options)
+    def worker(self, *topics: Any, **options: Any) -> shardq.Worker:
+        worker = super().worker(*topics, **options)
         worker.stop()
         return worker
 
@@ -33,8 +33,8 @@ class Engine(shardq.Engine):
 class AsyncEngine(shardq.AsyncEngine):
     """The same."""
 
-    def worker(self, **options: Any) -> shardq.AsyncWorker:
-        worker = super().worker(**options)
+    def worker(self, *topics: Any, **options: Any) -> shardq.AsyncWorker:
+        worker = super().worker(*topics, **options)
         worker.stop()
         return worker
 
@@ -74,7 +74,7 @@ async def done(result: Any) -> Any:
 
 async def prepared(engine: Any, used: set[str], ended: contextlib.ExitStack) -> dict[str, Any]:
     """The names that examples use, whether or not they make some of them themselves."""
-    if used & {"handle", "delivery", "deliveries", "growth"}:
+    if used & {"handle", "delivery", "deliveries", "resize"}:
         await done(engine.start())
     names: dict[str, Any] = {"__name__": "examples", "shardq": shardq, "dt": dt, "engine": engine}
     names["id"] = await done(engine.push({"order": 42}, delay=1800))
@@ -94,8 +94,8 @@ async def prepared(engine: Any, used: set[str], ended: contextlib.ExitStack) -> 
     if used & {"buffer", "pending"}:
         buffer = names["buffer"] = ended.enter_context(engine.buffered())
         names["pending"] = buffer.push({"order": 45}, delay=60)
-    if "growth" in used:
-        names["growth"] = await done(engine.growth())
+    if "resize" in used:
+        names["resize"] = await done(engine.resize(dry_run=True))
     if "worker" in used:
         names["worker"] = engine.worker()
         names["worker"].on("other")(print)

@@ -11,12 +11,13 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq import Engine, InvalidOption, Task
+from shardq import Engine, Task
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.serving import NO_DISPATCHER
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.engine import servers as faults
 from shardq.engine.health import MAX_LATE_S
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, STATES, put, ready_of
 from tests.support.waiting import wait_until

@@ -40,7 +40,7 @@ CALLS: dict[str, Callable[[Engine, Any], object]] = {
     "pending": pending,
     "health late": lambda engine, t: engine.health(max_late=t),
     "health age": lambda engine, t: engine.health(max_ready_age=t),
-    "growth": lambda engine, t: engine.growth().wait(timeout=t),
+    "growth": lambda engine, t: engine.resize(dry_run=True).wait(timeout=t),
     "Retry": lambda engine, t: Retry(delay=t),
     "Snooze": lambda engine, t: Snooze(t),
     "Backoff": lambda engine, t: Backoff(base=t, cap=t),

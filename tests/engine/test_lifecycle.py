@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from shardq import AsyncEngine, BadInput, Engine, EngineClosed, InvalidTopic, Task
+from shardq import AsyncEngine, BadInput, Engine, Task
+from shardq.errors import EngineClosed, InvalidTopic
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until

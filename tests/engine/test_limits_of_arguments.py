@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from shardq import (
-    BadInput,
+from shardq import BadInput, Engine, Task
+from shardq.errors import (
     DedupWithoutId,
     DelayAndAt,
-    Engine,
     InvalidDelay,
     InvalidId,
     InvalidName,
@@ -24,7 +23,6 @@ from shardq import (
     NaiveDatetime,
     PayloadNotEncodable,
     PayloadTooLarge,
-    Task,
 )
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, OutOfMemory
+from shardq import Engine
+from shardq.errors import OutOfMemory
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, put, ready_of, state_of
 from tests.support.waiting import wait_until
@@ -27,7 +28,7 @@ def full(engines: Engines, own_server: Server, name: str) -> Iterator[Engine]:
     engine.forward("forwarded", to="list")
     engine.every("hourly", interval=3600, payload="x")
     engine.every("halted", interval=3600, payload="x")
-    engine.pause_schedule("halted")
+    engine.schedule("halted").pause()
     own_server.ask("CONFIG", "SET", "maxmemory", "1")
     yield engine
     own_server.ask("CONFIG", "SET", "maxmemory", "0")
@@ -58,7 +59,7 @@ COMMANDS: dict[str, tuple[Command, Command]] = {
     "resize to more": (lambda engine: engine.resize(2 * SHARDS), lambda engine: engine.topology.shards == 2 * SHARDS),
     "resize to fewer": (lambda engine: engine.resize(2), lambda engine: engine.topology.shards == 2),
     "cancel": (lambda engine: engine.cancel("ready/one"), gone("ready/one")),
-    "cancel_tag": (lambda engine: engine.cancel_tag("tag"), gone("scheduled/one", "ready/one", "dead/one")),
+    "cancel_tag": (lambda engine: engine.cancel_all(tag="tag"), gone("scheduled/one", "ready/one", "dead/one")),
     "cancel_all": (lambda engine: engine.cancel_all(topic="scheduled"), gone("scheduled/one")),
     "purge a topic": (lambda engine: engine.purge("ready"), gone("ready/one")),
     "purge everything": (
@@ -72,15 +73,15 @@ COMMANDS: dict[str, tuple[Command, Command]] = {
         lambda engine: "daily" in states_of_schedules(engine),
     ),
     "pause_schedule": (
-        lambda engine: engine.pause_schedule("hourly"),
+        lambda engine: engine.schedule("hourly").pause(),
         lambda engine: states_of_schedules(engine)["hourly"],
     ),
     "resume_schedule": (
-        lambda engine: engine.resume_schedule("halted"),
+        lambda engine: engine.schedule("halted").resume(),
         lambda engine: not states_of_schedules(engine)["halted"],
     ),
     "remove_schedule": (
-        lambda engine: engine.remove_schedule("halted"),
+        lambda engine: engine.schedule("halted").remove(),
         lambda engine: "halted" not in states_of_schedules(engine),
     ),
 }

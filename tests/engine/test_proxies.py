@@ -12,7 +12,8 @@ from threading import Timer
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, LeaseLost, NotReplicated, ServerFault, ServerTooOld, ShardqError, Task
+from shardq import Engine, LeaseLost, ServerFault, ShardqError, Task
+from shardq.errors import NotReplicated, ServerTooOld
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.states import claim

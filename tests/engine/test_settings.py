@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from shardq import Backoff, Consumer, Delivery, Engine, EngineSettings, InvalidOption, Task
+from shardq import Backoff, Consumer, Delivery, Engine, Task
+from shardq.core.layout.topology import EngineSettings
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until

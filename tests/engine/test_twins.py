@@ -10,10 +10,19 @@ import pytest
 import sqlalchemy as sa
 
 import shardq
-from shardq import AsyncConsumer, AsyncEngine, AsyncGrowth, AsyncWorker, Consumer, Engine, Growth, Worker
+from shardq import AsyncConsumer, AsyncEngine, AsyncResize, AsyncWorker, Consumer, Engine, Resize, Worker
+from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
+from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
 from shardq.testing import AsyncClock, Clock
 
-PAIRS = [(Engine, AsyncEngine), (Consumer, AsyncConsumer), (Worker, AsyncWorker), (Growth, AsyncGrowth)]
+PAIRS: list[tuple[type, type]] = [
+    (Engine, AsyncEngine),
+    (Consumer, AsyncConsumer),
+    (Worker, AsyncWorker),
+    (Resize, AsyncResize),
+    (ScheduleHandle, AsyncScheduleHandle),
+    (OwnedSchedules, AsyncOwnedSchedules),
+]
 
 THREADS_ONLY = {
     # Coalescing pushes is what threads need that push one at a time: pushes of one event loop that are under way
@@ -29,11 +38,13 @@ ASYNCIO_ONLY = {
     (AsyncClock, "close_from_outside"),
 }
 NOT_AWAITED = {
-    # Nothing is sent by making a consumer, a worker or a task, or by telling one to stop.
-    AsyncEngine: {"consumer", "worker", "task", "name", "topology"},
+    # Nothing is sent by making a consumer, a worker, a task or a handle of schedules, or by telling one to stop.
+    AsyncEngine: {"consumer", "worker", "task", "schedule", "name", "topology"},
     AsyncConsumer: {"settling", "close"},
     AsyncWorker: {"on", "task", "use", "stop", "healthy", "problems", "strays"},
-    AsyncGrowth: set[str](),
+    AsyncResize: set[str](),
+    AsyncScheduleHandle: set[str](),
+    AsyncOwnedSchedules: set[str](),
 }
 """The same plain call on both."""
 

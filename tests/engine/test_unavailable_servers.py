@@ -12,7 +12,8 @@ from typing import TypeVar
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, OutOfMemory, PushError, ReadOnly, ShardqError, Task, Unanswered, Unavailable
+from shardq import Engine, PushError, ShardqError, Task, Unanswered, Unavailable
+from shardq.errors import OutOfMemory, ReadOnly
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, put, state_of

@@ -11,8 +11,9 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq import DurabilityUnavailable, Engine, NotReplicated, Task
+from shardq import Engine, Task
 from shardq.core.layout.keys import ShardKeys
+from shardq.errors import DurabilityUnavailable, NotReplicated
 from tests.failover.conftest import Service
 from tests.support.servers import keys_of
 from tests.support.states import FAR_S, claim

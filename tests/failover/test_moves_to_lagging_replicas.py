@@ -43,7 +43,7 @@ def test_a_replica_that_is_behind(engine: Engine, own_cluster: Cluster, name: st
     # it could still read what was sent to it
     master.ask("CLIENT", "KILL", "TYPE", "replica")
     try:
-        engine.expand(SHARDS)
+        engine.resize(SHARDS)
         engine.start()
         wait_until(lambda: other.ask("HLEN", keys[1].task) == homes.count(1), "the tasks of another shard have moved")
         wait_until(lambda: source.ask("HLEN", keys[0].moved) == 0, "nothing is on its way")
@@ -53,6 +53,6 @@ def test_a_replica_that_is_behind(engine: Engine, own_cluster: Cluster, name: st
         replica.resume()
     if lost:
         assert own_cluster.wait_promoted(master, timeout=PROMOTED_S) is replica
-    assert engine.growth().wait(PROMOTED_S)
+    assert engine.resize(dry_run=True).wait(PROMOTED_S)
     assert [id for id in ids if engine.get(id) is None] == []
     assert engine.stats().scheduled == TASKS

@@ -14,8 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from shardq import Delivery, Engine, Task
-from shardq.core.model.task import CancelledTag
+from shardq import BulkResult, Delivery, Engine, Task
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
@@ -100,19 +99,19 @@ def test_every_task_of_fifty_tags(url: str, name: str) -> None:
         sick.bury(claim(sick, PARTS["sick"]), "of no use")
         wait_until(lambda: engine.stats().ready >= PARTS["idle"], "what is idle is ready")
 
-        outcomes: dict[str, CancelledTag] = {}
+        outcomes: dict[str, BulkResult] = {}
         until: dict[str, float] = {}
         taker = Taker(engine)
         with taker.running():
             for step, tag in enumerate(sorted(CANCELLED)):
                 match step:
                     case 2:
-                        engine.expand(8, rate=4000)
+                        engine.resize(8, rate=4000)
                     case 6:
                         dispatchers[0].kill()
                     case 10:
-                        engine.expand(16)  # while the last one goes on
-                outcomes[tag] = engine.cancel_tag(tag)
+                        engine.resize(16)  # while the last one goes on
+                outcomes[tag] = engine.cancel_all(tag=tag)
                 until[tag] = time.monotonic()
             others = sum(tag_of(n) not in CANCELLED for n in range(PARTS["soon"]))
 
@@ -137,10 +136,10 @@ def test_every_task_of_fifty_tags(url: str, name: str) -> None:
         assert [n for n, asked in taker.taken if tag_of(n) in CANCELLED and asked > until[tag_of(n)]] == []
         ended = Counter(map(tag_of, done))
         for tag, outcome in outcomes.items():
-            assert outcome.cancelled + ended[tag] == sum(PARTS.values()) // TAGS, (tag, outcome)
-        assert engine.growth().wait(90), engine.growth().progress()
+            assert outcome.done + ended[tag] == sum(PARTS.values()) // TAGS, (tag, outcome)
+        assert engine.resize(dry_run=True).wait(90), engine.resize(dry_run=True).progress()
         # What is far away and has another tag is all that is left, and goes with the tag that it has, too.
-        left = engine.cancel_tag("all")
-        assert (left.cancelled, left.running, left.looked_at) == (PARTS["far"] // 2, (), PARTS["far"] // 2)
+        left = engine.cancel_all(tag="all")
+        assert (left.done, left.running, left.looked_at) == (PARTS["far"] // 2, (), PARTS["far"] // 2)
         stats = engine.stats()
         assert (stats.scheduled, stats.leased, stats.dead) == (0, 0, 0)

@@ -46,7 +46,7 @@ def test_cancelling_what_matches(running: Engine) -> None:
 def test_all_are_cancelled_while_they_move(engine: Engine) -> None:
     ids = engine.push_many([Task(n, delay=FAR_S, topic=("mail", "sms")[n % 2]) for n in range(4000)])
     engine.start()
-    engine.expand(8)
+    engine.resize(8)
     result = engine.cancel_all(topic="mail")
     assert (result.done, bool(result)) == (len(ids) // 2, True)
     left = {task.id for task in listed(engine, limit=1000)}
@@ -113,7 +113,7 @@ def test_a_task_that_is_leased_meanwhile_is_left_alone(running: Engine) -> None:
     with connected(running.options) as driver:
         while run(Between(driver, lease_one), bulk.following()):
             pass
-    assert bulk.so_far == BulkResult(matched=3, done=2, others={Outcome.RUNNING: 1})
+    assert bulk.so_far == BulkResult(matched=3, done=2, others={Outcome.RUNNING: 1}, running=tuple(leased))
     assert not bulk.so_far
     assert [state_of(running, id) for id in ids if id not in leased] == ["gone", "gone"]
     assert state_of(running, leased[0]) == "leased"
@@ -157,3 +157,22 @@ def test_requeueing_says_what_was_requeued_meanwhile(running: Engine) -> None:
     assert running.requeue_all("mail") == BulkResult(matched=2, done=2)
     wait_until(lambda: running.stats().ready == 2, "they are ready")
     assert state_of(running, ids[0]) == Outcome.SCHEDULED
+
+
+def test_one_filter_for_all(running: Engine) -> None:
+    """A tag goes with all else of the filter, in every command and list; everything=True stands alone."""
+    for topic in ("mail", "sms"):
+        for tag in ("red", "blue"):
+            running.push_many([Task(n, delay=FAR_S, topic=topic, tags=[tag, "any"]) for n in range(3)])
+            put(running, "dead", topic=topic, tags=[tag, "any"])
+    assert len(listed(running, tag="any", everything=False)) == 16
+    assert {task.topic for task in listed(running, tag="red", topic="sms")} == {"sms"}
+    assert [task.tags for task in running.dead("mail", tag="blue")] == [("blue", "any")]
+    assert len(list(running.dead(everything=True))) == 4
+    assert running.cancel_all(tag="red", dry_run=True).matched == 8
+    assert running.cancel_all("sms", tag="red", state="scheduled").done == 3
+    assert running.reschedule_all("mail", tag="red", at=AT).done == 3
+    assert running.requeue_all(tag="blue", dry_run=True).matched == 2
+    assert running.purge(tag="red", state="dead") == 2
+    assert running.purge(state="dead") == 2
+    assert (running.purge(tag="red"), running.purge("sms"), running.purge(everything=True)) == (3, 3, 3)

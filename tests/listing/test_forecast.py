@@ -65,10 +65,10 @@ def test_nothing(engine: Engine) -> None:
 def test_after_a_resize(engines: Engines, engine: Engine) -> None:
     """While two numbers hold, every task is in one shard."""
     engine.push_many([Task(n, delay=FAR_S) for n in range(1500)])
-    engine.expand(8)
+    engine.resize(8)
     assert engine.forecast("day").total == 1500
-    engine.shrink(3)
+    engine.resize(3)
     assert engine.forecast("day").total == 1500
     engine.start()
-    wait_until(lambda: engines.done(engine.growth().progress()).done, "all are moved")
+    wait_until(lambda: engines.done(engine.resize(dry_run=True).progress()).done, "all are moved")
     assert engine.forecast("day").total == 1500

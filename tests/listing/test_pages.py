@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, InvalidOption, Task, TaskInfo
+from shardq import Engine, Task, TaskInfo
 from shardq.core.calls.listing import IdPage, ReadyPage
 from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.retry import Deadline, Spare
@@ -23,8 +23,8 @@ from shardq.core.model.record import codec_named
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.connections import connected
-from shardq.errors import ShardqError
-from shardq.features.listing import pages, reading
+from shardq.errors import InvalidOption, ShardqError
+from shardq.features.listing import pages
 from shardq.features.listing.query import Query
 from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
@@ -55,7 +55,7 @@ def order(task: TaskInfo) -> tuple[dt.datetime | None, bytes]:
 
 def test_dead_tasks_of_many_pages(engine: Engine) -> None:
     engine.push_many([Task(n, topic=("mail", "")[n % 2]) for n in range(250)])
-    consumer = engine.consumer("mail", "")
+    consumer = engine.consumer(["mail", ""])
     engine.start()
     wait_until(lambda: engine.stats().ready == 250, "all are ready")
     while engine.stats().dead < 250:
@@ -163,7 +163,7 @@ def test_a_walk_while_tasks_are_pushed_dispatched_and_moved(patient: Engine) -> 
         pushing = threads.submit(others)
         try:
             page = patient.tasks(state="scheduled", limit=500)
-            patient.expand(8)
+            patient.resize(8)
             while True:
                 met.update(task.id for task in page if task.topic == "stays")
                 if page.cursor is None:
@@ -307,7 +307,7 @@ def test_the_work_of_a_page_is_bounded(many: Engine, state: str) -> None:
             query, cursor, calls, found = Query.checked(state=state, topic=topic), None, 0, 0
             while calls < 30:
                 counting = Counting(driver)
-                page = run(counting, reading.task_page(cache, query, cursor, limit, raw))
+                page = run(counting, pages.task_page(cache, query, cursor, limit, raw))
                 calls, found, cursor = calls + 1, found + len(page), page.cursor
                 assert len(page) <= limit
                 # a look at each shard, its topics, and its records

@@ -15,9 +15,10 @@ import shardq
 from bench.consuming import working
 from cluster.ports import free_port
 from cluster.server import Server
-from shardq import AsyncEngine, Bury, Delivery, Engine, InvalidOption, Retry, Snooze, Task, Worker
+from shardq import AsyncEngine, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
 from shardq.engine.health import KINDS, Reason
+from shardq.errors import InvalidOption
 from shardq.metrics.exposition import FRESH_S, METRICS
 from tests.metrics.scraping import Samples, registry_of, scraped, total
 from tests.support.waiting import wait_until

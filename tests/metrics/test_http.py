@@ -12,7 +12,8 @@ import pytest
 import shardq
 from bench.consuming import working
 from cluster.server import Server
-from shardq import Delivery, Engine, InvalidOption
+from shardq import Delivery, Engine
+from shardq.errors import InvalidOption
 from shardq.metrics import http
 from shardq.metrics.http import Address
 from tests.metrics.scraping import got, parsed, total

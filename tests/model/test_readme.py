@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 import shardq.core.model
-from shardq import PayloadNotEncodable
 from shardq.core.model.record import codec_named, decode_record, encode_record
+from shardq.errors import PayloadNotEncodable
 
 ROW = re.compile(r"^\| `(.+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 """Those whose payload is an expression."""

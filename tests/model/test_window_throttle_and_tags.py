@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shardq import InvalidOption
 from shardq.core.model import checks
 from shardq.core.model.checks import MAX_AT_MS, MAX_TAGS, MAX_WINDOW_S
 from shardq.core.model.record import JSON, decode_record, encode_head, encode_record
+from shardq.errors import InvalidOption
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from shardq import (
     Consumer,
     Delivery,
     Engine,
-    InvalidOption,
     PushError,
     Retry,
     Snooze,
     Task,
 )
+from shardq.errors import InvalidOption
 from shardq.otel import instrument
 from tests.otel.conftest import Spans, Trace
 from tests.support.engines import Engines
@@ -212,7 +212,7 @@ def test_a_handler_that_has_timed_out_has_a_span(
     running: Engine, engines: Engines, spans: Spans, traced: Trace, kind: str
 ) -> None:
     traced(running)
-    worker = running.worker(topics=["slow"])
+    worker = running.worker(["slow"])
     if kind == "function":
         again = threading.Event()
 

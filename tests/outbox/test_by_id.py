@@ -125,9 +125,9 @@ def test_wrong_arguments_are_refused_in_words(database: sa.Engine) -> None:
     with pytest.raises(shardq.BadInput, match="session or connection"):
         outbox.cancel(database, "a")  # type: ignore[call-overload]  # wrong on purpose
     with database.connect() as connection:
-        with pytest.raises(shardq.InvalidId):
+        with pytest.raises(shardq.errors.InvalidId):
             outbox.cancel(connection, "/a")
-        with pytest.raises(shardq.InvalidDelay, match="reschedule needs a time"):
+        with pytest.raises(shardq.errors.InvalidDelay, match="reschedule needs a time"):
             outbox.reschedule(connection, "a")
 
 
@@ -145,9 +145,9 @@ def test_a_named_task_is_pushed_with_checked_arguments(
     with database.begin() as connection:
         first = outbox.push(connection, send.call("ann@example.org", text="hello"))
         second = outbox.push(connection, send.options(delay=600, id="second").call("bob", "later"))
-        with pytest.raises(shardq.InvalidOption, match=r"send can't be pushed with these arguments: .* 'text'"):
+        with pytest.raises(shardq.errors.InvalidOption, match=r"send can't be pushed with these arguments: .* 'text'"):
             send.call("ann@example.org")
-        with pytest.raises(shardq.InvalidOption, match="durability"):
+        with pytest.raises(shardq.errors.InvalidOption, match="durability"):
             send.options(durability="fsynced").call("a", "b")
     with shardq.Engine(url, name=name, shards=2) as engine:
         _moved(engine, database)

@@ -104,13 +104,13 @@ def test_times_are_instants_from_the_push_on(database: sa.Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"delay": -1}, shardq.InvalidDelay),
-        ({"delay": 1, "at": 2e9}, shardq.DelayAndAt),
-        ({"topic": "no way"}, shardq.InvalidTopic),
-        ({"dedup": 5}, shardq.DedupWithoutId),
-        ({"id": "a/b"}, shardq.InvalidId),
-        ({"delay": 10, "expires": 5}, shardq.InvalidOption),
-        ({"at": 2e9, "expires": 5}, shardq.InvalidOption),
+        ({"delay": -1}, shardq.errors.InvalidDelay),
+        ({"delay": 1, "at": 2e9}, shardq.errors.DelayAndAt),
+        ({"topic": "no way"}, shardq.errors.InvalidTopic),
+        ({"dedup": 5}, shardq.errors.DedupWithoutId),
+        ({"id": "a/b"}, shardq.errors.InvalidId),
+        ({"delay": 10, "expires": 5}, shardq.errors.InvalidOption),
+        ({"at": 2e9, "expires": 5}, shardq.errors.InvalidOption),
         ({"durability": "fsynced"}, shardq.BadInput),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_wrong_option_is_refused_before_anything_is_stored(
 
 
 def test_an_expiry_that_is_over_is_told_as_such(database: sa.Engine) -> None:
-    with database.begin() as connection, pytest.raises(shardq.InvalidOption, match="is in the past"):
+    with database.begin() as connection, pytest.raises(shardq.errors.InvalidOption, match="is in the past"):
         outbox.push(connection, 1, expires=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
 
 
@@ -163,7 +163,7 @@ def test_what_is_no_transaction_is_refused_in_words(database: sa.Engine) -> None
 
 def test_a_payload_that_is_too_large_is_refused(database: sa.Engine) -> None:
     small = outbox.Outbox(max_payload=10)
-    with database.begin() as connection, pytest.raises(shardq.PayloadTooLarge):
+    with database.begin() as connection, pytest.raises(shardq.errors.PayloadTooLarge):
         small.push(connection, "x" * 20)
 
 

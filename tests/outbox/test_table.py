@@ -37,7 +37,7 @@ def test_what_is_there_takes_no_lock_and_no_right_to_be_created_again(postgres: 
         ):
             other.exec_driver_sql(statement)
         outbox.create(other, engine=name)
-        with pytest.raises(shardq.InvalidOption, match="belongs to the engine"):
+        with pytest.raises(shardq.errors.InvalidOption, match="belongs to the engine"):
             outbox.create(other, engine="another")
         other.rollback()
     database.dispose()
@@ -69,7 +69,7 @@ def test_long_names_are_neither_cut_nor_mixed_up(database: sa.Engine, url: str, 
 
 
 def test_a_name_that_would_be_cut_is_refused() -> None:
-    with pytest.raises(shardq.InvalidName, match="at most 63 characters"):
+    with pytest.raises(shardq.errors.InvalidName, match="at most 63 characters"):
         Outbox("t" * 64)
 
 
@@ -94,7 +94,7 @@ def test_a_relay_of_another_engine_moves_nothing(
         outbox.push(connection, 1)
     with (
         closing(OutboxRelay(shardq.Engine(relays[0], name=relays[1]), database)) as relay,
-        pytest.raises(shardq.InvalidOption, match="delete the row of shardq_outbox_engine") as refused,
+        pytest.raises(shardq.errors.InvalidOption, match="delete the row of shardq_outbox_engine") as refused,
     ):
         relay.step()
     assert said in str(refused.value)

@@ -12,19 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cluster.server import Server
-from shardq import (
-    Buffer,
-    Conflict,
-    Engine,
-    EngineClosed,
-    InvalidDelay,
-    InvalidOption,
-    Pending,
-    PushError,
-    ServerFault,
-    ShardqError,
-)
+from shardq import Buffer, Conflict, Engine, Pending, PushError, ServerFault, ShardqError
 from shardq.core.producer.buffer import MAX_FAILED
+from shardq.errors import EngineClosed, InvalidDelay, InvalidOption
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, state_of

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq import AsyncEngine, DurabilityUnavailable, Engine, NotReplicated, Task
+from shardq import AsyncEngine, Engine, Task
 from shardq.core.producer.durable import Durability
+from shardq.errors import DurabilityUnavailable, NotReplicated
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until

@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import (
-    AsyncEngine,
-    Conflict,
-    OutOfMemory,
-    Receipt,
-    ServerFault,
-    Task,
-    Unanswered,
-    Unavailable,
-)
+from shardq import AsyncEngine, Conflict, Receipt, ServerFault, Task, Unanswered, Unavailable
 from shardq.core.calls.request import Call, Word
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.producer.gathering import FEW, Gatherer
 from shardq.core.producer.packing import BATCH, CALL_BYTES, Entries, Packer
 from shardq.engine.parts import async_driver_of, cache_of
+from shardq.errors import OutOfMemory
 from tests.producer.gathered import (
     MANY,
     RETRY_FOR_S,

@@ -12,16 +12,9 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import (
-    AsyncEngine,
-    Engine,
-    EngineClosed,
-    Receipt,
-    ServerFault,
-    Unanswered,
-    Unavailable,
-)
+from shardq import AsyncEngine, Engine, Receipt, ServerFault, Unanswered, Unavailable
 from shardq.core.producer.gathering import FEW
+from shardq.errors import EngineClosed
 from tests.producer.gathered import (
     MANY,
     PROMPT_S,
@@ -254,7 +247,7 @@ def test_the_number_of_shards_changes_meanwhile(url: str, name: str, own: bool) 
         pushing = [asyncio.create_task(some(1_000_000 * n)) for n in range(MANY)]
         with Engine(url, name=name, timeout=RETRY_FOR_S) as other:
             other.start()
-            growth = await asyncio.to_thread(other.expand, SHARDS + 3)
+            growth = await asyncio.to_thread(other.resize, SHARDS + 3)
             changed.set()
             await asyncio.gather(*pushing)
             await asyncio.to_thread(growth.wait, RETRY_FOR_S)
@@ -278,7 +271,7 @@ def test_an_answer_is_lost_and_the_number_of_shards_changes(own_server: Server, 
             while len(stored(own_server.url, name)) < MANY:
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.01)
-            await asyncio.to_thread(other.expand, SHARDS + 3)
+            await asyncio.to_thread(other.resize, SHARDS + 3)
             proxy.drop()
             proxy.passing.set()
             receipts = await under_way

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq import BadInput, InvalidDelay, PayloadNotEncodable, PayloadTooLarge, Task
+from shardq import BadInput, Task
 from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import MAX_DELAY_S, due_spec, due_specs
 from shardq.core.model.ids import topic_of
@@ -31,6 +31,7 @@ from shardq.core.producer.packing import (
 )
 from shardq.core.producer.stream import WINDOW_BYTES, Stream
 from shardq.core.topology_cache import TopologyCache
+from shardq.errors import InvalidDelay, PayloadNotEncodable, PayloadTooLarge
 
 LIMIT = 1000
 

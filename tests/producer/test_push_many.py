@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq import Conflict, Engine, InvalidDelay, PushError, ServerFault, Task, Unanswered, Unavailable
+from shardq import Conflict, Engine, PushError, ServerFault, Task, Unanswered, Unavailable
 from shardq.core.producer.packing import MOST_OF_SHARD, windows
+from shardq.errors import InvalidDelay
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim, counted, state_of

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from shardq import Engine, InvalidOption, Task
+from shardq import Engine, Task
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.record import JSON
 from shardq.core.producer.packing import FRESH, UNIQUE, Packer, place_ms, spread
+from shardq.errors import InvalidOption
 from shardq.outbox.rows import RowPacker
 from tests.support.states import FAR_S
 

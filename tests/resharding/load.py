@@ -101,7 +101,7 @@ class Pusher:
 
 def consume(engine: Engine, number: int, out: TextIO, end: threading.Event) -> None:
     """Takes, and acknowledges most: some are retried once, some buried."""
-    consumer = engine.consumer("", "fresh", lease=LEASE_S)
+    consumer = engine.consumer(["", "fresh"], lease=LEASE_S)
     chance = random.Random(-number)
     while not end.is_set():
         began = time.time()

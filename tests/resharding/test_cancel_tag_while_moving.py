@@ -1,5 +1,5 @@
-"""cancel_tag meets every task that was pushed before it while tasks move, to more shards and to fewer: stepped through
-request by request, and with a process that is stopped in the middle of a move.
+"""cancel_all(tag=) meets every task that was pushed before it while tasks move, to more shards and to fewer: stepped
+through request by request, and with a process that is stopped in the middle of a move.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from shardq import Engine, Task
+from shardq import BulkResult, Engine, Task
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Topology
-from shardq.core.model.task import CancelledTag
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.tags import TagPages
+from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import STAGES, Migration, Stage, moving_ids
 from tests.resharding.stepping import Stepped
@@ -29,8 +28,8 @@ from tests.support.workers import Worker
 MOVING = 12
 
 
-def all_pages(cache: TopologyCache, tag: str) -> Operation[CancelledTag]:
-    pages = TagPages(cache, tag)
+def all_pages(cache: TopologyCache, tag: str) -> Operation[BulkResult]:
+    pages = Bulk(cache, "cancel", bulk_query("cancel", tag=tag))
     while (yield from pages.following()):
         pass
     return pages.so_far
@@ -40,21 +39,21 @@ def cancelling(migration: Migration) -> Stepped:
     return Stepped("cancel_tag", all_pages(migration.cache(), "red"))
 
 
-def finish(migration: Migration, steps: Stepped) -> CancelledTag:
+def finish(migration: Migration, steps: Stepped) -> BulkResult:
     migration.step(steps, 500)
     assert steps.done
-    assert isinstance(steps.result, CancelledTag), steps.result
+    assert isinstance(steps.result, BulkResult), steps.result
     return steps.result
 
 
 def changed(engine: Engine, shards: int) -> None:
     """The new number is in force; there is no dispatcher, so nothing moves."""
-    (engine.expand if shards > engine.topology.shards else engine.shrink)(shards)
+    engine.resize(shards)
 
 
 def settled(engine: Engine) -> None:
     engine.start()
-    assert engine.growth().wait(30), engine.growth().progress()
+    assert engine.resize(dry_run=True).wait(30), engine.resize(dry_run=True).progress()
     engine.stop()
 
 
@@ -86,7 +85,7 @@ def test_one_that_stands_still_while_all_moves(
         done = steps.done
         settled(engine)
         outcome = finish(migration, steps)
-        assert (outcome.cancelled, outcome.running) == (len(ids), ()), f"after {requests} requests"
+        assert (outcome.done, outcome.running) == (len(ids), ()), f"after {requests} requests"
         assert outcome.looked_at >= 2 * len(ids)
         assert [id for id in ids if engine.get(id)] == []
         assert engine.stats().scheduled == len(ids), "the others stay"
@@ -104,7 +103,7 @@ def test_what_is_on_its_way(engine: Engine, migration: Migration, shards: int, i
     for id in ids[:MOVING]:
         migration.bring(id, stage)
         migration.bring(f"other-{id}", stage) if _moves(f"other-{id}", shards) else None
-    assert engine.cancel_tag("red").cancelled == len(ids)
+    assert engine.cancel_all(tag="red").done == len(ids)
     settled(engine)
     assert [id for id in ids if engine.get(id)] == []
     assert engine.stats().scheduled == len(ids)
@@ -127,7 +126,7 @@ def test_a_task_that_is_taken_between_two_requests(
     for id in left:
         migration.bring(id, "taken")
     outcome = finish(migration, steps)
-    assert outcome.cancelled == len(ids)
+    assert outcome.done == len(ids)
     assert [id for id in ids if engine.get(id)] == []
 
 
@@ -142,7 +141,7 @@ def test_while_the_number_changes(engine: Engine, migration: Migration, numbers:
         migration.step(steps, requests)
         changed(engine, number)
         settled(engine)
-    assert finish(migration, steps).cancelled == len(ids)
+    assert finish(migration, steps).done == len(ids)
     assert engine.stats().scheduled == len(others)
 
 
@@ -161,7 +160,7 @@ def test_a_running_one_that_is_retried_and_moved_meanwhile_is_cancelled_there(
     consumer.retry(delivery, delay=FAR_S)
     settled(engine)
     outcome = finish(migration, steps)
-    assert (outcome.cancelled, outcome.running) in ((1, ()), (0, (id,)))
+    assert (outcome.done, outcome.running) in ((1, ()), (0, (id,)))
     assert (state_of(engine, id) == "gone") == bool(outcome)
 
 
@@ -173,7 +172,7 @@ def test_another_that_takes_the_id_keeps_its_place(engine: Engine, migration: Mi
     for _ in range(SHARDS + 2):
         engine.push_many([Task(1, id=id, delay=FAR_S, on_conflict="replace") for id in ids])
         migration.step(steps, 1)
-    assert finish(migration, steps).cancelled < len(ids)
+    assert finish(migration, steps).done < len(ids)
     tasks = [engine.get(id) for id in ids]
     assert [task for task in tasks if task is None or task.payload == 0] == []
 
@@ -196,7 +195,7 @@ def test_a_migrator_that_is_stopped_in_the_middle_of_a_move(url: str, name: str,
                 return True
             on_its_way.clear()
             os.kill(migrator.pid, signal.SIGCONT)
-            if engine.growth().progress().done:
+            if engine.resize(dry_run=True).progress().done:
                 # it was too fast: back, and again
                 engine.resize(2 if engine.topology.shards == 8 else 8, rate=3000)
             return False
@@ -204,11 +203,11 @@ def test_a_migrator_that_is_stopped_in_the_middle_of_a_move(url: str, name: str,
         stack.callback(lambda: os.kill(migrator.pid, signal.SIGCONT))
         engine.resize(8, rate=3000)
         wait_until(stopped_with_parcels, "it is stopped in the middle of a move", timeout=120)
-        outcome = engine.cancel_tag("red")
-        assert (outcome.cancelled, outcome.running) == (len(red), ())
+        outcome = engine.cancel_all(tag="red")
+        assert (outcome.done, outcome.running) == (len(red), ())
         assert recorded(servers, name, 8) & set(red) == set()
         os.kill(migrator.pid, signal.SIGCONT)
-        assert engine.growth().wait(90), engine.growth().progress()
+        assert engine.resize(dry_run=True).wait(90), engine.resize(dry_run=True).progress()
         assert recorded(servers, name, 8) == set(others)
         assert engine.stats().scheduled == len(others)
         assert [id for id in on_its_way if engine.get(id)] == [id for id in on_its_way if id in set(others)]

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from cluster.server import Server
-from shardq import ChangeUnderWay, Engine, Task
+from shardq import Engine, Task
 from shardq.core.resharding.migrator import ORPHANED_S
+from shardq.errors import ChangeUnderWay
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration
 from tests.support.states import FAR_S, state_of
@@ -30,12 +31,12 @@ def left_announced(migration: Migration, shards: int, requests: int = ANNOUNCED)
 def test_two_at_once(engine: Engine, migration: Migration) -> None:
     left_announced(migration, 8)
     with pytest.raises(ChangeUnderWay, match="a change to 8 shards is under way, so there can be none to 16") as caught:
-        engine.expand(16)
+        engine.resize(16)
     assert caught.value.pending == 8
     with pytest.raises(ChangeUnderWay):
-        engine.shrink(2)
+        engine.resize(2)
     assert (engine.topology.shards, engine.topology.pending) == (SHARDS, 8)
-    engine.expand(8)
+    engine.resize(8)
     assert (engine.topology.shards, engine.topology.pending) == (8, None)
 
 
@@ -46,7 +47,7 @@ def test_two_at_once_to_the_same_number(engine: Engine, migration: Migration) ->
         migration.step(second, 1)
     assert (first.result, second.result) == (None, None)
     engine.start()
-    assert engine.expand(8).wait(30)
+    assert engine.resize(8).wait(30)
     assert (engine.topology.shards, engine.topology.priors) == (8, ())
 
 
@@ -54,7 +55,7 @@ def test_two_at_once_to_the_same_number(engine: Engine, migration: Migration) ->
 def test_an_operator_killed_at_any_point(engine: Engine, migration: Migration) -> None:
     """A second one goes on from there; meanwhile pushes are held up, but for a moment only."""
     ids = engine.push_many([Task(n, delay=FAR_S) for n in range(100)])
-    shards, requests, done = SHARDS, 0, False
+    requests, done = 0, False
     while not done:
         requests += 1
         target = 5 + requests % 3
@@ -65,11 +66,10 @@ def test_an_operator_killed_at_any_point(engine: Engine, migration: Migration) -
         ids.append(engine.push("x", delay=FAR_S))
         assert time.monotonic() - began < MOMENT_S
         assert {state_of(engine, id) for id in ids[::10]} == {"scheduled"}
-        engine.expand(target) if target > shards else engine.shrink(target)
-        shards = target
+        engine.resize(target)
         assert (engine.topology.shards, engine.topology.pending) == (target, None)
         engine.start()
-        assert engine.growth().wait(30)
+        assert engine.resize(dry_run=True).wait(30)
         engine.stop()
     assert requests > 20
     assert [id for id in ids if not engine.cancel(id)] == []
@@ -88,7 +88,7 @@ def test_dispatchers_complete_what_was_left_announced(
     completing = "completing the change to 8 shards, which was left announced"
     completed = [record.created for record in caplog.records if record.getMessage() == completing]
     assert min(completed) - announced > ORPHANED_S - 0.1, "whoever began it had no time"
-    assert engine.growth().wait(30)
+    assert engine.resize(dry_run=True).wait(30)
     assert [id for id in ids if not engine.cancel(id)] == []
 
 
@@ -96,8 +96,8 @@ def test_an_operator_is_not_overtaken(engine: Engine, caplog: pytest.LogCaptureF
     """Dispatchers leave a change to who began it, and only help with the moving."""
     caplog.set_level(logging.INFO, logger="shardq.resharding")
     engine.start()
-    assert engine.expand(16).wait(30)
-    assert engine.shrink(3).wait(30)
+    assert engine.resize(16).wait(30)
+    assert engine.resize(3).wait(30)
     # it is said when it is done, so perhaps a little later than it is seen
     wait_until(lambda: "all tasks are where they belong under 3 shards" in caplog.text, "the end is told")
     assert "left announced" not in caplog.text
@@ -118,7 +118,7 @@ def test_shards_told_and_nothing_published(engine: Engine, migration: Migration)
     ids = engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
     assert time.monotonic() - began < MOMENT_S
     assert engine.topology.shards == 8
-    assert engine.growth().wait(30)
+    assert engine.resize(dry_run=True).wait(30)
     assert [id for id in ids if not engine.cancel(id)] == []
 
 
@@ -135,9 +135,9 @@ def test_an_operator_without_dispatchers_does_not_wait(engine: Engine, single: S
     took = []
     for shards in (8, 16, 32):
         began = time.monotonic()
-        engine.expand(shards)
+        engine.resize(shards)
         took.append(time.monotonic() - began)
         assert engine.topology.shards == shards
     # who waits does so for three seconds, every time
     assert min(took) < 1
-    assert not engine.growth().done(), "nobody is there to see that nothing has to move"
+    assert not engine.resize(dry_run=True).done(), "nobody is there to see that nothing has to move"

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from shardq import Engine, InvalidOption, InvalidShardCount, Task
+from shardq import Engine, Task
 from shardq.core.layout.topology import Topology
+from shardq.errors import InvalidOption, InvalidShardCount
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import moving_ids
 from tests.support.servers import Servers, keys_of
@@ -81,7 +82,7 @@ def test_what_is_ready_drains_where_it_is(engine: Engine) -> None:
     engine.start()
     ids = [*map(str, engine.push_many([Task(n) for n in range(200)]))]
     wait_until(lambda: engine.stats().ready == len(ids), "all are ready")
-    growth = engine.expand(8)
+    growth = engine.resize(8)
     assert list(engine.topology.priors) == [SHARDS]
     assert not growth.wait(1.2)
     progress = growth.progress()
@@ -103,7 +104,7 @@ def test_again_and_back_before_the_first_is_over(engine: Engine) -> None:
     ready = engine.push_many([Task(n, id=f"now{n}") for n in range(50)])
     wait_until(lambda: engine.stats().ready == len(ready), "all are ready")
     for shards, priors in ((8, [4]), (16, [4, 8]), (6, [4, 8, 16])):
-        growth = engine.expand(shards) if shards > engine.topology.shards else engine.shrink(shards)
+        growth = engine.resize(shards)
         assert list(engine.topology.priors) == priors
         assert {state_of(engine, id) for id in late[::20]} == {"scheduled"}
         assert {state_of(engine, id) for id in ready[::10]} == {"ready"}
@@ -119,22 +120,21 @@ def test_again_and_back_before_the_first_is_over(engine: Engine) -> None:
 
 def test_the_same_number_again_is_no_change(engine: Engine) -> None:
     epoch = engine.topology.epoch
-    assert engine.expand(SHARDS).done()
-    assert engine.shrink(SHARDS).wait(0)
+    assert engine.resize(SHARDS).done()
     assert engine.resize(SHARDS).wait(0)
     assert engine.topology.epoch == epoch
 
 
 def test_numbers_that_are_not_possible(engine: Engine, servers: Servers, name: str) -> None:
     before = servers.held(name)
-    with pytest.raises(InvalidShardCount, match=r"expand\(2\) is not possible; use shrink\(2\)"):
-        engine.expand(2)
-    with pytest.raises(InvalidShardCount, match=r"shrink\(9\) is not possible; use expand\(9\)"):
-        engine.shrink(9)
     for shards in (0, 1025, -1):
-        for change in (engine.resize, engine.expand, engine.shrink):
+        for dry_run in (False, True):
             with pytest.raises(InvalidShardCount):
-                change(shards)
+                engine.resize(shards, dry_run=dry_run)
+    with pytest.raises(InvalidShardCount, match=r"needs the number of shards.*resize\(dry_run=True\) returns"):
+        engine.resize()
+    with pytest.raises(InvalidOption, match="leave it out with dry_run=True"):
+        engine.resize(8, rate=5, dry_run=True)
     for rate in (0, -1.0, float("nan")):
         with pytest.raises(InvalidOption, match="rate"):
             engine.resize(8, rate=rate)
@@ -146,14 +146,14 @@ def test_a_rate(engine: Engine) -> None:
     moving = moving_ids(SHARDS, 8, 300)
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving])
     began = time.monotonic()
-    growth = engine.expand(8, rate=30)
+    growth = engine.resize(8, rate=30)
     assert time.monotonic() - began < 5.0, "it does not wait for the moving, which takes ten seconds"
     assert engine.topology.move_rate == 30
     wait_until(lambda: growth.progress().moved >= 60, "two seconds' worth is moved", timeout=10)
     moved = growth.progress().moved
     # never faster, whoever stands still; and a little at a time
     assert moved <= 30 * (time.monotonic() - began) + 10
-    engine.expand(8, rate=1000)
+    engine.resize(8, rate=1000)
     assert growth.wait(30)
     assert engine.topology.move_rate is None
 
@@ -162,44 +162,45 @@ def test_the_last_rate_counts(engine: Engine) -> None:
     """Also that of a change which is already in force; and without one it goes as fast as it can."""
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 8, 200)])
-    growth = engine.expand(8, rate=1)
+    growth = engine.resize(8, rate=1)
     wait_until(lambda: growth.progress().moved > 0, "it moves")
-    engine.expand(8, rate=2)
+    engine.resize(8, rate=2)
     assert (engine.topology.move_rate, engine.topology.priors) == (2, (SHARDS,))
     assert growth.progress().moved < 20
-    engine.expand(8)
+    engine.resize(8)
     assert growth.wait(30)
     assert growth.progress().moved == 200
     epoch = engine.topology.epoch
-    engine.expand(8, rate=5)
+    engine.resize(8, rate=5)
     assert (engine.topology.move_rate, engine.topology.epoch) == (None, epoch), "there is nothing to move"
 
 
 def test_what_came_out_of_retired_shards_counts(engine: Engine) -> None:
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 2, 100)])
-    growth = engine.shrink(2)
+    growth = engine.resize(2)
     assert growth.wait(30)
     assert growth.progress().moved == 100
 
 
-def test_a_preview_counts_the_bytes_of_what_moves(engine: Engine) -> None:
+def test_a_dry_run_counts_the_bytes_of_what_moves(engine: Engine) -> None:
     engine.push_many([Task("x" * 1000, delay=FAR_S) for _ in range(400)])
-    bytes = engine.preview(8).bytes
+    bytes = engine.resize(8, dry_run=True).bytes
+    assert bytes is not None
     assert 400 * 1000 / 2 < bytes * 1.2 < 400 * 1000
     engine.push_many([Task("x" * 1000) for _ in range(400)])
     engine.start()
     wait_until(lambda: engine.stats().ready == 400, "half of all is ready")
     engine.stop()
-    preview = engine.preview(8)
-    assert preview.tasks == pytest.approx(200, rel=0.2)
-    assert preview.bytes == pytest.approx(bytes, rel=0.2)
+    would = engine.resize(8, dry_run=True)
+    assert would.tasks == pytest.approx(200, rel=0.2)
+    assert would.bytes == pytest.approx(bytes, rel=0.2)
 
 
 def test_a_slow_change_does_not_hold_up_the_end(engine: Engine) -> None:
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 8, 400)])
-    growth = engine.expand(8, rate=1)
+    growth = engine.resize(8, rate=1)
     took = []
     for _ in range(3):
         moved = growth.progress().moved
@@ -232,7 +233,7 @@ def test_new_shards_are_served_from_their_first_task(engine: Engine, url: str, n
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    engine.expand(16)
+    engine.resize(16)
     with Engine(url, name=name) as producer:
         pushed = {}
         for id in ids.values():
@@ -251,7 +252,7 @@ def test_one_poller_for_each_shard(engine: Engine, url: str, name: str) -> None:
         engine.start()
         second.start()
         for shards in (9, 3):
-            growth = engine.expand(shards) if shards > SHARDS else engine.shrink(shards)
+            growth = engine.resize(shards)
             assert growth.wait(30)
 
             def served(shards: int = shards) -> bool:

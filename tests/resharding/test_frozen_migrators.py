@@ -70,7 +70,7 @@ def finish(migration: Migration, steps: Stepped) -> Any:
 
 def settled(engine: Engine) -> None:
     engine.start()
-    assert engine.growth().wait(30), (engine.growth().progress(), engine.stats().shards)
+    assert engine.resize(dry_run=True).wait(30), (engine.resize(dry_run=True).progress(), engine.stats().shards)
     engine.stop()
 
 
@@ -87,14 +87,14 @@ def test_at_every_request(
     meanwhile: str,
 ) -> None:
     engine.push("first", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = sweep_steps()
     until(migration, frozen, moment)
     match meanwhile:
         case "another moves it":
             settled(engine)
         case "back again":
-            engine.shrink(SHARDS)
+            engine.resize(SHARDS)
             settled(engine)
         case "cancelled":
             assert engine.cancel(id)
@@ -128,13 +128,13 @@ def test_a_pipeline_that_stands_still(
     ids = [id for id in moving_ids(SHARDS, MORE, 20) if before.shard_of(id) == 0][:3]
     assert len(ids) == 3
     engine.push_many([Task(id, id=id, delay=FAR_S) for id in ids])
-    engine.expand(MORE)
+    engine.resize(MORE)
     cache = migration.cache()
     pipeline = Stepped("pipeline", sweep(cache, cache.keys(0), MoveTokens("one"), MoveRate()))
     migration.step(pipeline, requests)
     assert not pipeline.done
     if meanwhile == "back again":
-        engine.shrink(SHARDS)
+        engine.resize(SHARDS)
     settled(engine)
     finish(migration, pipeline)
     settled(engine)
@@ -147,9 +147,9 @@ def test_what_is_on_its_way_arrives_before_the_next_change(
 ) -> None:
     """Else the way back would cross the way there, and a look-up could miss it on both."""
     engine.push("x", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     migration.bring(id, "taken")
-    engine.shrink(SHARDS)
+    engine.resize(SHARDS)
     assert servers.ask(source.slot, "EXISTS", source.moved) == 0
     assert state_of(engine, id) == "scheduled"
 
@@ -158,10 +158,10 @@ def test_nothing_is_taken_once_the_next_change_began(
     engine: Engine, migration: Migration, sweep_steps: Callable[[], Stepped], id: str
 ) -> None:
     engine.push("x", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = sweep_steps()
     until(migration, frozen, "take")
-    engine.shrink(SHARDS)
+    engine.resize(SHARDS)
     assert isinstance(finish(migration, frozen), Stale)
     assert state_of(engine, id) == "scheduled"
     settled(engine)
@@ -177,7 +177,7 @@ def test_nothing_is_taken_while_the_next_change_looks_for_what_is_on_its_way(
     id: str,
 ) -> None:
     engine.push("x", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = sweep_steps()
     until(migration, frozen, "take")
     operator = migration.resizing(SHARDS)
@@ -193,12 +193,12 @@ def test_who_clears_late_leaves_a_later_parcel(
     engine: Engine, migration: Migration, sweep_steps: Callable[[], Stepped], id: str
 ) -> None:
     engine.push("x", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = sweep_steps()
     until(migration, frozen, "clear")
-    engine.shrink(SHARDS)
+    engine.resize(SHARDS)
     settled(engine)
-    engine.expand(MORE)
+    engine.resize(MORE)
     migration.bring(id, "taken")
     finish(migration, frozen)
     assert state_of(engine, id) == "scheduled"
@@ -210,9 +210,9 @@ def test_the_end_of_one_change_does_not_touch_the_marks_of_the_next(
     engine: Engine, migration: Migration, servers: Servers, source: ShardKeys, id: str
 ) -> None:
     engine.push("x", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = left_unmarked(migration)
-    engine.shrink(SHARDS)
+    engine.resize(SHARDS)
     migration.bring(id, "taken")  # back
     finish(migration, frozen)
     assert servers.ask(source.slot, "HLEN", source.staged) == 1
@@ -237,7 +237,7 @@ def test_a_task_that_changes_its_state_under_the_sweep_is_not_overlooked(
     engine.start()
     put(engine, "ready", id=id)
     engine.stop()
-    engine.expand(MORE)
+    engine.resize(MORE)
     steps = sweep_steps()
     until(migration, steps, "stock")  # what is scheduled was looked through, and this one was not among it
     assert engine.reschedule(id, delay=FAR_S)
@@ -250,7 +250,7 @@ def test_a_task_that_another_has_taken_keeps_the_shard_from_being_swept(
     engine: Engine, migration: Migration, sweep_steps: Callable[[], Stepped], id: str
 ) -> None:
     engine.push("x", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     steps = sweep_steps()
     migration.step(steps, 1)  # nothing was on its way
     migration.bring(id, "taken")
@@ -263,13 +263,13 @@ def test_a_sweep_under_one_number_says_nothing_of_the_next(
     engine: Engine, migration: Migration, servers: Servers, source: ShardKeys, learns: bool
 ) -> None:
     """Also when the process hears of it in the middle of the sweep."""
-    engine.expand(MORE)
+    engine.resize(MORE)
     cache = migration.cache()
     steps = Stepped("sweep", sweep(cache, source, MoveTokens("one"), MoveRate()))
     until(migration, steps, "stock")
     while not is_command(steps, "HSCAN"):
         migration.step(steps, 1)
-    engine.expand(9)
+    engine.resize(9)
     if learns:
         cache.learn(engine.topology)
     assert isinstance(finish(migration, steps), Stale)
@@ -284,10 +284,10 @@ def test_a_dedup_window_goes_where_the_number_wants_it(
     engine.push("x", id=id, dedup=600)
     engine.consumer().ack(claim(engine.consumer(), 1))
     engine.stop()
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = sweep_steps()
     until(migration, frozen, moment)
-    engine.shrink(SHARDS)
+    engine.resize(SHARDS)
     settled(engine)
     finish(migration, frozen)
     home = migration.cache().home(id)
@@ -309,7 +309,7 @@ def test_a_window_made_longer_meanwhile_stays_longer(
     engine.push("x", id=id, dedup=600)
     engine.consumer().ack(claim(engine.consumer(), 1))
     engine.stop()
-    engine.expand(MORE)
+    engine.resize(MORE)
     frozen = sweep_steps()
     until(migration, frozen, "remember")
     engine.push("again", id=id, dedup=6000, on_conflict="replace", delay=FAR_S)

@@ -6,7 +6,8 @@ import inspect
 
 import pytest
 
-from shardq import AsyncGrowth, Engine, Growth, InvalidShardCount, Task
+from shardq import AsyncResize, Engine, Resize, Task
+from shardq.errors import InvalidOption
 from tests.resharding.conftest import SHARDS
 from tests.support.engines import Engines
 from tests.support.states import FAR_S
@@ -18,45 +19,67 @@ def engine(engines: Engines, url: str, name: str) -> Engine:
 
 
 def test_both_kinds_are_asked_in_the_same_way() -> None:
-    names = {name for name in vars(Growth) if not name.startswith("_")}
-    assert names == {"progress", "done", "wait"} == {name for name in vars(AsyncGrowth) if not name.startswith("_")}
+    names = {name for name in vars(Resize) if not name.startswith("_")}
+    assert names == {"progress", "done", "wait"} == {name for name in vars(AsyncResize) if not name.startswith("_")}
     for name in names:
-        assert inspect.isfunction(getattr(Growth, name))
-        assert inspect.iscoroutinefunction(getattr(AsyncGrowth, name))
+        assert inspect.isfunction(getattr(Resize, name))
+        assert inspect.iscoroutinefunction(getattr(AsyncResize, name))
 
 
-def test_it_shows_what_was_seen_last_and_asks_nobody(engines: Engines, engine: Engine) -> None:
+def test_it_shows_what_was_seen_last_and_asks_no_server(engines: Engines, engine: Engine) -> None:
     engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
-    growth = engine.expand(2 * SHARDS)
-    kind = "Growth" if engines.kind == "sync" else "AsyncGrowth"
-    assert repr(growth) == f"<{kind}: progress() has not been asked yet>"
-    assert not engines.done(growth.done())
-    seen = repr(growth)
-    assert seen == f"<{kind}: {engines.done(growth.progress())}>"
+    resize = engine.resize(2 * SHARDS)
+    kind = "Resize" if engines.kind == "sync" else "AsyncResize"
+    assert repr(resize) == f"<{kind} to 8 shards: progress() has not been asked yet>"
+    assert not engines.done(resize.done())
+    seen = repr(resize)
+    assert seen == f"<{kind} to 8 shards: {engines.done(resize.progress())}>"
     assert "swept=0, of=8" in seen
-    assert not engines.done(growth.wait(0))
+    assert not engines.done(resize.wait(0))
     engine.start()
-    assert engines.done(growth.wait(30))
-    assert "swept=8, of=8" in repr(growth)
+    assert engines.done(resize.wait(30))
+    assert "swept=8, of=8" in repr(resize)
     engine.close()
-    assert "swept=8, of=8" in repr(growth), "also when nobody can be asked"
+    assert "swept=8, of=8" in repr(resize), "also when no server can be asked"
+
+
+def test_a_dry_run_changes_nothing_and_has_no_end(engines: Engines, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S) for n in range(100)])
+    epoch = engine.topology.epoch
+    would = engine.resize(2 * SHARDS, dry_run=True)
+    assert (would.shards, engine.topology.epoch) == (2 * SHARDS, epoch)
+    assert would.tasks == sum(flow.tasks for flow in would.flows) == pytest.approx(50, abs=30)
+    assert repr(would).endswith(f"to 8 shards: a dry run, {would.tasks} tasks would move>")
+    with pytest.raises(InvalidOption, match=r"has begun nothing to wait for; resize\(8\) does"):
+        engines.done(would.wait())
+    assert engines.done(would.progress()).done, "of the change that was the last"
+    same = engine.resize(SHARDS, dry_run=True)
+    assert (same.tasks, same.flows, engines.done(same.wait())) == (0, [], True)
+
+
+def test_without_a_number_it_is_the_change_under_way(engines: Engines, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
+    assert (engine.resize(dry_run=True).shards, engines.done(engine.resize(dry_run=True).done())) == (SHARDS, True)
+    engine.resize(2 * SHARDS)
+    under_way = engine.resize(dry_run=True)
+    assert (under_way.shards, under_way.tasks, engines.done(under_way.done())) == (2 * SHARDS, None, False)
+    engine.start()
+    assert engines.done(under_way.wait(30))
 
 
 def test_there_and_back_by_one_verb(engines: Engines, engine: Engine) -> None:
     ids = engine.push_many([Task(n, delay=FAR_S) for n in range(100)])
     engine.start()
     for shards in (2 * SHARDS, 3, SHARDS):
-        growth = engine.resize(shards, rate=100_000)
+        resize = engine.resize(shards, rate=100_000)
         assert engine.topology.shards == shards
-        assert engines.done(growth.wait(30))
-        assert engines.done(growth.progress()).shards == shards
+        assert engines.done(resize.wait(30))
+        assert engines.done(resize.progress()).shards == shards
     assert [id for id in ids if not engine.cancel(id)] == []
 
 
 def test_one_verb_goes_on_with_what_another_began(engines: Engines, engine: Engine) -> None:
     engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
-    assert not engines.done(engine.expand(2 * SHARDS).done())
+    assert not engines.done(engine.resize(2 * SHARDS).done())
     engine.start()
     assert engines.done(engine.resize(2 * SHARDS).wait(30))
-    with pytest.raises(InvalidShardCount, match=r"there are 8 shards, so expand\(2\) is not possible; use shrink\(2\)"):
-        engine.expand(2)

@@ -39,16 +39,14 @@ def test_a_producer_that_slept_through_it(
 ) -> None:
     """Stopped again and again, wherever that is, while the number goes up and down."""
     engine.start()
-    shards = SHARDS
     with Worker("tests.resharding.producing", url, name, tmp_path) as producer:
         assert producer.said() == "under way"
         for target in (9, 3, 16, 5):
             count = len(receipts(tmp_path))
             wait_until(lambda count=count: len(receipts(tmp_path)) > count + 20, "it pushes")  # type: ignore[misc]
             os.kill(producer.pid, signal.SIGSTOP)
-            growth = engine.expand(target) if target > shards else engine.shrink(target)
+            growth = engine.resize(target)
             assert growth.wait(30)
-            shards = target
             os.kill(producer.pid, signal.SIGCONT)
         count = len(receipts(tmp_path))
         wait_until(lambda: len(receipts(tmp_path)) > count + 20, "it pushes")
@@ -68,12 +66,12 @@ def test_a_dispatcher_killed_while_it_moves(engine: Engine, servers: Servers, ur
         assert killed.said()
         assert other.said()
         # it would take half a minute: so a part is moved, however long anybody stands still
-        growth = engine.expand(12, rate=20)
+        growth = engine.resize(12, rate=20)
         wait_until(lambda: growth.progress().moved > 0, "a part is moved")
         killed.kill()
         assert growth.progress().moved < len(ids)
         assert not growth.done()
-        engine.expand(12)  # the rest as fast as it goes
+        engine.resize(12)  # the rest as fast as it goes
         assert growth.wait(30), growth
         assert growth.progress().moved == len(ids)
         assert other.stop() == 0
@@ -86,7 +84,7 @@ def test_a_dispatcher_killed_with_tasks_on_their_way(
     """What it had taken and not put arrives, be it that the next one comes late."""
     ids = moving_ids(SHARDS, 12, 40)
     engine.push_many([Task(0, id=id, delay=0.5) for id in ids])
-    engine.expand(12)
+    engine.resize(12)
     for n, id in enumerate(ids):
         migration.bring(id, "taken" if n % 2 else "put")
     assert engine.stats().scheduled == len(ids) // 2
@@ -102,7 +100,7 @@ def test_a_dispatcher_killed_with_tasks_on_their_way(
     wait_until(all_taken, "all are taken")
     assert sorted(delivery.id for delivery in taken) == sorted(ids)
     consumer.ack(taken)
-    assert engine.growth().wait(30)
+    assert engine.resize(dry_run=True).wait(30)
     # marks of tasks that were dispatched before they could be taken are removed last
     wait_until(lambda: nothing_under_way(servers, name, 12), "no parcel and no mark is left")
 
@@ -111,13 +109,13 @@ def test_dispatchers_that_join_and_leave_while_it_moves(engine: Engine, url: str
     engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(3000)])
     engine.start()
     with Engine(url, name=name) as second:
-        growth = engine.expand(16, rate=300)
+        growth = engine.resize(16, rate=300)
         second.start()
         wait_until(lambda: growth.progress().moved > 100, "a part is moved")
         engine.stop()
         wait_until(lambda: growth.progress().moved > 400, "the other goes on")
         engine.start()
         second.stop()
-        engine.expand(16)
+        engine.resize(16)
         assert growth.wait(30)
         assert [n for n in range(0, 3000, 50) if not engine.cancel(f"n{n}")] == []

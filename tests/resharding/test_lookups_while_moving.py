@@ -32,14 +32,14 @@ def id(shards: int) -> str:
 
 def changed(engine: Engine, shards: int) -> None:
     """The new number is in force; there is no dispatcher, so nothing migration."""
-    (engine.expand if shards > SHARDS else engine.shrink)(shards)
+    engine.resize(shards)
     assert engine.topology.priors == (SHARDS,)
 
 
 def settled(engine: Engine) -> None:
     """Dispatchers bring everything where it belongs."""
     engine.start()
-    assert engine.growth().wait(30), engine.growth().progress()
+    assert engine.resize(dry_run=True).wait(30), engine.resize(dry_run=True).progress()
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -193,7 +193,7 @@ def test_a_ready_one(engine: Engine, migration: Migration, shards: int, id: str,
     else:
         assert (receipt.outcome, deliveries[0].payload) == ("replaced", "second")
     engine.consumer().ack(deliveries)
-    assert engine.growth().wait(30)
+    assert engine.resize(dry_run=True).wait(30)
     assert engine.consumer().claim(10) == []
     assert migration.places(id, 7) == []
 
@@ -208,9 +208,9 @@ def test_a_running_one(engine: Engine, migration: Migration, shards: int, id: st
     assert engine.cancel(id) is Outcome.RUNNING
     assert state_of(engine, id) == "leased"
     consumer.extend(delivery, 60)
-    assert not engine.growth().wait(1)
+    assert not engine.resize(dry_run=True).wait(1)
     consumer.retry(delivery, delay=FAR_S, reason="not now")
-    assert engine.growth().wait(30)
+    assert engine.resize(dry_run=True).wait(30)
     assert migration.places(id, 7) == [migration.cache().home(id)]
     task = engine.get(id)
     assert task is not None

@@ -57,7 +57,7 @@ def dead(engine: Engine, id: str) -> None:
 def test_cancel(engine: Engine, migration: Migration, id: str) -> None:
     engine.push("x", id=id, delay=FAR_S)
     cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
-    migration.lose(cancel, lambda: engine.expand(MORE))
+    migration.lose(cancel, lambda: engine.resize(MORE))
     migration.step(cancel, 50)
     assert cancel.result is Outcome.UNKNOWN
     assert engine.get(id) is None
@@ -65,7 +65,7 @@ def test_cancel(engine: Engine, migration: Migration, id: str) -> None:
 
 def test_cancel_where_the_task_is_not(engine: Engine, migration: Migration, id: str) -> None:
     """The shard whose answer was lost had nothing; the one asked after it has the task."""
-    engine.expand(MORE)
+    engine.resize(MORE)
     engine.push("x", id=id, delay=FAR_S)
     cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
     migration.lose(cancel, lambda: None)
@@ -77,7 +77,7 @@ def test_cancel_where_the_task_is_not(engine: Engine, migration: Migration, id: 
 def test_requeue(engine: Engine, migration: Migration, id: str) -> None:
     dead(engine, id)
     requeue = Stepped("requeue", by_id.requeue(migration.cache(), id, LATER_MS))
-    migration.lose(requeue, lambda: engine.expand(MORE))
+    migration.lose(requeue, lambda: engine.resize(MORE))
     migration.step(requeue, 50)
     assert requeue.result is Outcome.REQUEUED
     assert state_of(engine, id) == "scheduled"
@@ -87,7 +87,7 @@ def test_requeue_of_all(engine: Engine, migration: Migration, id: str) -> None:
     dead(engine, id)
     makes = {id: partial(calls.requeue, id=id, due=LATER_MS)}
     requeue = Stepped("requeue each", by_id.call_each(migration.cache(), makes))
-    migration.lose(requeue, lambda: engine.expand(MORE))
+    migration.lose(requeue, lambda: engine.resize(MORE))
     migration.step(requeue, 50)
     assert requeue.result == {id: Outcome.REQUEUED}
 
@@ -99,7 +99,7 @@ def test_reschedule(engine: Engine, migration: Migration, id: str) -> None:
         engine.start()
         consumer = engine.consumer()
         consumer.ack(claim(consumer, 1))
-        engine.expand(MORE)
+        engine.resize(MORE)
 
     engine.push("x", id=id, delay=FAR_S)
     reschedule = Stepped("reschedule", by_id.reschedule(migration.cache(), id, 0))
@@ -128,7 +128,7 @@ def test_ack(engine: Engine, migration: Migration, id: str, how: str) -> None:
     ack = Stepped("ack", operations[how])
     if how == "everywhere":
         migration.step(ack, delivery.shard)
-    migration.lose(ack, lambda: engine.expand(MORE))
+    migration.lose(ack, lambda: engine.resize(MORE))
     migration.step(ack, 50)
     assert ack.result in ({}, {"ack": {}}, [(keys, {}) for keys in cache.span()])
     assert engine.get(id) is None
@@ -143,12 +143,12 @@ def test_push(engine: Engine, migration: Migration, id: str, on_conflict: OnConf
         push = Stepped("push", pushing.push(cache, PACKER, entries, most=10))
     else:
         push = Stepped("push", pushing.push_one(cache, PACKER, entries))
-    migration.lose(push, lambda: engine.expand(MORE))
+    migration.lose(push, lambda: engine.resize(MORE))
     migration.step(push, 50)
     (receipt,) = push.result if many else [push.result]
     assert receipt.outcome == "pushed"
     engine.start()
-    assert engine.growth().wait(30)
+    assert engine.resize(dry_run=True).wait(30)
     assert migration.places(id, MORE) == [migration.cache().home(id)]
 
 
@@ -163,7 +163,7 @@ def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> 
         return (yield Many([pair]))
 
     sending = Stepped("the first", one())
-    migration.lose(sending, lambda: engine.expand(MORE))
+    migration.lose(sending, lambda: engine.resize(MORE))
     ((answered, answer),) = sending.result
     assert isinstance(answer, Stale)
     assert next(calls, None) is None
@@ -180,7 +180,7 @@ def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> 
 def test_a_replaced_task_that_moves_on_is_not_replaced_again(engine: Engine, migration: Migration, id: str) -> None:
     """The earlier shard replaced it, its answer was lost, and the task was moved and claimed before the resend."""
     engine.push("first", id=id, delay=FAR_S)
-    engine.expand(MORE)
+    engine.resize(MORE)
     words = packed(Task("second", id=id, on_conflict="replace")).unique
     push = Stepped("push", pushing.push_unique(migration.cache(), words))
     consumer = engine.consumer(lease=60)

@@ -55,7 +55,7 @@ def ids(engine: Engine) -> list[str]:
 def test_who_knows_it_restores_it(engine: Engine, control: Control, ids: list[str], everything: bool) -> None:
     before = control.read()
     engine.start()
-    assert engine.expand(8).wait(30)
+    assert engine.resize(8).wait(30)
     now = control.read()
     control.lose(None if everything else before)
     wait_until(lambda: control.read() == now, "a heartbeat restores it")
@@ -68,7 +68,7 @@ def test_nobody_knows_it_but_the_shards(
 ) -> None:
     before = control.read()
     engine.start()
-    assert engine.expand(8).wait(30)
+    assert engine.resize(8).wait(30)
     engine.close()
     control.lose(None if everything else before)
     with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
@@ -84,7 +84,7 @@ def test_nobody_knows_it_but_the_shards(
 def test_the_announcement_is_lost(engine: Engine, control: Control, ids: list[str]) -> None:
     """Of a change in force, so that the shards are two epochs ahead."""
     before = control.read()
-    engine.expand(8)
+    engine.resize(8)
     control.lose(before)
     with Engine(engine.options.url, name=engine.name, timeout=10.0) as other:
         assert [id for id in ids[::10] if not other.cancel(id)] == []
@@ -99,7 +99,7 @@ def test_whoever_comes_by_repairs_it(
     """Without a push, or another operation that would do it."""
     before = control.read()
     engine.start()
-    assert engine.expand(8).wait(30)
+    assert engine.resize(8).wait(30)
     engine.close()
     control.lose(None if everything else before)
     with Engine(url, name=name, shards=SHARDS, timeout=10.0) as other:
@@ -176,7 +176,7 @@ def own_engine(own_server: Server, name: str) -> Iterator[Engine]:
 
 def test_a_server_that_lost_everything(own_engine: Engine, own_server: Server) -> None:
     own_engine.start()
-    assert own_engine.expand(8).wait(30)
+    assert own_engine.resize(8).wait(30)
     own_engine.push_many([Task(n, delay=FAR_S) for n in range(50)])
     own_server.ask("FLUSHALL")
     own_engine.push_many([Task(n, delay=0) for n in range(50)])
@@ -185,7 +185,7 @@ def test_a_server_that_lost_everything(own_engine: Engine, own_server: Server) -
     wait_until(
         lambda: own_server.ask("HGET", control_keys(own_engine.name).topology, "shards") == "8", "it is declared"
     )
-    assert own_engine.expand(12).wait(30)
+    assert own_engine.resize(12).wait(30)
     stats = own_engine.stats()
     assert (stats.scheduled, len(stats.shards)) == (0, 12)
     wait_until(lambda: own_engine.health().ok, "every poller is well")

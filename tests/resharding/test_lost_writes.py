@@ -53,7 +53,7 @@ class World:
             engine.consumer().ack(claim(engine.consumer(), 1))
             engine.stop()
             engine.push_many([Task(id, id=id, delay=FAR_S) for id in scheduled])
-            engine.expand(AFTER)
+            engine.resize(AFTER)
         self._first = [self._held(keys.prefix) for keys in self._shards]
         whole = self._held(driver_prefix := f"shardq:{{{name}}}:")
         assert whole, driver_prefix

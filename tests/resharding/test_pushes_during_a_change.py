@@ -38,7 +38,7 @@ def test_a_push(engine: Engine, driver: Driver, migration: Migration, own: bool,
         for id in ids:
             engine.push("x", id=id, delay=FAR_S)
     before = engine.topology
-    engine.expand(MORE)
+    engine.resize(MORE)
     for counts_by_shard, id in enumerate(ids):
         words: list[Word] = [id, LATER_MS, encode_record(RAW, b"x")]
         entries = Entries([id], [], [*words, "keep", 0]) if own else Entries([id], words, [])

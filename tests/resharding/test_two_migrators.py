@@ -60,7 +60,7 @@ class World:
             engine.consumer().ack(claim(engine.consumer(), 1))
             engine.stop()
             engine.push_many([Task(id, id=id, delay=FAR_S) for id in scheduled])
-            engine.expand(AFTER)
+            engine.resize(AFTER)
         self._kept = {key: value for key in client.keys(f"shardq:{{{name}*") if (value := client.dump(key))}
         self._seen = self._first = self._wanted = picture(client, self._shards)
 

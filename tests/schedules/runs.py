@@ -43,7 +43,7 @@ class Runs:
     def _run(self) -> None:
         try:
             # a lease that no standstill outlasts: each task is delivered once
-            consumer = self._engine.consumer(*self._topics, lease=600)
+            consumer = self._engine.consumer(self._topics, lease=600)
             while not self._stopping.is_set():
                 for delivery in consumer.claim(100, wait=0.5):
                     self.seen.append((delivery.id, delivery.payload))

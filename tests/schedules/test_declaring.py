@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from shardq import BadInput, Engine, PayloadNotEncodable, Schedule, UnknownSchedule
+from shardq import BadInput, Engine, Schedule
 from shardq.core.layout.keys import control_keys
+from shardq.errors import PayloadNotEncodable, UnknownSchedule
 from shardq.features.schedules import known, scheduler
 from tests.schedules.runs import server_ms
 from tests.support.engines import SHARDS, Engines
@@ -62,7 +62,7 @@ def test_declared_again_it_stays_as_it_is(engine: Engine, servers: Servers, name
     engine.every("tick", interval=FAR, payload=1)
     engine.every("tick", interval=FAR.total_seconds(), payload=1, tz=None, jitter=0)
     assert stored(servers, name) == before
-    engine.pause_schedule("tick")
+    engine.schedule("tick").pause()
     engine.every("tick", interval=FAR, payload=1)
     assert only(engine).paused, "a deploy does not resume it"
     engine.every("tick", interval=FAR, payload=2)
@@ -84,29 +84,30 @@ def test_it_runs_and_says_when(running: Engine) -> None:
     assert stats.schedules is not None
     assert (stats.schedules.count, stats.schedules.paused) == (1, 0)
     assert stats.schedules.pushed >= 3
-    running.remove_schedule("tick")
+    running.schedule("tick").remove()
 
 
 def test_what_is_paused_or_removed_leaves_nothing_ahead(running: Engine) -> None:
     running.every("tick", interval=1, topic="t")
     wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed ahead")
-    running.pause_schedule("tick")
+    running.schedule("tick").pause()
     assert running.stats().scheduled == 0
     assert (only(running).paused, only(running).next) == (True, None)
-    running.pause_schedule("tick")
+    running.schedule("tick").pause()
     stats = running.stats()
     assert stats.schedules is not None
     assert stats.schedules.paused == 1
-    running.resume_schedule("tick")
-    running.resume_schedule("tick")
+    running.schedule("tick").resume()
+    running.schedule("tick").resume()
     wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed again")
-    assert running.remove_schedule("tick") is True
+    running.schedule("tick").remove()
     assert running.stats().scheduled == 0
     assert running.schedules() == []
-    assert running.remove_schedule("tick") is False
+    with pytest.raises(UnknownSchedule, match="there is no schedule named 'tick'"):
+        running.schedule("tick").remove()
     running.every("tick", interval=1, topic="t")
     wait_until(lambda: running.stats().scheduled > 5, "declared anew it runs")
-    running.remove_schedule("tick")
+    running.schedule("tick").remove()
 
 
 def test_a_changed_one_takes_the_place_of_the_other(running: Engine) -> None:
@@ -119,14 +120,14 @@ def test_a_changed_one_takes_the_place_of_the_other(running: Engine) -> None:
     before = ready_of(running, "old")
     assert claim(running.consumer("new"), 1)
     assert ready_of(running, "old") == before, "what was due in a moment ran still, and nothing else"
-    running.remove_schedule("tick")
+    running.schedule("tick").remove()
 
 
 def test_run_now(running: Engine) -> None:
     running.every("tick", interval=FAR, topic="t", payload={"n": 1})
-    ids = {running.run_schedule("tick"), running.run_schedule("tick")}
-    running.pause_schedule("tick")
-    ids.add(running.run_schedule("tick"))
+    ids = {running.schedule("tick").run(), running.schedule("tick").run()}
+    running.schedule("tick").pause()
+    ids.add(running.schedule("tick").run())
     consumer, seen = running.consumer("t"), list[Any]()
     while len(seen) < 3:
         seen += claim(consumer, 1)
@@ -137,13 +138,14 @@ def test_run_now(running: Engine) -> None:
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_there_is_not(engine: Engine) -> None:
-    asks: list[Callable[[str], object]] = [engine.pause_schedule, engine.resume_schedule, engine.run_schedule]
-    for ask in asks:
+    weekly = engine.schedule("weekly")
+    for ask in (weekly.pause, weekly.resume, weekly.run, weekly.remove):
         with pytest.raises(UnknownSchedule, match=r"there is no schedule named 'weekly'; engine\.schedules\(\)"):
-            ask("weekly")
-        with pytest.raises(BadInput, match="the name of a schedule can't be 'a/b'"):
-            ask("a/b")
-    assert engine.remove_schedule("weekly") is False
+            ask()
+    with pytest.raises(BadInput, match="the name of a schedule can't be 'a/b'"):
+        engine.schedule("a/b")
+    with pytest.raises(BadInput, match="one of both"):
+        engine.schedule("a", owner="b")  # type: ignore[call-overload]
     with pytest.raises(BadInput, match="a topic can't be"):
         engine.every("a", interval=1, topic="a b")
     with pytest.raises(PayloadNotEncodable):
@@ -169,7 +171,7 @@ def test_a_codec_of_ones_own_is_no_matter_to_who_pushes(engines: Engines, url: s
     own.every("tick", interval=0.2, topic="t", payload="hello")
     (delivery,) = claim(own.consumer("t"), 1)
     assert (delivery.payload, only(own).payload) == ("hello", "hello")
-    own.remove_schedule("tick")
+    own.schedule("tick").remove()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -193,9 +195,9 @@ def test_one_that_can_not_be_computed_is_left_to_others(
     shown = {each.name: each.problem for each in engine.schedules()}
     assert shown["tick"] is None
     assert "Mars/Olympus" in str(shown["strange"])
-    assert engine.remove_schedule("strange")
+    engine.schedule("strange").remove()
     wait_until(lambda: engine.health().ok, "it is gone")
-    engine.remove_schedule("tick")
+    engine.schedule("tick").remove()
 
 
 def overdue(engine: Engine) -> list[str]:
@@ -216,8 +218,8 @@ def test_where_nobody_pushes_it_is_a_problem(engine: Engine, servers: Servers, n
     assert problem.startswith("schedule 'tick': occurrences are overdue, and nobody has pushed them")
     engine.start()
     wait_until(lambda: engine.health().ok, "somebody does")
-    engine.remove_schedule("tick")
-    engine.remove_schedule("left-out")
+    engine.schedule("tick").remove()
+    engine.schedule("left-out").remove()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -250,11 +252,11 @@ def test_removed_ones_are_forgotten_in_the_end(
     running: Engine, servers: Servers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running.every("tick", interval=FAR)
-    running.remove_schedule("tick")
+    running.schedule("tick").remove()
     assert stored(servers, name), "its generation is kept"
     monkeypatch.setattr(known, "KEPT_REMOVED_MS", 0)
     running.every("other", interval=FAR)
-    running.remove_schedule("other")
+    running.schedule("other").remove()
     wait_until(lambda: not stored(servers, name), "nothing is left")
 
 
@@ -285,17 +287,18 @@ def test_an_entry_that_can_not_be_read_breaks_only_itself(
     assert (odd.name, odd.next, tick.name, tick.problem) == ("odd", None, "tick", None)
     assert odd.problem is not None
     assert odd.problem.startswith("it can't be read: another version of shardq, or another program, wrote it: ")
-    for ask in (running.pause_schedule, running.run_schedule):
+    for ask in (running.schedule("odd").pause, running.schedule("odd").run):
         with pytest.raises(UnknownSchedule, match=r"'odd' can't be read .*; upgrade shardq, declare it anew"):
-            ask("odd")
-    assert running.remove_schedule("odd")
+            ask()
+    running.schedule("odd").remove()
     assert running.health().reasons == []
-    assert not running.remove_schedule("odd")
+    with pytest.raises(UnknownSchedule):
+        running.schedule("odd").remove()
     servers.ask(keys.slot, "HSET", keys.schedules, *(word for pair in fields.items() for word in pair))
     running.every("odd", interval=0.2, topic="u", payload=2)
     assert claim(running.consumer("u"), 1)[0].payload == 2
     for each in ("odd", "tick"):
-        running.remove_schedule(each)
+        running.schedule(each).remove()
     assert sum("'odd' can't be read here" in said for said in caplog.messages) <= 2
 
 
@@ -321,7 +324,7 @@ def test_the_options_of_its_tasks(running: Engine, servers: Servers, name: str) 
     info = running.get(delivery.id)
     assert info is not None
     assert info.max_attempts == 3
-    assert running.get(running.run_schedule("tick")) is not None
+    assert running.get(running.schedule("tick").run()) is not None
     shown = only(running)
     assert shown.start == dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     running.every("tick", interval=0.2, topic="short", expires=0.001)
@@ -332,7 +335,7 @@ def test_the_options_of_its_tasks(running: Engine, servers: Servers, name: str) 
     following = only(running).next
     assert following is not None
     assert following > later(86_000)
-    running.remove_schedule("tick")
+    running.schedule("tick").remove()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -355,7 +358,7 @@ def test_an_occurrence_is_left_out_while_the_one_before_it_is_not_finished(runni
         else:
             consumer.bury(delivery, "broken")
     assert claim(consumer, 1), "a dead one is finished"
-    running.remove_schedule("tick")
+    running.schedule("tick").remove()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -366,12 +369,12 @@ def test_a_program_prunes_what_it_declares_no_more(engines: Engines, url: str, n
     other.every("nightly-of-others", interval=FAR, owner="billing-2")
     other.every("mine", interval=FAR)
     with pytest.raises(BadInput, match=r"this engine has declared no schedule with owner='billing'.*keep=\[\]"):
-        now.prune_schedules("billing")
+        now.schedule(owner="billing").prune()
     now.every("poll", interval=FAR, owner="billing")
     now.every("daily", interval=FAR, owner="billing")
-    assert now.prune_schedules("billing") == ["nightly", "weekly"]
-    assert now.prune_schedules("billing") == []
+    assert now.schedule(owner="billing").prune() == ["nightly", "weekly"]
+    assert now.schedule(owner="billing").prune() == []
     assert [each.name for each in now.schedules()] == ["daily", "mine", "nightly-of-others", "poll"]
-    assert now.prune_schedules("billing", keep=[]) == ["daily", "poll"]
+    assert now.schedule(owner="billing").prune(keep=[]) == ["daily", "poll"]
     for each in ("mine", "nightly-of-others"):
-        now.remove_schedule(each)
+        now.schedule(each).remove()

@@ -59,7 +59,7 @@ def ran(runs: Runs, until_ms: float) -> None:
 
 def ended(engine: Engine, runs: Runs) -> None:
     """Removes the schedule: nothing of it may be left then but what has run, or is about to."""
-    assert engine.remove_schedule("tick")
+    engine.schedule("tick").remove()
     wait_until(lambda: (s := engine.stats()).scheduled + s.ready + s.leased == 0, "nothing is left", timeout=SOON_S)
 
 
@@ -78,7 +78,7 @@ def test_dispatchers_are_killed_over_and_over(
             fleet[at].kill()
             fleet[at] = stack.enter_context(dispatcher(url, name))
         ran(runs, server_ms(servers, name))
-        engine.remove_schedule("other")
+        engine.schedule("other").remove()
         ended(engine, runs)
     runs.check(INTERVAL_MS)
     runs.check(700, "other")
@@ -150,16 +150,16 @@ def test_nothing_is_pushed_late_by_one_that_was_frozen(
         try:
             wait_until(lambda: is_stopped(first), "it has stopped itself", timeout=SOON_S)
             if verb == "pause":
-                engine.pause_schedule("daily")
+                engine.schedule("daily").pause()
             else:
-                engine.remove_schedule("daily")
+                engine.schedule("daily").remove()
             assert pending(engine) == 0
         finally:
             os.kill(first.pid, signal.SIGCONT)
         # it goes on, and reads what has become of the schedule before it does anything else
         engine.every("another", interval=interval_s(servers, name), topic="t")
         wait_until(lambda: pending(engine) > 0, "it pushes another schedule", timeout=SOON_S)
-        engine.remove_schedule("another")
+        engine.schedule("another").remove()
         assert pending(engine) == 0
 
 
@@ -217,4 +217,4 @@ def test_what_is_stored_of_a_schedule_stays_small(engine: Engine, servers: Serve
         engine.every("tick", interval=0.1, topic="t")
         wait_until(lambda: engine.stats().dispatched > 50, "it runs", timeout=SOON_S)
         assert servers.ask(keys.slot, "HSTRLEN", keys.schedules, "tick") < 10_000
-        engine.remove_schedule("tick")
+        engine.schedule("tick").remove()

@@ -61,7 +61,7 @@ def test_old_and_new_declared_in_turns(
         declare(running, 2)
         told_ms = server_ms(servers, name)
         wait_until(lambda: runs.instants()[-1] > told_ms + 1500, "the last declaration is in force", timeout=SOON_S)
-        running.remove_schedule("tick")
+        running.schedule("tick").remove()
     runs.check(INTERVAL_MS)
     assert runs.seen[-1][1] == 0
     assert {payload for _, payload in runs.seen} == {0, 1}, "both were in force"

@@ -6,7 +6,8 @@ import datetime as dt
 
 import pytest
 
-from shardq import Engine, Every, InvalidOption
+from shardq import Engine, Every
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
@@ -34,7 +35,7 @@ def test_a_worker_declares_and_runs_it(engines: Engines, running: Engine, by: st
         names = {each.name: (each.interval, each.catch_up, each.topic) for each in running.schedules()}
         assert names == {"sweep": (0.2, "one", "t"), "often": (0.3, "none", "t")}
         for each in names:
-            running.remove_schedule(each)
+            running.schedule(each).remove()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -68,7 +69,7 @@ def test_any_function_that_can_be_a_task_can_recur(engines: Engines, running: En
         names = [each.name for each in running.schedules()]
         assert [name for name in names if name in ("old.name", "taken")] == ["taken"], "the alias is served by the task"
         for each in names:
-            running.remove_schedule(each)
+            running.schedule(each).remove()
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -79,7 +80,7 @@ def test_a_worker_of_other_topics_does_not(engines: Engines, running: Engine) ->
     @running.task(topic="b", name="clean", every=60)
     def clean() -> None: ...
 
-    worker = running.worker(topics=["b"])
+    worker = running.worker(["b"])
     with engines.working(worker):
         wait_until(lambda: running.schedules(), "one is declared")
     assert [each.name for each in running.schedules()] == ["clean"]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardq import Every, InvalidOption, MissingPackage
+from shardq import Every
+from shardq.errors import InvalidOption, MissingPackage
 from shardq.features.schedules.timetable import CronTimetable, IntervalTimetable, Timetable
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import BadInput, Engine, InvalidOption, MissingPackage
+from shardq import BadInput, Engine
 from shardq.core.layout.destinations import masked
 from shardq.core.layout.topology import Route
+from shardq.errors import InvalidOption, MissingPackage
 from shardq.features.sinks import Message, Sent, Sink, registry
 from tests.sinks.seen import sink_stats
 from tests.support.waiting import wait_until

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import Bury, Delivery, Engine, InvalidOption, Task
+from shardq import Bury, Delivery, Engine, Task
+from shardq.errors import InvalidOption
 from tests.sinks.seen import left, sink_stats
 from tests.support.engines import Engines
 from tests.support.states import state_of

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, InvalidOption, Task
+from shardq import Engine, Task
+from shardq.errors import InvalidOption
 from shardq.features.sinks import functions
 from tests.support.engines import Engines
 from tests.support.states import claim, ready_of

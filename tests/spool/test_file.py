@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, InvalidOption, PushError, SpoolFault, SpoolFull, Task, Unanswered
+from shardq import Engine, PushError, Task, Unanswered
+from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
 from shardq.features.spool.file import SpoolFile
@@ -180,7 +181,7 @@ try:
     while True:
         count = 100 if os.path.getsize(path) < RESERVE_BYTES - 500_000 else 1
         print(*engine.push_many([shardq.Task("x" * 3000, delay=3600) for _ in range(count)]), flush=True)
-except shardq.SpoolFault as exc:
+except shardq.errors.SpoolFault as exc:
     print(exc, file=sys.stderr)
 print("full", flush=True)
 sys.stdin.readline()

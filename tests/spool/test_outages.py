@@ -11,19 +11,9 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq import (
-    DurabilityUnavailable,
-    Engine,
-    EngineClosed,
-    Outcome,
-    PushError,
-    ServerFault,
-    ShardqError,
-    Task,
-    Unanswered,
-    Unavailable,
-)
+from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, Unanswered, Unavailable
 from shardq.core.layout.keys import shard_keys
+from shardq.errors import DurabilityUnavailable, EngineClosed
 from tests.spool.conftest import Make, direct, drained, seen
 from tests.support.engines import Engines
 from tests.support.listed import listed

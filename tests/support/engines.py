@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from shardq import AsyncConsumer, AsyncEngine, Engine
 from shardq.core.consumer.consuming_aio import AsyncSettlingBlock
+from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 
 T = TypeVar("T")
 
@@ -109,9 +110,11 @@ class _Loop:
 
 
 class _Blocking:
-    """An asyncio engine or consumer, with the methods of its twin for threads."""
+    """An asyncio engine, consumer or handle of schedules, with the methods of its twin for threads."""
 
-    def __init__(self, target: AsyncEngine | AsyncConsumer, loop: _Loop) -> None:
+    def __init__(
+        self, target: AsyncEngine | AsyncConsumer | AsyncScheduleHandle | AsyncOwnedSchedules, loop: _Loop
+    ) -> None:
         self._target = target
         self._loop = loop
 
@@ -141,7 +144,7 @@ class _Blocking:
             result = self._loop.run(called(*words, **options))
             if result is self._target:
                 return self
-            if isinstance(result, AsyncConsumer):
+            if isinstance(result, AsyncConsumer | AsyncScheduleHandle | AsyncOwnedSchedules):
                 return _Blocking(result, self._loop)
             if isinstance(result, AsyncSettlingBlock):
                 return self._entered(result)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from shardq import Task, TooManyOpenFiles
+from shardq import Task
+from shardq.errors import TooManyOpenFiles
 from tests.support.engines import Engines
 from tests.support.states import state_of
 from tests.support.waiting import wait_until

@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shardq import AsyncEngine, Delivery, Engine, EngineClosed, Task
+from shardq import AsyncEngine, Delivery, Engine, Task
+from shardq.errors import EngineClosed
 from shardq.features import embedded
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
@@ -71,7 +72,7 @@ def engine_case(url: str, name: str) -> None:
     engine = Engine(url, name=name, shards=4, timeout=10.0)
     engine.start()
     engine.push("x", delay=FAR_S, id="one")
-    consumer, growth, worker = engine.consumer("parent"), engine.growth(), engine.worker()
+    consumer, growth, worker = engine.consumer("parent"), engine.resize(dry_run=True), engine.worker()
     assert consumer.claim(1, wait=0.01) == []
     many = [Task(n, delay=FAR_S) for n in range(MANY)]
 
@@ -99,7 +100,7 @@ def engine_case(url: str, name: str) -> None:
         own.ack(delivery)
         engine.push("of the child", topic="worked")
         worker.run()
-        assert engine.expand(6).wait(60.0)
+        assert engine.resize(6).wait(60.0)
         assert threads().count("shardq-migrator") == 1
         engine.close()
         with pytest.raises(EngineClosed, match="closed: make another"):

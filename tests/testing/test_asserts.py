@@ -94,7 +94,7 @@ def test_pushed_tasks_are_found_by_due_time_and_delay(clock: Clock, engine: shar
     assert_pushed(engine, "mail")
     with pytest.raises(AssertionError, match=r"due at 2030-01-01 01:00:00\.000;"):
         assert_pushed(engine, "mail", delay=0)
-    with pytest.raises(shardq.InvalidOption, match="not both"):
+    with pytest.raises(shardq.errors.InvalidOption, match="not both"):
         assert_pushed(engine, delay=1, due=START)
 
 
@@ -156,5 +156,5 @@ def test_engines_without_a_clock_are_waited_for(url: str, name: str) -> None:
 
 
 def test_something_else_is_no_engine() -> None:
-    with pytest.raises(shardq.InvalidOption, match="is no engine"):
+    with pytest.raises(shardq.errors.InvalidOption, match="is no engine"):
         assert_ready("engine")  # type: ignore[call-overload]

@@ -343,13 +343,13 @@ def test_start_runs_no_thread(clock: Clock, engine: shardq.Engine) -> None:
 
 
 def test_a_clock_goes_forward_only(clock: Clock, engine: shardq.Engine) -> None:
-    with pytest.raises(shardq.InvalidOption, match="can't go back"):
+    with pytest.raises(shardq.errors.InvalidOption, match="can't go back"):
         clock.advance(seconds=-1)
-    with pytest.raises(shardq.InvalidOption, match="can't go back"):
+    with pytest.raises(shardq.errors.InvalidOption, match="can't go back"):
         clock.advance_to(clock.now() - dt.timedelta(seconds=1))
-    with pytest.raises(shardq.NaiveDatetime):
+    with pytest.raises(shardq.errors.NaiveDatetime):
         clock.advance_to(dt.datetime(2031, 1, 1))
-    with pytest.raises(shardq.InvalidOption, match="not both"):
+    with pytest.raises(shardq.errors.InvalidOption, match="not both"):
         clock.advance(dt.timedelta(1), days=1)
 
 
@@ -358,7 +358,7 @@ def test_a_handler_can_not_move_the_clock(clock: Clock, engine: shardq.Engine) -
     worker.on("")(lambda _: clock.advance(seconds=1) and None)
     clock.bind(worker, raising=True)
     engine.push("hi")
-    with pytest.raises(shardq.InvalidOption, match="a handler can't move the clock"):
+    with pytest.raises(shardq.errors.InvalidOption, match="a handler can't move the clock"):
         clock.advance()
 
 
@@ -366,7 +366,7 @@ def test_a_worker_of_another_engine_is_refused(clock: Clock, url: str, name: str
     with shardq.Engine(url, name=name, shards=1) as other:
         worker = other.worker()
         worker.on("")(print)
-        with pytest.raises(shardq.InvalidOption, match="adopt"):
+        with pytest.raises(shardq.errors.InvalidOption, match="adopt"):
             clock.bind(worker)
 
 
@@ -394,7 +394,7 @@ def test_an_engine_of_the_program_is_given_back_as_it_was(url: str, name: str) -
     engine = shardq.Engine(url, name=name, shards=2)
     with Clock(url) as clock:
         assert clock.adopt(engine) is engine
-        with pytest.raises(shardq.InvalidOption, match="goes by a clock already"):
+        with pytest.raises(shardq.errors.InvalidOption, match="goes by a clock already"):
             clock.adopt(engine)
         assert engine.name != name
         engine.push("in the test", delay=60)
@@ -402,7 +402,7 @@ def test_an_engine_of_the_program_is_given_back_as_it_was(url: str, name: str) -
         shardq.testing.assert_ready(engine, "in the test")
     assert (engine.name, engine.options.shards) == (name, 2)
     with engine:
-        with Clock(url) as clock, pytest.raises(shardq.InvalidOption, match="is open"):
+        with Clock(url) as clock, pytest.raises(shardq.errors.InvalidOption, match="is open"):
             clock.adopt(engine)
         assert engine.stats().scheduled + engine.stats().ready == 0
         engine.push("in earnest", delay=60)
@@ -516,6 +516,6 @@ NOTHING: Any = None
 )
 def test_a_wrong_argument_is_refused_in_words(clock: Clock, use: Callable[[Any], object], said: str) -> None:
     before = clock.now()
-    with pytest.raises(shardq.InvalidOption, match=said):
+    with pytest.raises(shardq.errors.InvalidOption, match=said):
         use(clock)
     assert clock.now() == before

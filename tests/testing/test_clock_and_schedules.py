@@ -82,13 +82,13 @@ def test_a_handler_may_change_schedules_on_the_way(clock: Clock, engine: shardq.
     @seen.worker.on("change")
     def change(delivery: shardq.Delivery) -> None:
         if delivery.payload == "pause":
-            engine.pause_schedule("hourly")
+            engine.schedule("hourly").pause()
         elif delivery.payload == "resume":
-            engine.resume_schedule("hourly")
+            engine.schedule("hourly").resume()
         elif delivery.payload == "declare":
             engine.every("hourly", interval=3600, payload="new")
         else:
-            assert engine.remove_schedule("hourly")
+            engine.schedule("hourly").remove()
 
     clock.bind(seen.worker)
     engine.every("hourly", interval=3600, payload="old")
@@ -122,7 +122,7 @@ def test_a_schedule_that_can_not_be_served_is_told_to_the_test(clock: Clock, eng
     engine.every("broken", interval=3600)
     with redis.Redis.from_url(clock.url) as client:
         client.hset(control_keys(engine.name).schedules, "broken/declared", "{}")
-    with pytest.raises(shardq.InvalidOption, match="the schedule 'broken' can't be served"):
+    with pytest.raises(shardq.errors.InvalidOption, match="the schedule 'broken' can't be served"):
         clock.advance(days=1)
 
 

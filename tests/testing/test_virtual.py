@@ -56,7 +56,7 @@ def test_no_call_goes_by_the_clock_of_the_server(clock: Clock, own_server: Serve
     engine.reschedule(engine.push("moved", delay=5), delay=10)
     engine.push_many([shardq.Task(n, topic="limited") for n in range(10)])
     clock.advance(seconds=2)
-    consumer = engine.consumer("limited", "")
+    consumer = engine.consumer(["limited", ""])
     a, b, c, *_ = consumer.claim(30)
     consumer.retry(a, delay=30)
     consumer.bury(b, "no such address")
@@ -99,7 +99,7 @@ def test_a_list_in_another_slot_is_refused_in_words(cluster: object) -> None:
         engine = clock.adopt(shardq.Engine(shards=2))
         engine.forward("mail", to="mail-queue")
         engine.push("hi", topic="mail", delay=5)
-        with pytest.raises(shardq.InvalidOption, match=re.escape("test it in real time (--shardq-real-time)")):
+        with pytest.raises(shardq.errors.InvalidOption, match=re.escape("test it in real time (--shardq-real-time)")):
             clock.advance(minutes=1)
 
 

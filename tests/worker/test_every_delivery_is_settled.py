@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from shardq import Backoff, Bury, Delivery, Engine, InvalidOption, Retry, Snooze, Task
+from shardq import Backoff, Bury, Delivery, Engine, Retry, Snooze, Task
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, counted, state_of
 from tests.support.waiting import wait_until
@@ -430,7 +431,7 @@ def test_a_worker_runs_again(engines: Engines, running: Engine) -> None:
 
 
 def test_weighted_topics_are_those_of_the_handlers(engines: Engines, running: Engine) -> None:
-    worker = running.worker(topics={"high": 5, "other": 1})
+    worker = running.worker({"high": 5, "other": 1})
     worker.on("high")(print)
     with (
         pytest.raises(ValueError, match="must name every topic that this worker"),

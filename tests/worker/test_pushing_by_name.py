@@ -14,7 +14,8 @@ from typing import Any, Literal, TypedDict
 import msgspec
 import pytest
 
-from shardq import Backoff, Conflict, Delivery, Engine, InvalidDelay, Task
+from shardq import Backoff, Conflict, Delivery, Engine, Task
+from shardq.errors import InvalidDelay
 from shardq.worker.handlers import UNKNOWN_S
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, state_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shardq import Backoff, BadInput, Delivery, Engine, InvalidName, InvalidOption, InvalidTopic
+from shardq import Backoff, BadInput, Delivery, Engine
+from shardq.errors import InvalidName, InvalidOption, InvalidTopic
 from tests.support.engines import Engines
 
 
@@ -113,7 +114,7 @@ def test_an_impossible_name_of_a_worker(engine: Engine) -> None:
         engine.worker(name="a b")
     for topics in (["a b"], {"a b": 1}):
         with pytest.raises(InvalidTopic):
-            engine.worker(topics=topics)
+            engine.worker(topics)
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, True, 1001])

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from shardq import Backoff, Bury, InvalidDelay, InvalidOption, Retry, Snooze
+from shardq import Backoff, Bury, Retry, Snooze
 from shardq.core.calls import consume
 from shardq.core.consumer.policy import reason_of
 from shardq.core.model.checks import MAX_REASON
 from shardq.core.model.task import Delivery
+from shardq.errors import InvalidDelay, InvalidOption
 from shardq.worker.handlers import Handler
 from shardq.worker.job import Job, settlement_of
 

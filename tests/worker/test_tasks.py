@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from shardq import BadInput, Delivery, Engine, InvalidOption
+from shardq import BadInput, Delivery, Engine
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import counted, state_of
 from tests.support.waiting import wait_until
@@ -166,7 +167,7 @@ def test_a_task_of_a_worker_is_its_own(engines: Engines, running: Engine) -> Non
 def test_a_worker_that_is_told_which_topics(engines: Engines, running: Engine, topics: Any) -> None:
     calls: list[str] = []
     other = running.task(topic="other", name="other")(named("other", calls))
-    worker = running.worker(topics=topics)
+    worker = running.worker(topics)
     worker.on("own")(lambda delivery: calls.append("own"))
     mail = running.task(topic="mail", name="mail")(named("mail", calls))
     assert repr(worker).endswith(" of ['mail', 'own'], 16 at once>")
@@ -184,7 +185,7 @@ def test_a_worker_that_is_told_which_topics(engines: Engines, running: Engine, t
 )
 def test_topics_that_leave_out_a_handler_or_name_nothing(engines: Engines, unconnected: Engine, topics: Any) -> None:
     unconnected.task(topic="mail")(nothing)
-    worker = unconnected.worker(topics=topics)
+    worker = unconnected.worker(topics)
     worker.on("own")(nothing)
     worker.on("another")(nothing)
     text = (
@@ -197,7 +198,7 @@ def test_topics_that_leave_out_a_handler_or_name_nothing(engines: Engines, uncon
 def test_a_worker_without_anything_to_do(engines: Engines, unconnected: Engine) -> None:
     for topics in (None, ["mail"]):
         with pytest.raises(InvalidOption, match=r"register one with @worker.on\(topic\) or @engine.task"):
-            engines.ran(unconnected.worker(topics=topics))
+            engines.ran(unconnected.worker(topics))
 
 
 def test_tasks_of_an_engine_in_several_processes(url: str, name: str, tmp_path: Path) -> None:

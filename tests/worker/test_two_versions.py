@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shardq import BadInput, Engine, InvalidOption
+from shardq import BadInput, Engine
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import counted
 from tests.support.versions import CALLS, TOPIC, lines

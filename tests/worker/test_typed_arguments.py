@@ -21,8 +21,9 @@ import msgspec
 import pydantic
 import pytest
 
-from shardq import Backoff, Delivery, Engine, InvalidOption, PayloadNotDecodable, PayloadNotEncodable
+from shardq import Backoff, Delivery, Engine
 from shardq.core.model.record import JSON, MSGPACK, RAW, decode_record, encode_record
+from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
 from shardq.worker.functions import Arguments, calling
 from shardq.worker.named import call_of
 from tests.support.engines import Engines

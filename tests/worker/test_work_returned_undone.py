@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from shardq import Delivery, Engine, InvalidOption
+from shardq import Delivery, Engine
+from shardq.errors import InvalidOption
 from tests.support.engines import Engines
 from tests.support.states import state_of
 from tests.support.waiting import wait_until

@@ -26,7 +26,7 @@ NOT_OPEN = "the connections are not open: open the engine first"
 CLOSED = "the engine is closed: make a new one, or open it again"
 FORKED = (
     "this belongs to the parent process, which made it before a fork: ask the engine for another in this process "
-    "(engine.consumer(), engine.growth(), …); the engine itself works here, too"
+    "(engine.consumer(), engine.resize(dry_run=True), …); the engine itself works here, too"
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from math import ceil, floor, inf, isnan
 from typing import Any, TypeGuard, get_args
 
@@ -260,6 +260,32 @@ def check_id(unique: str) -> None:
         )
     if (size := len(unique.encode())) > MAX_ID:
         raise InvalidId(f"the id {_shown(unique)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
+
+
+Topics = str | Iterable[str] | Mapping[str, int]
+"""One topic, several in their order of priority, or topic → its weight."""
+
+
+def checked_topics(topics: Topics) -> tuple[tuple[str, ...], Mapping[str, int] | None]:
+    """Returns the topics, in their order of priority, and their weights if they share by weight."""
+    if not isinstance(topics, Iterable) or isinstance(topics, bytes | set | frozenset):
+        raise InvalidOption(
+            f"topics={topics!r:.80} is not possible; give a name, [name, …] in their order of priority, or "
+            "{name: weight, …}"
+        )
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise InvalidOption('topics= names none; give one at least ("" is the default topic), or leave it out')
+    for topic in names:
+        check_topic(topic)
+    if len(set(names)) < len(names):
+        raise InvalidOption(f"topics={names!r} name one twice; the order is the priority: name each once")
+    if not isinstance(topics, Mapping):
+        return names, None
+    for topic, weight in topics.items():
+        if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= 1000:
+            raise InvalidOption(f"the weight {weight!r} of {topic!r} is not possible; give an int from 1 to 1000")
+    return names, dict(topics)
 
 
 def check_tag(tag: str) -> None:

@@ -70,6 +70,36 @@ class Task(TaskOptions, frozen=True):
     payload: Any
 
 
+class Outcome(enum.StrEnum):
+    """The outcome of a push, or of a command given by id. True only when it did what was asked; a spooled one will be
+    carried out when Redis is back, with an outcome that is not known yet, and is not true.
+
+    >>> bool(shardq.Outcome.CANCELLED), bool(shardq.Outcome.RUNNING)
+    (True, False)
+    """
+
+    PUSHED = "pushed"
+    REPLACED = "replaced"
+    KEPT = "kept"
+    SEEN = "seen"
+    CANCELLED = "cancelled"
+    MOVED = "moved"
+    REQUEUED = "requeued"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    DEAD = "dead"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    SPOOLED = "spooled"
+
+    def __bool__(self) -> bool:
+        return self in _DONE
+
+
+_DONE = frozenset(Outcome(word) for word in ("pushed", "replaced", "cancelled", "moved", "requeued"))
+
+
 class Receipt(str):
     """The id of a pushed task, and what the push did: a str with two more attributes.
 
@@ -79,13 +109,13 @@ class Receipt(str):
 
     >>> receipt = engine.push({"order": 42}, id="order-42")
     >>> receipt, receipt.outcome
-    ('order-42', 'pushed')
+    ('order-42', <Outcome.PUSHED: 'pushed'>)
     """
 
     # A dict for each would be half of the work of making receipts, and of throwing them away.
     __slots__ = ()
 
-    outcome: Literal["pushed", "replaced", "kept", "seen", "spooled"] = "pushed"
+    outcome: Outcome = Outcome.PUSHED
     state: State | None = None
 
     @classmethod
@@ -95,7 +125,7 @@ class Receipt(str):
             return cls(id)
         receipt = _OtherReceipt(id)
         outcome, _, state = answer.partition(":")
-        receipt.outcome = outcome  # type: ignore[assignment]  # the contract of the script
+        receipt.outcome = Outcome(outcome)
         receipt.state = state or None  # type: ignore[assignment]  # likewise
         return receipt
 
@@ -111,47 +141,6 @@ class _OtherReceipt(Receipt):
 
 AsyncReceipt = Coroutine[Any, Any, Receipt]
 """The result of a push that is to be awaited."""
-
-
-class Outcome(enum.StrEnum):
-    """The outcome of a command given by id. True only when it did what was asked; a spooled one will be carried out
-    when Redis is back, with an outcome that is not known yet, and is not true.
-
-    >>> bool(shardq.Outcome.CANCELLED), bool(shardq.Outcome.RUNNING)
-    (True, False)
-    """
-
-    CANCELLED = "cancelled"
-    MOVED = "moved"
-    REQUEUED = "requeued"
-    SCHEDULED = "scheduled"
-    READY = "ready"
-    RUNNING = "running"
-    DEAD = "dead"
-    GONE = "gone"
-    UNKNOWN = "unknown"
-    SPOOLED = "spooled"
-
-    def __bool__(self) -> bool:
-        return self in (Outcome.CANCELLED, Outcome.MOVED, Outcome.REQUEUED)
-
-
-class CancelledTag(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ``cancel_tag``, or how far it came. True if none of the tag's tasks runs on.
-
-    >>> done = engine.cancel_tag("user-42")
-    >>> print(done.cancelled, "cancelled,", len(done.running), "run on, of", done.looked_at, "tasks looked at")
-    """
-
-    cancelled: int
-    """The tasks that will not be delivered any more."""
-    running: tuple[str, ...]
-    """The ids of those that were leased: they finish, and one that is retried runs again."""
-    looked_at: int
-    """The tasks whose tags were read, with this tag or without. One that is moved meanwhile may count twice."""
-
-    def __bool__(self) -> bool:
-        return not self.running
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,35 +1,50 @@
 # For asyncio. `make fmt` generates handle_sync.py from it.
-"""The handle that ``resize``, ``expand`` and ``shrink`` return: the new number is in force, and the dispatchers go on
-moving tasks.
+"""The handle that ``resize`` returns: the new number is in force, and the dispatchers go on moving tasks; or it was a
+dry run, which tells what would be moved.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shardq.core.model.checks import check_seconds
 from shardq.core.operation import Operation, arun
-from shardq.core.resharding.progress import DispatcherWatch, Progress
+from shardq.core.resharding.resizing import DispatcherWatch, Estimate, Flow, Progress
+from shardq.errors import InvalidOption
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
 
 
-class AsyncGrowth:
-    """A change of the number of shards: to ``wait`` for its end, or to look at its ``progress``.
+class AsyncResize:
+    """A change of the number of shards: to ``wait`` for its end, to look at its ``progress``, or, after a dry run, to
+    see what it would move. Only a dry run for another number has estimates.
 
-    >>> growth = await engine.growth()
-    >>> print((await growth.progress()).fraction)
+    >>> resize = await engine.resize(64, dry_run=True)
+    >>> print(resize.tasks, resize.bytes, resize.nodes)
     """
 
     def __init__(
         self,
         driver: AsyncDriver,
+        shards: int,
         progress: Callable[[], Operation[Progress]],
         dispatchers: Callable[[], Operation[Sequence[str]]],
+        estimate: Estimate | None = None,
     ) -> None:
+        self.shards = shards
+        """The number of shards after the change."""
+        self.flows: list[Flow] = [] if estimate is None else estimate.flows
+        """From shard to shard: the tasks and bytes that would move."""
+        self.nodes: Mapping[str, tuple[int, int]] = {} if estimate is None else estimate.nodes
+        """Node → the tasks that would leave it and those that would come. Tasks that move within a node count in both.
+        """
+        self.tasks = None if estimate is None else sum(flow.tasks for flow in self.flows)
+        """The tasks that would move; None where that was not estimated."""
+        self.bytes = None if estimate is None else sum(flow.bytes for flow in self.flows)
+        """The bytes of their records; None where they were not estimated."""
         self._driver = driver
         self._progress = progress
         self._dispatchers = dispatchers
@@ -37,12 +52,14 @@ class AsyncGrowth:
 
     def __repr__(self) -> str:
         """Shows what was seen last."""
-        return f"<{type(self).__name__}: {self._seen or 'progress() has not been asked yet'}>"
+        if self.flows:
+            return f"<{type(self).__name__} to {self.shards} shards: a dry run, {self.tasks:,} tasks would move>"
+        return f"<{type(self).__name__} to {self.shards} shards: {self._seen or 'progress() has not been asked yet'}>"
 
     async def progress(self) -> Progress:
         """Asks the servers how far it is.
 
-        >>> progress = await growth.progress()
+        >>> progress = await resize.progress()
         >>> print(progress.moved, progress.fraction)
         """
         self._seen = await arun(self._driver, self._progress(), deadline=self._deadline())
@@ -52,11 +69,16 @@ class AsyncGrowth:
         return time.monotonic() + self._driver.settings.timeout
 
     async def done(self) -> bool:
-        """Asks the servers, too: True when every task is where it belongs.
+        """Asks the servers, too: True when every task is where it belongs. A dry run for another number raises
+        InvalidOption: it has no end.
 
-        >>> await growth.done()
+        >>> await resize.done()
         True
         """
+        if self.flows:
+            raise InvalidOption(
+                f"resize({self.shards}, dry_run=True) has begun nothing to wait for; resize({self.shards}) does"
+            )
         return (await self.progress()).done
 
     async def wait(self, timeout: float | None = None) -> bool:
@@ -66,7 +88,7 @@ class AsyncGrowth:
         The dispatchers move the tasks; a warning is logged when none runs. Ready and leased tasks do not move: they are
         waited for.
 
-        >>> if not await growth.wait(timeout=600):
+        >>> if not await resize.wait(timeout=600):
         ...     print("tasks are still moved")
         """
         if timeout is not None:

@@ -1,24 +1,62 @@
-"""Announces another number of shards, brings it in force, and forgets the earlier numbers."""
+"""Announces another number of shards, brings it in force, and forgets the earlier numbers. Says how far a change is,
+and estimates what one would move. ``handle_aio`` is what callers hold of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from shardq.core.calls import resharding
 from shardq.core.calls.observe import peek
+from shardq.core.layout.buckets import BUCKETS, table
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
-from shardq.core.resharding.preview import Holding, Preview, preview
-from shardq.core.resharding.progress import Progress
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ChangeUnderWay, ShardqError
 
-LOOK_S = 0.02
+log = logging.getLogger("shardq")
+
+POLLED_LOOK_S = 0.02
 TAKE_OVER_S = 3.0
 """The time that dispatchers have to begin with the new shards: a dead one is noticed in that time."""
+
+PROGRESS_LOOK_S = 0.2
+
+ALONE_S = 5.0
+"""After so long, and again and again, a waiting caller checks if a dispatcher moves the tasks. Longer than one needs to
+take over from another.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a change of the number of shards.
+
+    >>> progress = engine.resize(dry_run=True).progress()
+    >>> print(f"{progress.fraction:.0%} of {progress.of} shards, {progress.moved} tasks moved")
+    """
+
+    shards: int
+    in_force: bool
+    swept: int
+    """Shards in which no task belongs elsewhere any more."""
+    of: int
+    moved: int
+    """Tasks moved out of shards since those were opened, also out of shards that the change retires."""
+    done: bool
+    """True when every task is where it belongs, and the earlier number is forgotten."""
+
+    @property
+    def fraction(self) -> float:
+        return 1.0 if self.done else self.swept / self.of
 
 
 def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: int) -> Operation[None]:
@@ -36,8 +74,8 @@ def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: in
     yield from open_shards(cache, new, anew=True)
     waited = 0.0
     while members and waited < TAKE_OVER_S and not (yield from _all_polled(new)):
-        yield Pause(LOOK_S)
-        waited += LOOK_S
+        yield Pause(POLLED_LOOK_S)
+        waited += POLLED_LOOK_S
     yield from put_in_force(cache)
     yield from _set_rate(cache, shards, rate)
 
@@ -134,10 +172,81 @@ def forget_priors(cache: TopologyCache) -> Operation[bool]:
     return not cache.topology.priors
 
 
-def preview_resize(cache: TopologyCache, shards: int, node_of: Callable[[int], str]) -> Operation[Preview]:
+class DispatcherWatch:
+    """Warns a waiting caller, once, when no dispatcher runs."""
+
+    def __init__(self, dispatchers: Callable[[], Operation[Sequence[str]]]) -> None:
+        self._dispatchers = dispatchers
+        self._ask_at = time.monotonic() + ALONE_S
+
+    def pause(self) -> Operation[None]:
+        """The time between two looks, after a look at the dispatchers if it is time for that."""
+        if time.monotonic() >= self._ask_at:
+            alone = not (yield from self._dispatchers())
+            self._ask_at = math.inf if alone else time.monotonic() + ALONE_S
+            if alone:
+                log.warning(
+                    "waiting for a change of the number of shards, but no dispatcher runs to move the tasks: "
+                    "call engine.start() here or in another process, or start `shardq run`"
+                )
+        yield Pause(PROGRESS_LOOK_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The tasks that would go from one shard to another."""
+
+    source: int
+    target: int
+    tasks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The tasks that another number of shards would move."""
+
+    flows: list[Flow]
+    nodes: Mapping[str, tuple[int, int]]
+    """Node → the tasks that leave it and the tasks that come. Tasks that move within a node count in both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One shard now: its scheduled and dead tasks, and the bytes of their records."""
+
+    tasks: int
+    bytes: int
+    node: str
+
+
+def estimate(present: int, shards: int, holdings: Mapping[int, Holding], node_of: Callable[[int], str]) -> Estimate:
+    """Ids are spread evenly over buckets, so a shard gives away tasks in proportion to its buckets. ``node_of``: the
+    node that serves a shard.
+    """
+    before, after = table(present), table(shards)
+    owned = Counter(before)
+    moving = Counter((before[bucket], after[bucket]) for bucket in range(BUCKETS) if before[bucket] != after[bucket])
+    flows = []
+    leaving: Counter[str] = Counter()
+    coming: Counter[str] = Counter()
+    for (source, target), buckets in sorted(moving.items()):
+        held = holdings[source]
+        flow = Flow(
+            source, target, round(held.tasks * buckets / owned[source]), round(held.bytes * buckets / owned[source])
+        )
+        flows.append(flow)
+        leaving[held.node] += flow.tasks
+        coming[node_of(target)] += flow.tasks
+    return Estimate(flows, {node: (leaving[node], coming[node]) for node in sorted(leaving.keys() | coming.keys())})
+
+
+def estimate_resize(cache: TopologyCache, shards: int, node_of: Callable[[int], str]) -> Operation[Estimate]:
     """Estimates what a change to ``shards`` would move now. ``node_of`` returns the node that serves a slot."""
     yield from refresh(cache)
-    topology = cache.topology
+    present = cache.topology.shards
+    if present == shards:
+        return Estimate([], {})
     holdings: dict[int, Holding] = {}
     answers = yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, []))
     for keys, counts in values(answers).items():
@@ -146,5 +255,4 @@ def preview_resize(cache: TopologyCache, shards: int, node_of: Callable[[int], s
         tasks = counts.scheduled + counts.dead
         # Ready and leased tasks stay, and so do their bytes.
         holdings[keys.shard] = Holding(tasks, size * tasks // max(tasks, records, 1), node_of(keys.slot))
-    targets = {shard: node_of(cache.keys(shard).slot) for shard in range(shards)}
-    return preview(topology.shards, shards, holdings, targets)
+    return estimate(present, shards, holdings, lambda shard: node_of(cache.keys(shard).slot))

@@ -22,8 +22,7 @@ from shardq.engine.changes import KEPT
 from shardq.engine.snapshot import NodeSnapshot, Snapshot
 from shardq.engine.tables import Column
 from shardq.errors import InvalidOption, ShardqError
-from shardq.features.listing.capacity import LABELS, NAMES, exceeded, judged
-from shardq.features.listing.forecast import STEPS, Horizon, check_horizon
+from shardq.features.listing.forecast import LABELS, NAMES, STEPS, Horizon, check_horizon, exceeded, judged
 
 BUSIEST = 5
 """Topics that the overview names."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import check_shards
 from shardq.core.model.quantities import rate as read_rate
-from shardq.core.resharding.progress import Progress
+from shardq.core.resharding import Progress
 from shardq.dashboard import drawing
 from shardq.dashboard.snapshots import COLUMNS, Caller
 from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, live_page, newest
@@ -133,8 +133,8 @@ class Resizing:
         """How far the change is."""
         async with self._lock:
             if self._progress is None or time.monotonic() - self._progress[0] > FRESH_S:
-                growth = await self._call(lambda engine: engine.growth())
-                self._progress = time.monotonic(), await self._call(lambda _: growth.progress())
+                resize = await self._call(lambda engine: engine.resize(dry_run=True))
+                self._progress = time.monotonic(), await self._call(lambda _: resize.progress())
             return self._progress[1]
 
     def moved(self, progress: Progress) -> int | None:
@@ -156,7 +156,7 @@ async def resize(request: Request) -> dict[str, Any]:
     if wanted:
         count = _count(wanted)
         _rate(rate)
-        preview = await dashboard_of(request).call(lambda engine: engine.preview(count))
+        preview = await dashboard_of(request).call(lambda engine: engine.resize(count, dry_run=True))
     resizing = _resizing(request)
     progress = await resizing.progress()
     snapshot = (await dashboard_of(request).snapshots.newest()).newest

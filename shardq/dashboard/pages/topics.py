@@ -138,14 +138,14 @@ def _on_schedule(call: Callable[[Engine, str], Any], said: str) -> Callable[[Req
 
 async def run_schedule(request: Request, form: Form) -> Response:
     name = _schedule(form)
-    receipt = await dashboard_of(request).change(lambda engine: engine.run_schedule(name))
+    receipt = await dashboard_of(request).change(lambda engine: engine.schedule(name).run())
     return done(request, f"a task of {name} is due now", back=link_of("/tasks/one", id=str(receipt)))
 
 
 async def remove_schedule(request: Request, form: Form) -> Response:
     name = _schedule(form)
-    was_there = await dashboard_of(request).change(lambda engine: engine.remove_schedule(name))
-    said = f"{name} is removed" if was_there else f"there is no schedule {name} any more"
+    await dashboard_of(request).change(lambda engine: engine.schedule(name).remove())
+    said = f"{name} is removed"
     return done(request, said, back=link_of("/schedules", name=form.text("word")))
 
 
@@ -167,14 +167,14 @@ routes = [
     action(
         "/schedules/pause",
         _on_schedule(
-            lambda engine, name: engine.pause_schedule(name),
+            lambda engine, name: engine.schedule(name).pause(),
             "is paused: what was pushed of it and is not due yet was taken back",
         ),
         ask=_ask_to("Pause {}? None of its occurrences runs until it is resumed, and none is made up for.", "Pause"),
     ),
     action(
         "/schedules/resume",
-        _on_schedule(lambda engine, name: engine.resume_schedule(name), "goes on with its next occurrence"),
+        _on_schedule(lambda engine, name: engine.schedule(name).resume(), "goes on with its next occurrence"),
     ),
     action(
         "/schedules/run",

@@ -2,6 +2,7 @@
 
 A page gives the ids, and each gets the command that ``engine.cancel`` and its like send by id. Between the two a task
 may have gone on: it is then dealt with as it is by that time, and one that a worker has leased meanwhile is left alone.
+A tag alone is cancelled by another walk, which misses no task (``removing``).
 
 Every walk ends, although what it has dealt with may come back. Tasks that die anew have died after the walk began, and
 are not met. Rescheduled tasks all get one instant, and those that are due then are passed over. So are tasks that
@@ -20,6 +21,7 @@ import msgspec
 from shardq.core.calls import by_id, observe
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.record import undecoded
 from shardq.core.model.task import Outcome, State
 from shardq.core.operation import Many, Operation, values
 from shardq.core.producer.by_id import call_each
@@ -29,6 +31,7 @@ from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing import pages
 from shardq.features.listing.query import Due, Place, Query
 from shardq.features.listing.reasons import cause_of
+from shardq.features.listing.removing import TagWalk
 
 Verb = Literal["cancel", "requeue", "reschedule"]
 
@@ -58,26 +61,39 @@ class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were cancelled, requeued or rescheduled."""
     others: Mapping[Outcome, int] = {}
     """Outcome → the number of those that were not: they had been leased meanwhile, for example."""
+    running: tuple[str, ...] = ()
+    """The ids of those that a consumer has: they finish, and one that is retried runs again."""
+    looked_at: int = 0
+    """With ``tag=``: the tasks whose tags were read. One that is moved meanwhile may count twice."""
 
     def __bool__(self) -> bool:
         return self.done == self.matched
 
 
 def bulk_query(
-    verb: Verb, *, topic: str | None, state: str | None = None, due: Due | None = None, everything: bool = False
+    verb: Verb,
+    *,
+    topic: str | None = None,
+    state: str | None = None,
+    due: Due | None = None,
+    tag: str | None = None,
+    everything: bool = False,
+    name: str = "",
 ) -> Query:
-    """Checks which tasks a command is for. All of them have to be asked for by ``everything``."""
-    if not isinstance(everything, bool):
-        raise InvalidOption(f"everything={everything!r} is not possible; give True for the tasks of all topics")
-    given = topic is not None or state is not None or due is not None
-    if given == everything:
-        some = 'topic="name" ("" is the default topic)' if verb == "requeue" else "topic=, state= or due="
-        raise InvalidOption(f"{verb}_all needs {some}, or everything=True for all tasks that can be {DONE[verb]}")
-    query = Query.checked(topic=topic, state="dead" if verb == "requeue" else state, due=due)
+    """Checks the filter of a command. Without any it is refused: all tasks have to be asked for by ``everything``.
+    ``name``: the method's, for messages.
+    """
+    query = Query.checked(topic=topic, state=state, due=due, tag=tag, everything=everything)
+    if not everything and all(each is None for each in (topic, state, due, tag)):
+        raise InvalidOption(
+            f'{name or verb + "_all"} needs topic="name" ("" is the default topic), state=, due= or tag=, or '
+            f"everything=True for all tasks that can be {DONE[verb]}"
+        )
     states = tuple(each for each in STATES[verb] if each in query.states)
     if not states:
         allowed = " or ".join(map(repr, STATES[verb]))
-        raise InvalidOption(f"{query.states[0]} tasks can't be {DONE[verb]}; use state={allowed}, or leave it out")
+        given = "due= is of scheduled tasks, which" if due is not None else f"{query.states[0]} tasks"
+        raise InvalidOption(f"{given} can't be {DONE[verb]}; use state={allowed}, or leave it out")
     return msgspec.structs.replace(query, states=states)
 
 
@@ -105,12 +121,30 @@ class Bulk:
         self._place: Place | None = query.first
         self._began_ms: int | None = None
         self._ready_ends: Mapping[tuple[int, str], int] | None = None
-        self._matched = self._done = 0
+        self._tag_walk = _tag_walk(cache, verb, query) if not count_only else None
+        self._matched = self._done = self._looked_at = 0
         self._others: Counter[Outcome] = Counter()
+        self._running: list[str] = []
 
     @property
     def so_far(self) -> BulkResult:
-        return BulkResult(matched=self._matched, done=self._done, others=dict(self._others))
+        walk = self._tag_walk
+        if walk is not None:
+            running = tuple(sorted(walk.running))
+            return BulkResult(
+                matched=walk.cancelled + len(running),
+                done=walk.cancelled,
+                others={Outcome.RUNNING: len(running)} if running else {},
+                running=running,
+                looked_at=walk.looked_at,
+            )
+        return BulkResult(
+            matched=self._matched,
+            done=self._done,
+            others=dict(self._others),
+            running=tuple(self._running),
+            looked_at=self._looked_at,
+        )
 
     @property
     def words(self) -> str:
@@ -118,16 +152,18 @@ class Bulk:
         query = self._asked
         which = [f"topic {shown_topic(query.topic)}"] if query.topic is not None else []
         which += [f"died of {self._reason}"] if self._reason is not None else []
+        which += [f"tag {query.tag}"] if query.tag is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
-        return f"{DONE[self._verb]} {self._done:,} tasks: {', '.join(which) or 'every topic'}" if self._done else ""
+        done = self.so_far.done
+        return f"{DONE[self._verb]} {done:,} tasks: {', '.join(which) or 'every topic'}" if done else ""
 
     def following(self) -> Operation[bool]:
         """Deals with the next page. Returns False at the end."""
         try:
-            return (yield from self._following())
+            return (yield from self._following() if self._tag_walk is None else self._tag_walk.following())
         except ShardqError as exc:
-            if self._done:
-                exc.add_note(f"{self._done} tasks were {DONE[self._verb]} before that; repeat it for the rest")
+            if done := self.so_far.done:
+                exc.add_note(f"{done} tasks were {DONE[self._verb]} before that; repeat it for the rest")
             raise
 
     def _following(self) -> Operation[bool]:
@@ -142,19 +178,24 @@ class Bulk:
         entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
         if self._reason is not None:
             entries = yield from self._of_reason(entries, self._reason)
+        if self._query.tag is not None:
+            self._looked_at += len(entries)
+            entries = yield from self._of_tag(entries, self._query.tag)
         ids = [entry.id for entry in entries if not self._is_passed_over(entry.place)]
         self._matched += len(ids)
         if self._count_only or not ids:
             return True
         outcomes = yield from call_each(self._cache, {id: self._make(id) for id in ids})
         failure: ShardqError | None = None
-        for outcome in outcomes.values():
+        for id, outcome in outcomes.items():
             if isinstance(outcome, ShardqError):
                 failure = failure or outcome
             elif outcome:
                 self._done += 1
             else:
                 self._others[outcome] += 1
+                if outcome is Outcome.RUNNING:
+                    self._running.append(id)
         if failure is not None:
             raise failure
         return True
@@ -182,6 +223,19 @@ class Bulk:
             found.update(id for id, why in zip(of_shard[keys], reasons, strict=True) if cause_of(why) == reason)
         return [entry for entry in entries if entry.id in found]
 
+    def _of_tag(self, entries: Sequence[pages.Entry], tag: str) -> Operation[list[pages.Entry]]:
+        """The entries of tasks that have the tag, as far as they are still there."""
+        found: list[pages.Entry] = []
+        left = list(entries)
+        while left:
+            stored = yield from pages.stored(self._cache, left)
+            for entry in left:
+                task = stored.get(entry.id)
+                if task is not None and tag in undecoded(task.record).tags:
+                    found.append(entry)
+            left = [entry for entry in left if entry.id not in stored]
+        return found
+
     def _is_passed_over(self, place: Place) -> bool:
         """True if a rescheduled task may have come back to that place."""
         if self._verb != "reschedule" or place.at is None:
@@ -194,3 +248,10 @@ class Bulk:
         if self._verb == "cancel":
             return partial(by_id.cancel, id=id)
         return partial(by_id.requeue if self._verb == "requeue" else by_id.reschedule, id=id, due=self._due)
+
+
+def _tag_walk(cache: TopologyCache, verb: Verb, query: Query) -> TagWalk | None:
+    """The walk that cancels a tag without missing a task, where the tag is all that is asked for."""
+    if verb != "cancel" or query.tag is None or query.topic is not None or query.states != STATES["cancel"]:
+        return None
+    return TagWalk(cache, query.tag)

@@ -27,6 +27,9 @@ STEPS: dict[Horizon, tuple[dt.timedelta, int]] = {
 }
 """The length of a bucket, and how many there are."""
 
+LABELS: dict[Horizon, str] = {"hour": "%H:%M", "day": "%m-%d %H:%M", "month": "%Y-%m-%d"}
+NAMES: dict[Horizon, str] = {"hour": "minute", "day": "hour", "month": "day"}
+
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
 
@@ -88,4 +91,22 @@ def forecast(cache: TopologyCache, horizon: Horizon) -> Operation[Forecast]:
         buckets=[(begin + n * step, sum(each.steps[n] for each in counts)) for n in range(steps)],
         later=sum(each.later for each in counts),
         missing=tuple(keys.shard for keys, _ in clocks if keys.shard not in seen),
+    )
+
+
+def exceeded(found: Forecast, capacity: float) -> tuple[dt.datetime, int] | None:
+    """The first bucket in which more falls due than the fleet can handle in its time."""
+    most = capacity * found.step.total_seconds()
+    return next((bucket for bucket in found.buckets if bucket[1] > most), None)
+
+
+def judged(found: Forecast, horizon: Horizon, capacity: float, over: tuple[dt.datetime, int] | None) -> str:
+    step_s, name = found.step.total_seconds(), NAMES[horizon]
+    handled = f"{capacity:,g} tasks a second are {capacity * step_s:,.0f} in {'an' if name == 'hour' else 'a'} {name}"
+    if over is None:
+        return f"{handled}: no {name} has more"
+    start, count = over
+    return (
+        f"{handled}: the first {name} with more is {start.strftime(LABELS[horizon])}, when {count:,} fall due, "
+        f"{count / step_s:,.1f} a second"
     )

@@ -1,4 +1,4 @@
-"""Reads the ids of a page. Operations, for both drivers.
+"""Reads the ids of a page, and their tasks. Operations, for both drivers.
 
 *Scheduled, leased and dead* tasks have an instant (due time, deadline, death), and are listed by it across all shards;
 those of one instant by the bytes of their ids; dead ones also exactly the other way round. Every shard gives the first
@@ -20,15 +20,22 @@ import contextlib
 from dataclasses import dataclass
 from functools import partial
 
-from shardq.core.calls import listing, observe, resharding
+import msgspec
+
+from shardq.core.calls import by_id, listing, observe, resharding
+from shardq.core.calls.by_id import Found
 from shardq.core.calls.listing import LOOK, IdPage, SortedState, Span
+from shardq.core.calls.request import Moving
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
+from shardq.core.model.task import TaskInfo
 from shardq.core.operation import Many, Operation, values
+from shardq.core.producer.by_id import find_and_call, info_of
 from shardq.core.recovery import Make, call_every_shard, call_shards
 from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import AccessDenied, Unavailable
-from shardq.features.listing.query import Place, Query
+from shardq.errors import AccessDenied, PayloadNotDecodable, Unavailable
+from shardq.features.listing.query import Place, Query, TaskPage
 
 MOST_CHANGES = 10
 """The most times that a page is read anew because the number of shards has changed."""
@@ -216,3 +223,58 @@ def _lists(
     if len(shards) > LISTS + 1:
         return lists, Place("ready", None, "", shards[LISTS + 1].shard)
     return lists, None
+
+
+# ---- the tasks
+
+
+def task_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int, codec: Codec) -> Operation[TaskPage]:
+    """Reads the page of a cursor."""
+    entries, place = yield from following(cache, query, query.place(cache.name, cursor), limit)
+    found = yield from stored(cache, entries)
+    tasks: list[TaskInfo] = []
+    for number, entry in enumerate(entries):
+        if entry.id not in found:  # the records before it are all that one page may have; there is one at least
+            place = entries[number - 1].place
+            break
+        task = found[entry.id]
+        if task is not None and _is_still(task, entry):
+            info = info_of(entry.id, task, _decoded(task, codec))
+            if query.tag is None or query.tag in info.tags:
+                tasks.append(info)
+    return TaskPage(tasks, query.cursor(cache.name, place))
+
+
+def stored(cache: TopologyCache, entries: list[Entry]) -> Operation[dict[str, Found | None]]:
+    """The tasks as they are now; of each shard the first ones only, where they are large."""
+    by_shard: dict[ShardKeys, list[str]] = {}
+    for entry in entries:
+        by_shard.setdefault(entry.keys, []).append(entry.id)
+    requests = {keys: (keys, partial(by_id.get_many, ids=ids)) for keys, ids in by_shard.items()}
+    answers = values((yield from call_shards(cache, requests)).items())
+    found: dict[str, Found | None] = {}
+    for keys, tasks in answers.items():
+        for id, task in zip(by_shard[keys], tasks, strict=False):
+            if isinstance(task, Moving) or (task is None and cache.topology.priors):
+                # on its way to another shard, or there already; a user that may only look can't bring it in
+                with contextlib.suppress(AccessDenied):
+                    task = yield from find_and_call(
+                        cache, id, partial(by_id.get, id=id), absent=lambda found: found is None
+                    )
+            if isinstance(task, Moving):
+                task = None
+            found[id] = task
+    return found
+
+
+def _is_still(task: Found, entry: Entry) -> bool:
+    """True if the task is where the page found it: one that was rescheduled meanwhile is listed at its new place."""
+    return task.state == entry.place.state and (task.state in ("ready", "leased") or task.instant_ms == entry.place.at)
+
+
+def _decoded(task: Found, codec: Codec) -> Decoded:
+    try:
+        return decode_record(task.record, own=codec)
+    except PayloadNotDecodable:
+        # often the very reason of its death: it must still be listed
+        return msgspec.structs.replace(undecoded(task.record), payload=None, codec="")

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from shardq.core.model.checks import check_name, check_topic, instant_ms
+from shardq.core.model.checks import check_name, check_tag, check_topic, instant_ms
 from shardq.core.model.task import State, TaskInfo
 from shardq.errors import InvalidOption
 
@@ -65,6 +65,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     """Due at this instant or later."""
     end_ms: int | None = None
     """Due before this instant."""
+    tag: str | None = None
     holder: str | None = None
     newest: bool = False
     """The latest deaths first."""
@@ -76,11 +77,20 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         topic: str | None = None,
         state: str | None = None,
         due: Due | None = None,
+        tag: str | None = None,
+        everything: bool = False,
         holder: str | None = None,
         newest: bool = False,
     ) -> Query:
+        """Checks the filter of a list. Without any it is of all tasks, and ``everything=True`` says so."""
+        if not isinstance(everything, bool):
+            raise InvalidOption(f"everything={everything!r} is not possible; give True for all tasks")
+        if everything and any(each is not None for each in (topic, state, due, tag, holder)):
+            raise InvalidOption("everything=True stands alone: leave it out, or topic=, state=, due=, tag= and holder=")
         if topic is not None:
             check_topic(topic)
+        if tag is not None:
+            check_tag(tag)
         if state is not None and state not in STATES:
             raise InvalidOption(f"state={state!r} is not possible; use one of {', '.join(map(repr, STATES))}, or none")
         states = STATES if state is None else tuple(each for each in STATES if each == state)
@@ -95,7 +105,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             raise InvalidOption(f"newest={newest!r:.80} is not possible; give True for the latest deaths first")
         if newest:
             states = _only("dead", states, "newest=True", "a time of death")
-        return cls(states, topic, begin_ms, end_ms, holder, newest)
+        return cls(states, topic, begin_ms, end_ms, tag, holder, newest)
 
     @property
     def first(self) -> Place:
@@ -131,8 +141,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if data[4:8] != asked:
             raise InvalidOption(
                 f"the cursor {cursor!r:.80} is of another query, or of another engine; give the same topic=, state=, "
-                "due=, holder= and newest= as in the call that returned it (the same instants in due=), or no cursor "
-                "to begin"
+                "due=, tag=, holder= and newest= as in the call that returned it (the same instants in due=), or no "
+                "cursor to begin"
             )
         return place
 
@@ -145,6 +155,13 @@ _MALFORMED = (
     "the cursor {!r:.80} is not one that a page gave, or not all of it; give the .cursor of a page as it is, or none "
     "to begin"
 )
+
+
+def check_dead(state: State, due: Due | None) -> None:
+    """Refuses the parts of a filter by which no dead task is left."""
+    Query.checked(state=state, due=due)
+    if state != "dead":
+        raise InvalidOption(f"state={state!r} matches no dead task: leave it out, or use tasks()")
 
 
 def check_limit(limit: int) -> None:

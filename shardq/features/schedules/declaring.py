@@ -23,7 +23,7 @@ from shardq.errors import BadInput, PayloadNotDecodable, ServerFault, Unavailabl
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
 from shardq.features.schedules.planning import next_occurrence
-from shardq.features.schedules.retracting import cancel_held, hold_back
+from shardq.features.schedules.pushing_ahead import cancel_held, hold_back
 from shardq.features.schedules.storing import read, read_all
 
 _TRIES = 100
@@ -92,8 +92,8 @@ def pause(cache: TopologyCache, name: str, *, paused: bool) -> Operation[None]:
 
 
 def remove(cache: TopologyCache, name: str, *, only: Callable[[Entry], bool] | None = None) -> Operation[bool]:
-    """Returns True if there was one. Nothing is kept of one that can't be read. ``only``: one for which
-    this is true.
+    """Nothing is kept of one that can't be read. ``only``: a schedule for which this is true; returns True if there was
+    one. Without ``only`` raises UnknownSchedule if there is none.
     """
     existed = False
 
@@ -110,6 +110,8 @@ def remove(cache: TopologyCache, name: str, *, only: Callable[[Entry], bool] | N
         return Change(name, entry.stored, encode(entry.changed(now_ms, paused=False, removed=True)))
 
     yield from _change(cache, name, decide, takes_back=True)
+    if only is None and not existed:
+        raise UnknownSchedule(name)
     return existed
 
 

@@ -30,8 +30,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, ShardqError
 from shardq.features.schedules.entry import Entry, State
 from shardq.features.schedules.planning import DAY_MS, LEAD_MS, plan
-from shardq.features.schedules.pushing_ahead import push_ahead
-from shardq.features.schedules.retracting import cancel_held, hold_back
+from shardq.features.schedules.pushing_ahead import cancel_held, hold_back, push_ahead
 from shardq.features.schedules.storing import Found, Written, read, write
 from shardq.features.schedules.timetable import Timetable
 

@@ -1,26 +1,40 @@
-"""Pushes occurrences that schedules' states intend, each once over the whole fleet. Called by ``known``.
+"""Pushes occurrences that schedules' states intend, each once over the whole fleet; takes back what was pushed of
+schedules that were then changed, paused or removed.
 
 The occurrences were written to the state before, where one dispatcher wins. They are pushed under ids made of their
-instants; then the state says that they are. Who dies in between is followed by another, which finds them in the state
-and pushes the same ids again: those count as pushed.
+instants; then the state says that they are. A dispatcher that dies in between is followed by another, which finds them
+in the state and pushes the same ids again: those count as pushed.
+
+An id is pushed before it is cancelled. So a dispatcher that was stopped on its way to push it, and goes on later, finds
+it taken, or remembered. Between the two it is held back at the end of the year 9999, where each that repeats this finds
+it: so that one that was held back is never taken for one that ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgspec
 
+from shardq.core.calls import by_id as calls
 from shardq.core.calls.request import Word
-from shardq.core.model.record import with_expiry
+from shardq.core.model.checks import MAX_AT_MS
+from shardq.core.model.record import RAW, encode_head, encode_record, with_expiry
+from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
-from shardq.core.producer import pushing
+from shardq.core.producer import by_id, pushing
 from shardq.core.producer.packing import BATCH, Entries, Packer
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import PushError, ShardqError
+from shardq.errors import PushError, ShardqError, Unanswered
 from shardq.features.schedules.entry import Entry
-from shardq.features.schedules.planning import BEGUN_MS, dedup_ms
+from shardq.features.schedules.planning import BEGUN_MS, DAY_MS, dedup_ms
 from shardq.features.schedules.storing import Written, write
+
+_NOTHING = encode_record(RAW, b"", encode_head(expires=1))
+"""A task that has expired since 1970."""
+
+_TRIES = 5
 
 
 def push_ahead(cache: TopologyCache, packer: Packer, entries: Sequence[Entry]) -> Operation[Written]:
@@ -54,3 +68,61 @@ def _push(cache: TopologyCache, packer: Packer, entries: Sequence[Entry]) -> Ope
         errors: dict[str, ShardqError] = {names[id]: exc for id in exc.unknown}
         return errors | {names[id]: error for id, error in exc.failed.items()}
     return {}
+
+
+def hold_back(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Written]:
+    """Holds back what these schedules have to retract, and says so in their states."""
+    entries = [entry for entry in entries if entry.state.retract]
+    owners = {id: entry.name for entry in entries for id, _, _ in entry.state.retract}
+    if not owners:
+        return Written()
+    held, failed = yield from _hold(cache, list(owners))
+    errors = {owners[id]: error for id, error in failed.items()}
+    states = {entry.name: (entry, entry.retracted(held)) for entry in entries if entry.name not in errors}
+    written = yield from write(cache, states)
+    written.errors |= errors
+    return written
+
+
+def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Written]:
+    """Cancels what these schedules have held back, and says so in their states."""
+    entries = [entry for entry in entries if entry.state.held]
+    owners = {id: entry.name for entry in entries for id in entry.state.held}
+    outcomes = yield from by_id.call_each(cache, {id: partial(calls.cancel, id=id) for id in owners})
+    errors = {owners[id]: outcome for id, outcome in outcomes.items() if isinstance(outcome, ShardqError)}
+    states = {
+        entry.name: (entry, msgspec.structs.replace(entry.state, held=()))
+        for entry in entries
+        if entry.name not in errors
+    }
+    written = yield from write(cache, states)
+    written.errors |= errors
+    return written
+
+
+def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dict[str, ShardqError]]]:
+    """Returns the ids that are held back, and errors; the others ran, or are about to."""
+    words: list[Word] = [word for id in ids for word in (id, MAX_AT_MS, _NOTHING, "keep", DAY_MS)]
+    failed: dict[str, ShardqError] = {}
+    try:
+        yield from pushing.push(cache, Packer(RAW, max_payload=1), Entries(ids=ids, unique=words), most=BATCH)
+    except PushError as exc:
+        failed = dict.fromkeys(exc.unknown, exc) | dict(exc.failed)
+    held, left = set[str](), [id for id in ids if id not in failed]
+    for _ in range(_TRIES):
+        makes = {id: partial(calls.reschedule, id=id, due=MAX_AT_MS) for id in left}
+        left = []
+        for id, outcome in (yield from by_id.call_each(cache, makes)).items():
+            if isinstance(outcome, ShardqError):
+                failed[id] = outcome
+            elif outcome is Outcome.MOVED:
+                held.add(id)
+            elif outcome is Outcome.UNKNOWN:
+                left.append(
+                    id
+                )  # an answer was lost; if it had been moved by that call, the next one moves it once more
+        if not left:
+            break
+    for id in left:
+        failed[id] = Unanswered(f"answers about {id!r} were lost again and again; repeat it")
+    return held, failed

@@ -5,7 +5,8 @@ A sink of your own is a class in a file of its own, named by the scheme of its U
     [project.entry-points."shardq.sinks"]
     kafka = "shop.kafka:KafkaSink"
 
-``KafkaSink(url)`` checks the URL, and raises ``shardq.InvalidUrl`` with what is allowed; it connects in ``open``.
+``KafkaSink(url)`` checks the URL, and raises ``shardq.errors.InvalidUrl`` with what is allowed; it connects in
+``open``.
 """
 
 from __future__ import annotations

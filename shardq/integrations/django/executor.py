@@ -195,7 +195,7 @@ class TaskHandler(ChoosingHandler):
 def worker_for(backend: ShardqBackend, queues: Sequence[str], **options: Any) -> Worker:
     """A worker of these queues, with the options of ``engine.worker``."""
     topics = topics_of(queues)
-    worker = backend.engine.worker(topics=topics, **options)
+    worker = backend.engine.worker(topics, **options)
     handler = TaskHandler(backend)
     for topic in topics:
         worker.on(topic)(handler)

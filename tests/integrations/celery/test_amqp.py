@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.ports import free_port
-from shardq import InvalidUrl
+from shardq.errors import InvalidUrl
 from shardq.features.sinks import senders
 from shardq.features.sinks.base import Failed, Message, Refused, Sent, Unsent
 from shardq.features.sinks.kombu import KombuSink

@@ -13,7 +13,8 @@ import pytest
 from kombu.exceptions import OperationalError
 
 import shardq
-from shardq import Engine, InvalidOption
+from shardq import Engine
+from shardq.errors import InvalidOption
 from shardq.integrations.celery import delay_through
 from shardq.integrations.celery.delaying import without_native_delay
 from tests.integrations.celery.conftest import Make

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kombu import Exchange, Queue
 
-from shardq import Engine, InvalidUrl
+from shardq import Engine
+from shardq.errors import InvalidUrl
 from shardq.features.sinks.base import Failed, Message, Sent
 from shardq.features.sinks.kombu import KombuSink
 from tests.integrations.celery.conftest import Make

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq import InvalidOption
+from shardq.errors import InvalidOption
 from shardq.integrations.celery import delay_through
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_through_redis import waiting

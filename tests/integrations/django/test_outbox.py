@@ -45,7 +45,7 @@ def test_tasks_of_committed_transactions_are_moved(
     met: list[str] = []
     with shardq.Engine(url, name=name, shards=2) as engine:
         engine.start()
-        consumer = engine.consumer("mail", "")
+        consumer = engine.consumer(["mail", ""])
         with outbox.OutboxRelay(engine, database):
 
             def all_met() -> bool:

@@ -39,7 +39,7 @@ def test_a_task_of_a_transaction_is_pushed_at_its_commit(site: Site) -> None:
         with transaction.atomic():
             result = tasks.add.using(priority=1).enqueue(1)
             never = rolled_back(tasks.add)
-            with pytest.raises(shardq.PayloadTooLarge):
+            with pytest.raises(shardq.errors.PayloadTooLarge):
                 tasks.note.enqueue("x" * (2 << 20))
             assert (result.enqueued_at, backend.engine.get(result.id), seen) == (None, None, [])
             with pytest.raises(TaskResultDoesNotExist, match="not committed"):

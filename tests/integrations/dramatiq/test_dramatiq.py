@@ -16,8 +16,9 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.brokers.stub import StubBroker
 
 from cluster.server import Server
-from shardq import Engine, InvalidOption, InvalidUrl
+from shardq import Engine
 from shardq.core.layout.topology import Route
+from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
 from shardq.features.sinks.dramatiq import DramatiqSink
 from shardq.features.sinks.registry import check

@@ -19,8 +19,9 @@ from rq.job import Job
 from rq.utils import as_text
 
 from cluster.server import Server
-from shardq import Engine, InvalidOption, InvalidUrl, ShardqError
+from shardq import Engine, ShardqError
 from shardq.core.layout.topology import Route
+from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
 from shardq.features.sinks.registry import check
 from shardq.features.sinks.rq import RqSink

@@ -14,8 +14,9 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq import AsyncEngine, Engine, InvalidOption, InvalidTopic, InvalidUrl
+from shardq import AsyncEngine, Engine
 from shardq.core.layout.topology import Route
+from shardq.errors import InvalidOption, InvalidTopic, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
 from shardq.features.sinks.registry import check
 from shardq.features.sinks.sidekiq import SidekiqSink

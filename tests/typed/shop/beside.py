@@ -21,51 +21,56 @@ def failures(error: shardq.ShardqError) -> None:
         case shardq.errors.BadInput():
             wrong: list[type[ValueError]] = [
                 shardq.BadInput,
-                shardq.InvalidDelay,
-                shardq.NaiveDatetime,
-                shardq.DelayAndAt,
-                shardq.DedupWithoutId,
-                shardq.InvalidName,
-                shardq.InvalidTopic,
-                shardq.InvalidId,
-                shardq.InvalidOption,
-                shardq.PayloadTooLarge,
-                shardq.PayloadNotEncodable,
-                shardq.InvalidShardCount,
-                shardq.InvalidUrl,
+                shardq.errors.InvalidDelay,
+                shardq.errors.NaiveDatetime,
+                shardq.errors.DelayAndAt,
+                shardq.errors.DedupWithoutId,
+                shardq.errors.InvalidName,
+                shardq.errors.InvalidTopic,
+                shardq.errors.InvalidId,
+                shardq.errors.InvalidOption,
+                shardq.errors.PayloadTooLarge,
+                shardq.errors.PayloadNotEncodable,
+                shardq.errors.InvalidShardCount,
+                shardq.errors.InvalidUrl,
             ]
             print(wrong)
         case shardq.ServerFault():
             assert_type(error.node, str)
             faults: list[type[shardq.ServerFault]] = [
-                shardq.ServerTooOld,
+                shardq.errors.ServerTooOld,
                 shardq.Unavailable,
-                shardq.TooManyOpenFiles,
+                shardq.errors.TooManyOpenFiles,
                 shardq.Unanswered,
-                shardq.OutOfMemory,
-                shardq.ReadOnly,
-                shardq.AccessDenied,
-                shardq.DurabilityUnavailable,
-                shardq.SettleError,
+                shardq.errors.OutOfMemory,
+                shardq.errors.ReadOnly,
+                shardq.errors.AccessDenied,
+                shardq.errors.DurabilityUnavailable,
+                shardq.errors.SettleError,
             ]
             print(faults)
         case shardq.PushError():
             assert_type(error.stored, list[str])
             assert_type(error.failed, dict[str, shardq.ShardqError])
             print(shardq.PushError.merged([error]))
-        case shardq.MissingPackage():
+        case shardq.errors.MissingPackage():
             assert_type(error.name, str | None)
         case shardq.LeaseLost():
             assert_type(error.ids, list[str])
         case shardq.Conflict():
             assert_type(error.id, str)
-        case shardq.UnknownSchedule():
+        case shardq.errors.UnknownSchedule():
             assert_type(error.name, str)
-        case shardq.ChangeUnderWay():
+        case shardq.errors.ChangeUnderWay():
             assert_type(error.pending, int)
-        case shardq.NotReplicated() | shardq.SpoolFull() | shardq.SpoolFault() | shardq.PayloadNotDecodable():
+        case (
+            shardq.errors.NotReplicated()
+            | shardq.errors.SpoolFull()
+            | shardq.errors.SpoolFault()
+            | shardq.errors.PayloadNotDecodable()
+        ):
             print(error)
-        case shardq.EmbeddedFault() | shardq.EngineClosed():
+        case shardq.errors.EmbeddedFault() | shardq.errors.EngineClosed():
             print(error)
 
 

@@ -7,7 +7,7 @@ from typing import Any, assert_type
 import shardq
 
 engine = shardq.AsyncEngine("redis://127.0.0.1:6379/0", name="shop", codec="msgpack")
-worker = engine.worker(topics=["mail", "invoice"], concurrency=1000, grace=5)
+worker = engine.worker(["mail", "invoice"], concurrency=1000, grace=5)
 HOUR = dt.timedelta(hours=1)
 
 
@@ -45,7 +45,7 @@ async def pushing() -> None:
         assert_type(ids, list[shardq.Receipt])
     assert_type(await count.push(1, 2, 3), shardq.Receipt)
     assert_type(count(1), list[int])
-    pusher: shardq.Pusher[[], Coroutine[Any, Any, shardq.Receipt]] = rest.options(expires=60)
+    pusher: shardq.worker.Pusher[[], Coroutine[Any, Any, shardq.Receipt]] = rest.options(expires=60)
     assert_type(await pusher.push(), shardq.Receipt)
 
 
@@ -54,7 +54,7 @@ async def by_id(id: str) -> None:
     assert_type(await engine.reschedule(id, delay=HOUR), shardq.Outcome)
     assert_type(await engine.requeue(id), shardq.Outcome)
     assert_type(await engine.get(id), shardq.TaskInfo | None)
-    assert_type(await engine.cancel_tag("user-42"), shardq.CancelledTag)
+    assert_type(await engine.cancel_all(tag="user-42"), shardq.BulkResult)
 
 
 async def many() -> None:
@@ -64,7 +64,7 @@ async def many() -> None:
     assert_type(await engine.cancel_all(topic="mail"), shardq.BulkResult)
     assert_type(await engine.requeue_all("mail"), shardq.BulkResult)
     assert_type(await engine.reschedule_all(topic="mail", at=0.0), shardq.BulkResult)
-    assert_type(await engine.changes(), list[shardq.Change])
+    assert_type(await engine.changes(), list[shardq.engine.changes.Change])
     assert_type(await engine.history(), shardq.History)
     assert_type(await engine.forecast(), shardq.Forecast)
 
@@ -93,25 +93,22 @@ async def operating() -> None:
 
 
 async def growing() -> None:
-    assert_type(await engine.preview(64), shardq.Preview)
-    growth = await engine.resize(64)
-    assert_type(growth, shardq.AsyncGrowth)
-    assert_type(await growth.wait(timeout=60), bool)
-    assert_type(await growth.done(), bool)
-    assert_type(await growth.progress(), shardq.Progress)
-    growth = await engine.expand(65)
-    growth = await engine.shrink(64)
-    growth = await engine.growth()
+    resize = await engine.resize(64, dry_run=True)
+    assert_type(resize, shardq.AsyncResize)
+    assert_type(await resize.wait(timeout=60), bool)
+    assert_type(await resize.done(), bool)
+    assert_type(await resize.progress(), shardq.core.resharding.Progress)
+    resize = await engine.resize(dry_run=True)
 
 
 async def recurring() -> None:
     await engine.every("poll", interval=HOUR, headers={"a": "b"}, max_attempts=3, end=2e9)
-    assert_type(await engine.prune_schedules("shop", keep=["poll"]), list[str])
+    assert_type(await engine.schedule(owner="shop").prune(keep=["poll"]), list[str])
     assert_type(await engine.schedules(), list[shardq.Schedule])
-    await engine.pause_schedule("poll")
-    await engine.resume_schedule("poll")
-    assert_type(await engine.run_schedule("poll"), shardq.Receipt)
-    assert_type(await engine.remove_schedule("poll"), bool)
+    await engine.schedule("poll").pause()
+    await engine.schedule("poll").resume()
+    assert_type(await engine.schedule("poll").run(), shardq.Receipt)
+    await engine.schedule("poll").remove()
 
 
 async def consuming() -> None:

@@ -2,9 +2,10 @@
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Literal, assert_type
+from typing import assert_type
 
 import shardq
+from shardq.features.replay.stats import ReplayStats
 
 
 class Text:
@@ -22,7 +23,7 @@ class Text:
 codec: shardq.Codec = Text()
 notes = shardq.Engine(codec=codec)
 engine = shardq.Engine("redis://127.0.0.1:6379/0", name="shop", shards=16, spool="spool", replay=10.0, timeout=5)
-worker = engine.worker(topics={"mail": 2, "": 1}, concurrency=8, processes=2, backoff=shardq.Backoff(base=2.0))
+worker = engine.worker({"mail": 2, "": 1}, concurrency=8, processes=2, backoff=shardq.Backoff(base=2.0))
 
 
 @dataclass
@@ -89,7 +90,7 @@ def pushing() -> None:
         durability="replicated",
     )
     assert_type(id, shardq.Receipt)
-    assert_type(id.outcome, Literal["pushed", "replaced", "kept", "seen", "spooled"])
+    assert_type(id.outcome, shardq.Outcome)
     engine.push("news", at=dt.datetime.now(dt.UTC), id="news", throttle=60.0)
     assert_type(engine.push_many([shardq.Task(1, delay=5)], durability="fsynced"), list[shardq.Receipt])
     for ids in engine.push_iter(shardq.Task(n, at=0.0) for n in range(10)):
@@ -123,8 +124,9 @@ def by_id(id: str) -> None:
     if info is not None:
         assert_type(info.due, dt.datetime | None)
         assert_type(info.tags, tuple[str, ...])
-    tagged = engine.cancel_tag("user-42", progress=lambda so_far: print(so_far.cancelled))
-    assert_type(tagged, shardq.CancelledTag)
+    tagged = engine.cancel_all(tag="user-42", progress=lambda so_far: print(so_far.looked_at))
+    assert_type(tagged, shardq.BulkResult)
+    assert_type(tagged.running, tuple[str, ...])
 
 
 def many() -> None:
@@ -140,11 +142,11 @@ def many() -> None:
     assert_type(engine.requeue_all(everything=True, dry_run=True), shardq.BulkResult)
     assert_type(engine.requeue_all("mail", reason="TimeoutError"), shardq.BulkResult)
     assert_type(engine.reschedule_all(everything=True, delay=60), shardq.BulkResult)
-    changes: list[shardq.Change] = engine.changes()
+    changes: list[shardq.engine.changes.Change] = engine.changes()
     assert_type(changes[0].at, dt.datetime)
     past = engine.history("day")
     assert_type(past, shardq.History)
-    point: shardq.HistoryPoint = past.points[0]
+    point: shardq.features.history.HistoryPoint = past.points[0]
     assert_type(point.dispatched, int | None)
     forecast = engine.forecast("day")
     assert_type(forecast, shardq.Forecast)
@@ -159,12 +161,12 @@ def operating() -> None:
     stats = engine.stats(shards=True)
     assert_type(stats.shown(stats.scheduled), str)
     assert_type(stats, shardq.Stats)
-    assert_type(stats.shards, list[shardq.ShardStats])
-    assert_type(stats.topics["mail"], shardq.TopicStats)
+    assert_type(stats.shards, list[shardq.engine.ShardStats])
+    assert_type(stats.topics["mail"], shardq.engine.TopicStats)
     assert_type(stats.topics["mail"].held, bool)
-    assert_type(stats.rates, shardq.Rates | None)
-    assert_type(stats.spool, shardq.SpoolStats | None)
-    assert_type(stats.replay, shardq.ReplayStats | None)
+    assert_type(stats.rates, shardq.engine.Rates | None)
+    assert_type(stats.spool, shardq.features.spool.stats.SpoolStats | None)
+    assert_type(stats.replay, ReplayStats | None)
     health = engine.health(max_late=5.0, max_ready_age=60, max_dead=1000)
     assert_type(health, shardq.Health)
     assert_type(health.ok, bool)
@@ -172,8 +174,9 @@ def operating() -> None:
     engine.pause("mail")
     engine.resume("mail")
     engine.limit("mail", rate=100, concurrency=20)
+    engine.limit("mail", None)
     engine.configure(max_attempts=10, dead_age=HOUR, dead_count=1000)
-    assert_type(stats.settings, shardq.EngineSettings)
+    assert_type(stats.settings, shardq.core.layout.topology.EngineSettings)
     assert_type((stats.settings.max_attempts, stats.settings.dead_age), tuple[int, float])
     engine.forward("emails", to="mail-queue", side="left")
     engine.forward("letters", to=lambda batch: None, keep=True)
@@ -184,37 +187,34 @@ def operating() -> None:
 
 
 def growing() -> None:
-    preview = engine.preview(64)
-    assert_type(preview, shardq.Preview)
-    assert_type((preview.tasks, preview.bytes), tuple[int, int])
-    growth = engine.resize(64, rate=1000)
-    assert_type(growth, shardq.Growth)
-    assert_type(growth.wait(timeout=60), bool)
-    assert_type(growth.done(), bool)
-    assert_type(growth.progress(), shardq.Progress)
-    assert_type(growth.progress().fraction, float)
-    growth = engine.expand(65)
-    growth = engine.shrink(64)
-    growth = engine.growth()
+    would = engine.resize(64, dry_run=True)
+    assert_type((would.tasks, would.bytes, would.shards), tuple[int | None, int | None, int])
+    resize = engine.resize(64, rate=1000)
+    assert_type(resize, shardq.Resize)
+    assert_type(resize.wait(timeout=60), bool)
+    assert_type(resize.done(), bool)
+    assert_type(resize.progress(), shardq.core.resharding.Progress)
+    assert_type(resize.progress().fraction, float)
+    resize = engine.resize(dry_run=True)
 
 
 def recurring() -> None:
     engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload=[1], jitter=HOUR)
     engine.every("poll", interval=HOUR, catch_up="all", overlap="skip", owner="shop", start=0, expires=HOUR, tags=["a"])
-    assert_type(engine.prune_schedules("shop", keep=["poll"]), list[str])
+    assert_type(engine.schedule(owner="shop").prune(keep=["poll"]), list[str])
     for schedule in engine.schedules():
         assert_type(schedule, shardq.Schedule)
-    engine.pause_schedule("nightly")
-    engine.resume_schedule("nightly")
-    assert_type(engine.run_schedule("nightly"), shardq.Receipt)
-    assert_type(engine.remove_schedule("nightly"), bool)
+    engine.schedule("nightly").pause()
+    engine.schedule("nightly").resume()
+    assert_type(engine.schedule("nightly").run(), shardq.Receipt)
+    engine.schedule("nightly").remove()
     every = shardq.Every.of("0 3 * * *")
     print(every.zone, every.interval_ms, every.jitter_ms, every.start_ms, every.end_ms, every.expires_ms)
     print(shardq.Backoff().delay_s(1))
 
 
 def consuming() -> None:
-    consumer = engine.consumer("urgent", "mail", lease=60, name="me", prefetch=True)
+    consumer = engine.consumer(["urgent", "mail"], lease=60, name="me", prefetch=True)
     assert_type(consumer, shardq.Consumer)
     deliveries = consumer.claim(10, wait=1.0)
     assert_type(deliveries, list[shardq.Delivery])
@@ -226,6 +226,6 @@ def consuming() -> None:
     consumer.bury(deliveries[0], "of no use")
     consumer.snooze(deliveries, 60)
     consumer.extend(deliveries, 60)
-    for delivery in engine.consumer(topics={"high": 5, "low": 1}):
+    for delivery in engine.consumer({"high": 5, "low": 1}):
         assert_type(delivery, shardq.Delivery)
     consumer.close()
