@@ -151,10 +151,8 @@ class Collector(PrometheusCollector):
             samples.add("dispatched_total", lateness.count, topic)
             samples.add_durations("dispatch_lateness_seconds", _durations(lateness), topic)
         for sink in dispatcher.sinks() if dispatcher else ():
-            samples.add("sink_sent_total", sink.sent, sink.topic)
-            samples.add("sink_failed_total", sink.failed, sink.topic)
-            samples.add("sink_retried_total", sink.retried, sink.topic)
-            samples.add("sink_buried_total", sink.buried, sink.topic)
+            for name in ("sent", "failed", "retried", "buried"):
+                samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)
             samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
         for relay in [relay.stats() for relay in list(self._engine.relays)]:
             samples.add("outbox_moved_total", relay.moved, relay.table)

@@ -63,7 +63,7 @@ async def overview(request: Request) -> dict[str, Any]:
 
 async def _timeline(request: Request, horizon: Horizon, snapshot: Snapshot | None) -> dict[str, Any]:
     """The variables of ``part_timeline.html``; without a drawing where the servers do not tell."""
-    names = {"span": horizon, "spans": [*STEPS], "unit": NAMES[horizon], "levels": drawing.LEVELS}
+    names = {"span": horizon, "spans": [*STEPS], "unit": NAMES[horizon]}
     if snapshot is None or snapshot.stats.is_blind:
         return names | {"timeline": None, "untold": "no shard could be seen"}
     try:
