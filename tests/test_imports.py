@@ -65,7 +65,9 @@ def test_each_kind_of_thread_has_a_name_of_its_own() -> None:
     """A stack of all threads, and top -H, tell them apart by it."""
     sources = (path for path in Path(shardq.__file__).parent.rglob("*.py") if not path.name.endswith("_sync.py"))
     names = Counter(
-        name for path in sources for name in re.findall(r'name(?:_prefix)?=f?"(shardq-[a-z-]+)', path.read_text())
+        name
+        for path in sources
+        for name in re.findall(r'(?:name(?:_prefix)?=|Loop\(\s*)f?"(shardq-[a-z-]+)', path.read_text())
     )
     assert len(names) > 20
     assert [name for name, count in names.items() if count > 1] == []

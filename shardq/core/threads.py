@@ -135,7 +135,7 @@ class Loop:
         wait: float | None = self._first_s
         try:
             while not self.stopping.is_set():
-                if self._wake.wait(wait):
+                if self._wake.is_set() or (wait != 0.0 and self._wake.wait(wait)):
                     if self.stopping.is_set():
                         return
                     self._woken()

@@ -21,12 +21,12 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.reporter import Reporter
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import run
-from shardq.core.threads import ended
+from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError
 from shardq.worker.handlers import Plan
 from shardq.worker.in_flight import InFlight, Strays
 from shardq.worker.job import Job, Settlement, settlements_by_shard
-from shardq.worker.logs import Once, tell
+from shardq.worker.logs import Once, log, tell
 from shardq.worker.report import Outcomes, Tally
 from shardq.worker.runners import CoroutineRunner, ThreadRunner
 from shardq.worker.supervisor import SignalSafeEvent
@@ -95,7 +95,8 @@ class Processor:
         self._stopping = threading.Event()
         self._until = math.inf
         """The time at which unsent settlements are given up: known once the grace is over."""
-        self._failing: set[str] = set()
+        self._unsent: list[tuple[Job, Settlement]] = []
+        """Settlements that the last step could not send."""
         self._once = Once()
         self._coroutine_topics = frozenset(
             topic for topic, handler in plan.handlers.items() if handler.has_coroutines()
@@ -107,10 +108,24 @@ class Processor:
         self._said_blocked = False
         self._began = False
         self._extend_at = 0.0
-        self._threads = [
-            threading.Thread(target=self._until_stopped, args=(duty,), name=f"shardq-{duty.__name__[1:]}", daemon=True)
-            for duty in (self._fetch, self._settle, self._watch)
+        self._loops = [
+            self._loop("fetch", self._fetch),
+            self._loop("settle", self._settle),
+            self._loop("watch", self._watch),
         ]
+
+    @staticmethod
+    def _loop(name: str, duty: Callable[[], bool]) -> Loop:
+        """A thread that repeats a duty until that returns False."""
+
+        def step() -> float:
+            if not duty():
+                loop.stop()
+            return 0.0
+
+        fails, works = f"{name} fails, trying again", f"{name} works again"
+        loop = Loop(f"shardq-{name}", step, log, fails=fails, works=works, longest_pause_s=BACKOFF_S)
+        return loop
 
     def __repr__(self) -> str:
         return f"<Processor of {list(self._handlers)}: {self._in_flight}>"
@@ -136,16 +151,17 @@ class Processor:
         return tuple(self._ended()) if self.at_work else ()
 
     def _ended(self) -> Iterator[str]:
-        for thread in self._threads:
-            if not thread.is_alive():
-                yield f"its thread {thread.name} has ended"
+        for loop in self._loops:
+            if not loop.is_alive:
+                yield f"its thread {loop.name} has ended"
         if not self._coroutine_runner.healthy:
             yield "the thread of its event loop has ended"
 
     def _problems(self) -> Iterator[str]:
         yield from self._ended()
-        for name in sorted(self._failing):
-            yield f"{name} fails, see its log"
+        for loop in self._loops:
+            if loop.fault:
+                yield f"{loop.name.removeprefix('shardq-')} fails, see its log"
         if self._blocked:
             runner = self._coroutine_runner
             yield (
@@ -164,8 +180,8 @@ class Processor:
         return self._strays.names
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        for loop in self._loops:
+            loop.start()
         self._reporter.start()
         self._began = True
 
@@ -179,6 +195,8 @@ class Processor:
            that time come back when their lease runs out.
         """
         self._stopping.set()
+        for loop in self._loops:
+            loop.wake()
         self._in_flight.stop_fetching()
         self._consumer.close()
         self._in_flight.give_back(self._in_flight.emptied())
@@ -193,16 +211,17 @@ class Processor:
             for job in rest:
                 self._in_flight.finish(job, job.back())
             self._coroutine_runner.cancel(rest, END_S)
-        fetch, *others = self._threads
+        fetch, *others = self._loops
         # First, as it may still claim something.
-        self._wait(lambda: not fetch.is_alive(), hurry)
+        self._wait(lambda: not fetch.is_alive, hurry)
         self._in_flight.end()
-        self._wait(lambda: not any(thread.is_alive() for thread in others), hurry)
+        self._wait(lambda: not any(loop.is_alive for loop in others), hurry)
+        for loop in others:
+            loop.wake()  # one that waits for its next try gives up what it could not send
         self._wait(lambda: self._coroutine_runner.idle, hurry)
         self._coroutine_runner.end()
         self._thread_runner.end()
-        # A system without threads to spare may have started only some of them.
-        ended(thread for thread in self._threads if thread.ident is not None)
+        ended(self._loops)
         self._reporter.stop()
 
     def _wait(self, done: Callable[[], bool], hurry: SignalSafeEvent) -> None:
@@ -214,35 +233,6 @@ class Processor:
             if now >= self._until:
                 return
             time.sleep(SLICE_S / 10)
-
-    def _until_stopped(self, duty: Callable[[], bool]) -> None:
-        """Repeats a duty until it says that it is over. An error is logged once, not once a try."""
-        name = duty.__name__[1:]
-        while True:
-            try:
-                if not duty():
-                    return
-            except BaseException as exc:  # noqa: BLE001  a codec of the user's own may raise SystemExit here
-                if name not in self._failing:
-                    self._failing.add(name)
-                    known = isinstance(exc, ShardqError)
-                    trace = None if known else exc
-                    tell(
-                        logging.ERROR,
-                        "%s fails, trying again: %s",
-                        name,
-                        exc,
-                        exc=trace,
-                        extra={"error": type(exc).__name__},
-                    )
-                self._stopping.wait(BACKOFF_S)
-            else:
-                self._works(name)
-
-    def _works(self, name: str) -> None:
-        if name in self._failing:
-            self._failing.discard(name)
-            tell(logging.WARNING, "%s works again", name)
 
     # ---- duties
 
@@ -276,40 +266,28 @@ class Processor:
         return True
 
     def _settle(self) -> bool:
-        settlements = self._in_flight.settlements()
+        again, settlements = bool(self._unsent), self._unsent or self._in_flight.settlements()
         if not settlements:
             return False
-        self._tally.count(settlements)
-        if self.outcomes is not None:
-            self.outcomes.note(settlements)
-        self._send(settlements)
-        return True
-
-    def _send(self, settlements: list[tuple[Job, Settlement]]) -> None:
-        by_shard = settlements_by_shard(settlements)
+        if not again:
+            self._tally.count(settlements)
+            if self.outcomes is not None:
+                self.outcomes.note(settlements)
+        self._unsent = []
         answers: Mapping[str, str] = {}
-        count, again = len(settlements), False
         try:
-            while True:
-                try:
-                    answers = run(self._driver, settle(self._claims, by_shard), self._left())
-                    self._works("settle")
-                    break
-                except ShardqError as exc:
-                    if time.monotonic() >= self._until:
-                        what = "%d settlements could not be sent; their tasks come back: %s"
-                        tell(logging.ERROR, what, count, exc, extra={"error": type(exc).__name__})
-                        break
-                    # Until then the leases are extended. What this try has settled is "lost" in the next.
-                    what = "%d settlements could not be sent, trying again: %s"
-                    tell(logging.ERROR, what, count, exc, extra={"error": type(exc).__name__})
-                    again = True
-                    self._failing.add("settle")
-                    if self._stopping.wait(BACKOFF_S):
-                        time.sleep(SLICE_S)
+            answers = run(self._driver, settle(self._claims, settlements_by_shard(settlements)), self._left())
+        except ShardqError as exc:
+            if time.monotonic() < self._until:
+                # Until then the leases are extended. What this try has settled is "lost" in the next.
+                self._unsent = settlements
+                raise
+            what = "%d settlements could not be sent; their tasks come back: %s"
+            tell(logging.ERROR, what, len(settlements), exc, extra={"error": type(exc).__name__})
         finally:
             # Also after an error that is not ours: the tasks come back when their leases, not extended, run out.
-            self._in_flight.settled([job for job, _ in settlements])
+            if not self._unsent:
+                self._in_flight.settled([job for job, _ in settlements])
         lost = [id for id, answer in answers.items() if answer == "lost"] if not again else []
         if lost:
             what = "the lease of %d tasks was lost before they were settled: %s"
@@ -318,6 +296,7 @@ class Processor:
         if dead:
             what = "%d tasks failed in their last attempt and are dead: %s"
             tell(logging.ERROR, what, len(dead), ", ".join(dead[:5]), extra={"task_ids": dead})
+        return True
 
     def _left(self) -> float | None:
         """The time left for one trip in step 4 of stopping. None: as the driver says."""

@@ -21,7 +21,7 @@ from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import call_shard, refresh
 from shardq.core.subscriber import Subscriber
-from shardq.core.threads import ended
+from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
@@ -49,16 +49,20 @@ class Wakeups:
         self._subscriber = subscriber
         self._callbacks: dict[int, Callable[[str | None], None]] = {}
         self._lock = threading.Lock()
-        self._condition = threading.Condition(self._lock)
         self._due: list[tuple[float, ReadyList, bool]] = []
         """A heap: when to wake another process, for which list, and True if even when a consumer here has taken the
         task since.
         """
         self._news = False
-        self._closed = False
+        self._loop = Loop(
+            "shardq-waiting",
+            self._step,
+            log,
+            fails="waking another consumer or reading news failed, trying again",
+            works="waking other consumers and reading news works again",
+        )
         self._stop_following = cache.on_change(self._topology_changed)
-        self._thread = threading.Thread(target=self._run, name="shardq-waiting", daemon=True)
-        self._thread.start()
+        self._loop.start()
         subscriber.subscribe(cache.control.news, cache.control.slot, self._on_news)
         self._on_permit = self._on_wakeup(PERMITS)
         subscriber.subscribe(cache.control.wake(self.process), cache.control.slot, self._on_permit)
@@ -82,10 +86,8 @@ class Wakeups:
         """Leaves registrations behind: the first task that draws one finds that nobody hears, and draws another."""
         self._stop_following()
         self.waiters.close()
-        with self._lock:
-            self._closed = True
-            self._condition.notify()
-        ended([self._thread])
+        self._loop.stop()
+        ended([self._loop])
         self._subscriber.unsubscribe(self._cache.control.news, self._on_news)
         self._subscriber.unsubscribe(self._cache.control.wake(self.process), self._on_permit)
         for shard, on_wakeup in self._callbacks.items():
@@ -106,7 +108,7 @@ class Wakeups:
     def _wake_another_at(self, entry: ReadyList, after_s: float, *, surely: bool) -> None:
         with self._lock:
             heapq.heappush(self._due, (time.monotonic() + after_s, entry, surely))
-            self._condition.notify()
+        self._loop.wake()
 
     def _subscribe(self, topology: Topology) -> None:
         """Subscribes to the wake channels of every shard that may hold tasks. The lock is for two topologies learnt at
@@ -142,28 +144,23 @@ class Wakeups:
             for shard in shards:
                 self.waiters.messages_missed(shard)
             return
-        with self._lock:
-            self._news = True
-            self._condition.notify()
+        self._news = True
+        self._loop.wake()
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._closed and not self._news and (not self._due or self._due[0][0] > time.monotonic()):
-                    self._condition.wait(max(0.0, self._due[0][0] - time.monotonic()) if self._due else None)
-                if self._closed:
-                    return
-                news, self._news = self._news, False
-                now = time.monotonic()
-                due: list[tuple[ReadyList, bool]] = []
-                while self._due and self._due[0][0] <= now:
-                    _, entry, surely = heapq.heappop(self._due)
-                    due.append((entry, surely))
-            if news:
-                self._try(refresh(self._cache))
-            for entry, surely in due:
-                if (surely or self.waiters.take_back(entry)) and not self._try(self._wake_another(entry)):
-                    self._wake_another_at(entry, WAKE_RETRY_S, surely=True)
+    def _step(self) -> float | None:
+        """Reads news, or wakes one process that is due. Returns the seconds until the next one is."""
+        if self._news:
+            self._news = False
+            self._try(refresh(self._cache))
+        with self._lock:
+            if not self._due:
+                return None
+            if (wait_s := self._due[0][0] - time.monotonic()) > 0:
+                return wait_s
+            _, entry, surely = heapq.heappop(self._due)
+        if (surely or self.waiters.take_back(entry)) and not self._try(self._wake_another(entry)):
+            self._wake_another_at(entry, WAKE_RETRY_S, surely=True)
+        return 0.0
 
     def _try(self, chore: Operation[None]) -> bool:
         """Runs an operation. Returns False if the servers could not do it now."""
@@ -172,9 +169,6 @@ class Wakeups:
         except ShardqError as exc:
             log.debug("waking another consumer or reading news failed: %s", exc)
             return False
-        except Exception:
-            # Logged once: another try would fail in the same way.
-            log.exception("waking another consumer or reading news failed")
         return True
 
     def _wake_another(self, entry: ReadyList) -> Operation[None]:
