@@ -10,7 +10,7 @@ import pytest
 from shardq import Engine
 from shardq.core.calls import dispatch
 from shardq.core.calls.dispatch import Dispatched
-from shardq.core.dispatcher.quiet import FRESH_S, LOOKS, NodeClock, QuietShard
+from shardq.core.dispatcher.poller import FRESH_S, LOOKS, NodeClock, QuietShard
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys, shard_keys

@@ -1,10 +1,10 @@
 """The dispatcher moves every task at its due time. Each process that called ``start()`` has one.
 
 ``dispatcher`` puts the parts together: ``membership`` says which processes live and which shards each of them serves,
-and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a
-poller moves and how long it sleeps, ``quiet`` looks at idle shards cheaply. ``forwarding`` serves the routes of a
-poller, ``forwarder`` those to lists on other nodes and those with a rate, ``faults`` knows which of them fail. The
-scheduler of recurring tasks is in ``features/schedules``, what forwards to anything else in ``features/sinks``.
+and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a poller moves
+and how long it sleeps. ``forwarding`` serves the routes of a poller, ``forwarder`` those to lists on other nodes and
+those with a rate, ``faults`` knows which of them fail. The scheduler of recurring tasks is in ``features/schedules``,
+all other forwarding in ``features/sinks``.
 """
 
 from shardq.core.dispatcher.dispatcher import Dispatcher, Sinks

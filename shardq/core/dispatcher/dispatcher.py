@@ -14,8 +14,7 @@ from shardq.core.dispatcher.faults import RouteFault, RouteFaults
 from shardq.core.dispatcher.forwarder import Forwarder
 from shardq.core.dispatcher.membership import Membership, shares
 from shardq.core.dispatcher.pacing import Lead
-from shardq.core.dispatcher.poller import Poller, PollerReport
-from shardq.core.dispatcher.quiet import NodeClock
+from shardq.core.dispatcher.poller import NodeClock, Poller, PollerReport
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, by_topic, runs

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from shardq.core.calls import dispatch, listing
@@ -18,7 +18,7 @@ from shardq.core.calls.dispatch import Dispatched
 from shardq.core.dispatcher.faults import RouteFaults
 from shardq.core.dispatcher.forwarding import MAX_TOPICS, Forwarding, Rouse
 from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S, BatchSizer, Lead, sleep
-from shardq.core.dispatcher.quiet import NodeClock, QuietShard
+from shardq.core.drivers.owned import DedicatedConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, LatenessRecorder, TopicLateness
 from shardq.core.layout.keys import ShardKeys
@@ -40,6 +40,13 @@ TRIM_S = 300.0
 """The time between two looks for dead tasks to remove."""
 
 
+LOOKS = 14
+"""Looks between two dispatches: with the longest sleep five minutes."""
+
+FRESH_S = 5.0
+"""A node's clock is read again after this time: it may be set."""
+
+
 @dataclass(frozen=True, slots=True)
 class PollerReport:
     """The state of one poller, for ``stats()``."""
@@ -56,6 +63,80 @@ class PollerReport:
     """The lateness of all tasks that it dispatched."""
     idle_s: float
     """Seconds since its last completed step."""
+
+
+class NodeClock:
+    """The clock of a node, which its pollers share: one that finds it old reads it."""
+
+    def __init__(self) -> None:
+        self._ahead_us = 0
+        self._read_at: float | None = None
+
+    def now_us(self, read: Callable[[], int]) -> int:
+        now = time.monotonic()
+        if self._read_at is None or now - self._read_at > FRESH_S:
+            self._ahead_us, self._read_at = read() - int(now * 1e6), now
+        return self._ahead_us + int(now * 1e6)
+
+
+class QuietShard:
+    """Looks if a shard is as its last dispatch left it, with two small commands in place of a dispatch's eight. For one
+    thread.
+
+    A poller that has nothing to do looks nevertheless, now and then, as a ring may have been lost. A command that makes
+    something due earlier writes ``wake_at``, also if its ring is lost; leases and dedup windows may do without, so a
+    shard that has one is dispatched. So is every shard now and then, which notes its steady clock (``lua/README.md``,
+    *Time*).
+    """
+
+    def __init__(self, connection: DedicatedConnection, keys: ShardKeys, clock: Callable[[], NodeClock]) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._clock = clock
+        self._left: Dispatched | None = None
+        """The answer of the last dispatch, if that found nothing to do, and no instant that the poller sleeps to: no
+        look may make it late for that.
+        """
+        self._epoch = 0
+        self._looks = 0
+        """Looks that may be made before the next dispatch."""
+        self._dispatches = 0
+        """Dispatches to make before the next look, as the shard has leases or dedup windows."""
+
+    def dispatched(self, result: Dispatched, epoch: int) -> None:
+        """Notes the answer of a dispatch."""
+        done = result.moved or result.reaped or result.buried or result.lacking or result.routed
+        self._left, self._epoch = None if done or _is_near(result.next_us, result.now_us) else result, epoch
+        self._looks = LOOKS
+        self._dispatches = max(0, self._dispatches - 1)
+
+    def rung(self) -> None:
+        """Notes that something may have changed: the next step is a dispatch."""
+        self._left = None
+
+    def look(self, epoch: int, *, timeout: float) -> Dispatched | None:
+        """Returns what a dispatch would answer now, if that is the same as before; else None."""
+        left = self._left
+        if left is None or epoch != self._epoch or not self._looks or self._dispatches:
+            return None
+        self._looks -= 1
+        now_us = left.now_us if left.next_us is None else self._clock().now_us(lambda: self._read_clock(timeout))
+        if _is_near(left.next_us, now_us):
+            return None
+        if self._connection.call(dispatch.next_step(self._keys), timeout=timeout) != (epoch, left.next_us):
+            return None
+        if self._connection.call(dispatch.has_lengths(self._keys), timeout=timeout):
+            self._dispatches = LOOKS
+            return None
+        return replace(left, now_us=now_us)
+
+    def _read_clock(self, timeout: float) -> int:
+        return self._connection.call(dispatch.clock_us(self._keys), timeout=timeout)
+
+
+def _is_near(next_us: int | None, now_us: int) -> bool:
+    """True if a sleep may end at that instant."""
+    return next_us is not None and next_us - now_us < LONGEST_SLEEP_S * 1e6
 
 
 class Poller:
