@@ -11,7 +11,7 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
   $(patsubst %,--ignore=tests/drivers/test_%.py,tls_cluster moving_slots sentinel hung_masters replica_confirmation \
     descriptor_limits)
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
-JOBS ?= 4
+JOBS ?= 6
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
 # Tests, benches and the demo run in an environment of their own, so that what passes on one machine passes on another:
 # PYTHONUNBUFFERED, for one, hides what a program can't write as it ends. These are let through where they are set:

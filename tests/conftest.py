@@ -2,7 +2,7 @@
 
 ``url`` runs a test on one server and on a cluster; ``--server`` chooses the program, ``--server all`` runs
 every test on every kind found. Tests share these servers, and stay apart by ``name``; one that breaks its
-server takes ``own_server`` or ``own_cluster``.
+server takes ``own_server`` or ``own_cluster``, one that freezes nodes and lets them go on ``lasting_cluster``.
 
 ``engines`` makes engines of both kinds: a test that takes it, or ``engine``, runs for threads and for asyncio. With
 ``url`` it runs on the diagonal, ``DIAGONAL``; one marked ``square`` runs in all four ways.
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 # No test breaks the shared cluster: it must not fail over because the machine was busy for two seconds.
 _CALM_NODE_TIMEOUT_MS = 15_000
+
+# Longer than any test holds a node back.
+_LASTING_NODE_TIMEOUT_MS = 120_000
 
 # A machine that stands still in an example is no failure of what is tried, and a run finds what the one before found:
 # look for new examples with --hypothesis-profile=default.
@@ -196,6 +199,23 @@ def own_cluster(server_binary: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def _lasting_cluster(server_binary: Path) -> Iterator[Cluster]:
+    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=_LASTING_NODE_TIMEOUT_MS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def lasting_cluster(_lasting_cluster: Cluster) -> Iterator[Cluster]:
+    """Three masters without replicas, shared by the tests that freeze some of them: none fails over, and all of them go
+    on when the test ends.
+    """
+    yield _lasting_cluster
+    for node in _lasting_cluster.nodes:
+        if not node.running:
+            node.resume()
+
+
 @pytest.fixture
 def name() -> str:
     """The name of an engine that no other test uses."""
@@ -232,6 +252,12 @@ def running(engine: Engine) -> Engine:
     """The same engine, dispatching."""
     engine.start()
     return engine
+
+
+@pytest.fixture
+def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
+    """Another process of the fleet of ``running``, as the servers see it."""
+    return engines.opened(url, name=name, shards=SHARDS)
 
 
 @pytest.fixture

@@ -75,6 +75,13 @@ def test_modules_named_in_the_architecture_exist() -> None:
     assert names <= known
 
 
+def test_the_page_of_the_tests_names_each_of_their_folders() -> None:
+    named = re.findall(r"`([a-z]+)/`", (ROOT / "tests/README.md").read_text(encoding="utf-8").split("## Rules")[0])
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
+    assert folders - set(named) == set()
+    assert set(named) - folders == {"browser"}
+
+
 def engines_of(program: str) -> set[str]:
     """The names of the engines that a program makes; empty for one without a name of its own."""
     names = set[str]()

@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 
-from shardq import Consumer, Engine
+from shardq import Consumer
 from tests.consumer.waiters import LONG_S, Claim, idle
-from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 
 
@@ -31,9 +30,3 @@ def claims() -> Iterator[Callable[[Consumer], Claim]]:
 @pytest.fixture
 def all_wait(servers: Servers, name: str) -> Callable[..., set[str]]:
     return partial(idle, servers, name)
-
-
-@pytest.fixture
-def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
-    """Another process of the fleet, as the servers see it."""
-    return engines.opened(url, name=name, shards=SHARDS)

@@ -180,7 +180,7 @@ except KeyboardInterrupt:
 
 
 def test_one_ctrl_c_ends_loops_over_consumers(server: Server, name: str) -> None:
-    for number in range(20):
+    for number in range(8):
         program = Program("-c", LOOPING, server.url, f"{name}{number}", variables={})
         try:
             program.until("begun")

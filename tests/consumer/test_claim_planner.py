@@ -186,12 +186,13 @@ def test_weighted_shares(weights: Mapping[str, int], max: int) -> None:
     topics = tuple(weights)
     lists, planner = full(5, topics=topics), ClaimPlanner(TOPICS, weights, ReadyCounts())
     given: Counter[str] = Counter()
-    for _ in range(10_000):
+    rounds = 10_000 if max < 7 else 2_000  # enough for the share of the lightest
+    for _ in range(rounds):
         given += lists.claim(planner, max, topics)[1]
     for topic, weight in weights.items():
         share = given.total() * weight / sum(weights.values())
         assert given[topic] == pytest.approx(share, rel=0.1)
-    assert given.total() == pytest.approx(10_000 * max, rel=0.001)
+    assert given.total() == pytest.approx(rounds * max, rel=0.001)
 
 
 def test_what_a_topic_can_not_use_the_others_get() -> None:

@@ -16,12 +16,6 @@ from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
 
-@pytest.fixture
-def other(engines: Engines, running: Engine, url: str) -> Engine:
-    """Another process of the same fleet, as the servers see it."""
-    return engines.opened(url, name=running.name, shards=SHARDS)
-
-
 def test_a_stream_is_taken_once_and_ends_empty(running: Engine) -> None:
     ids = filled(running)
     consumer = running.consumer(prefetch=True)

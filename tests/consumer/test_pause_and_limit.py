@@ -13,17 +13,11 @@ import pytest
 from shardq import Consumer, Engine, LeaseLost, ServerFault, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.errors import InvalidOption, InvalidTopic
-from tests.support.engines import SHARDS, Engines
+from tests.support.engines import SHARDS
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, ready_of
 from tests.support.traffic import waiting
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
-    """Another process of the fleet, as the servers see it."""
-    return engines.opened(url, name=name, shards=SHARDS)
 
 
 def ready(engine: Engine, topic: str, count: int) -> None:

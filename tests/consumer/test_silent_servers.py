@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -21,22 +20,15 @@ from tests.support.waiting import wait_until
 
 SHARDS = 12
 EACH = 30
-LEASE_S = 4.0
-AT_ONCE_S = 2.0
+LEASE_S = 8.0
+AT_ONCE_S = 4.0
 """Half of the lease; an eighth is what a silent server has."""
 
 
 @pytest.fixture
-def cluster(server_binary: Path) -> Iterator[Cluster]:
-    """A cluster of the test's own, which never fails over."""
-    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def engine(engines: Engines, cluster: Cluster, name: str) -> Iterator[Engine]:
+def engine(engines: Engines, lasting_cluster: Cluster, name: str) -> Iterator[Engine]:
     """With as many tasks ready in each shard."""
-    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=20.0)
+    engine = engines.opened(lasting_cluster.url, name=name, shards=SHARDS, timeout=20.0)
     engine.start()
     yield engine
     engine.close()
@@ -57,13 +49,13 @@ def fill(engine: Engine) -> None:
 
 
 @pytest.fixture
-def silent(engine: Engine, cluster: Cluster, name: str) -> Iterator[set[int]]:
+def silent(engine: Engine, lasting_cluster: Cluster, name: str) -> Iterator[set[int]]:
     """The shards of a master that was frozen when all tasks were ready."""
     fill(engine)
     slots = [shard_keys(name, shard).slot for shard in range(SHARDS)]
-    victim = cluster.node_of_slot(slots[0])
+    victim = lasting_cluster.node_of_slot(slots[0])
     victim.pause()
-    yield {shard for shard, slot in enumerate(slots) if cluster.node_of_slot(slot) is victim}
+    yield {shard for shard, slot in enumerate(slots) if lasting_cluster.node_of_slot(slot) is victim}
     victim.resume()
 
 

@@ -13,7 +13,7 @@ from shardq.core.layout.keys import control_keys
 from shardq.core.layout.slots import slot_of, tag
 from shardq.core.layout.topology import Limit
 from shardq.errors import InvalidOption
-from tests.support.engines import SHARDS, Engines
+from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.states import claim
 from tests.support.waiting import wait_until
@@ -25,12 +25,6 @@ FAST = 10_000
 def list_name(request: pytest.FixtureRequest, name: str) -> str:
     """On a cluster the forward script reaches the first list from one shard, and the forwarder is for all others."""
     return f"mine:{{{tag(name, 0)}}}" if request.param == "beside shard 0" else f"mine:{name}"
-
-
-@pytest.fixture
-def other(engines: Engines, running: Engine, url: str, name: str) -> Engine:
-    """Another process of the fleet, as the servers see it."""
-    return engines.opened(url, name=name, shards=SHARDS)
 
 
 def length(servers: Servers, key: str) -> int:

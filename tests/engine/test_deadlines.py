@@ -247,22 +247,18 @@ def test_a_frozen_server_and_a_spool(
     engines.close()
 
 
-def test_a_cluster_without_an_answer(engines: Engines, server_binary: Path, name: str, opened: bool) -> None:
-    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
-        table = Table(engines, cluster.url, name, opened)
-        with contextlib.ExitStack() as all_frozen:
-            for node in cluster.masters:
-                all_frozen.enter_context(frozen(node))
-            assert table.late() == {}
-        engines.close()
+def test_a_cluster_without_an_answer(engines: Engines, lasting_cluster: Cluster, name: str, opened: bool) -> None:
+    table = Table(engines, lasting_cluster.url, name, opened)
+    with contextlib.ExitStack() as all_frozen:
+        for node in lasting_cluster.masters:
+            all_frozen.enter_context(frozen(node))
+        assert table.late() == {}
 
 
-def test_a_frozen_node_of_three(engines: Engines, server_binary: Path, name: str, opened: bool) -> None:
-    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
-        table = Table(engines, cluster.url, name, opened)
-        with frozen(cluster.masters[0]):
-            assert table.late() == {}
-        engines.close()
+def test_a_frozen_node_of_three(engines: Engines, lasting_cluster: Cluster, name: str, opened: bool) -> None:
+    table = Table(engines, lasting_cluster.url, name, opened)
+    with frozen(lasting_cluster.masters[0]):
+        assert table.late() == {}
 
 
 def test_a_server_that_refuses_connections(engines: Engines, own_server: Server, name: str, opened: bool) -> None:
@@ -280,26 +276,24 @@ def test_a_slow_server(engines: Engines, own_server: Server, name: str, opened: 
         engines.close()
 
 
-def test_what_other_nodes_answer_is_kept(engines: Engines, server_binary: Path, name: str) -> None:
-    with Cluster(server_binary, masters=3, replicas=0, node_timeout_ms=120_000) as cluster:
-        engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=4.0)
-        slots = [shard_keys(name, shard).slot for shard in range(SHARDS)]
-        control = cluster.node_of_slot(control_keys(name).slot)
-        victim = next(node for node in map(cluster.node_of_slot, slots) if node is not control)
-        silent = {shard for shard, slot in enumerate(slots) if cluster.node_of_slot(slot) is victim}
-        ids = [f"mine-{n}" for n in range(400)]
-        lost = {id for id in ids if engine.topology.shard_of(id) in silent}
-        engine.push_many([Task(n, delay=60) for n in range(400)])
-        with frozen(victim):
-            with pytest.raises(PushError) as caught:
-                engine.push_many([Task(n, id=id, delay=60) for n, id in enumerate(ids)])
-            stats = engine.stats()
-            health = engine.health()
-        assert set(caught.value.stored) == set(ids) - lost
-        assert set(caught.value.unknown) | set(caught.value.failed) == lost
-        for seen in (stats, health.stats):
-            assert {shard.shard for shard in seen.shards if shard.error} == silent
-        wait_until(lambda: not any(shard.error for shard in engine.stats().shards), "all answer again")
-        assert all(engine.get(id) is not None for id in caught.value.stored)
-        assert all(engine.get(id) is None for id in caught.value.failed)
-        engines.close()
+def test_what_other_nodes_answer_is_kept(engines: Engines, lasting_cluster: Cluster, name: str) -> None:
+    engine = engines.opened(lasting_cluster.url, name=name, shards=SHARDS, timeout=4.0)
+    slots = [shard_keys(name, shard).slot for shard in range(SHARDS)]
+    control = lasting_cluster.node_of_slot(control_keys(name).slot)
+    victim = next(node for node in map(lasting_cluster.node_of_slot, slots) if node is not control)
+    silent = {shard for shard, slot in enumerate(slots) if lasting_cluster.node_of_slot(slot) is victim}
+    ids = [f"mine-{n}" for n in range(400)]
+    lost = {id for id in ids if engine.topology.shard_of(id) in silent}
+    engine.push_many([Task(n, delay=60) for n in range(400)])
+    with frozen(victim):
+        with pytest.raises(PushError) as caught:
+            engine.push_many([Task(n, id=id, delay=60) for n, id in enumerate(ids)])
+        stats = engine.stats()
+        health = engine.health()
+    assert set(caught.value.stored) == set(ids) - lost
+    assert set(caught.value.unknown) | set(caught.value.failed) == lost
+    for seen in (stats, health.stats):
+        assert {shard.shard for shard in seen.shards if shard.error} == silent
+    wait_until(lambda: not any(shard.error for shard in engine.stats().shards), "all answer again")
+    assert all(engine.get(id) is not None for id in caught.value.stored)
+    assert all(engine.get(id) is None for id in caught.value.failed)

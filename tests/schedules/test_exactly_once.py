@@ -163,6 +163,7 @@ def test_nothing_is_pushed_late_by_one_that_was_frozen(
         assert pending(engine) == 0
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_another_payload_while_it_runs(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with dispatcher(url, name), dispatcher(url, name):
         for payload in range(4):
@@ -199,6 +200,7 @@ def test_declared_by_eight_processes_at_once(engine: Engine, runs: Runs, servers
     assert all("~" not in id for id, _ in runs.seen), "declared once, changed never"
 
 
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_while_shards_are_added_and_removed(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with dispatcher(url, name), dispatcher(url, name):
         tick(engine)
@@ -211,6 +213,7 @@ def test_while_shards_are_added_and_removed(engine: Engine, runs: Runs, servers:
     runs.check(INTERVAL_MS)
 
 
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_is_stored_of_a_schedule_stays_small(engine: Engine, servers: Servers, url: str, name: str) -> None:
     keys = control_keys(name)
     with dispatcher(url, name):

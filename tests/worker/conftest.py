@@ -1,4 +1,4 @@
-"""Workers in processes of their own."""
+"""Workers in processes of their own, and the flavours of handlers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from shardq import Engine
 from tests.support.workers import Start, Worker
 from tests.support.working import Note, Options, notes
+from tests.worker.flavours import Flavour
 
 
 @pytest.fixture
@@ -29,6 +30,13 @@ def start(running: Engine, url: str, name: str, tmp_path: Path) -> Iterator[Star
 
         yield begin
         (tmp_path / "open").touch()  # for a test that failed before it did
+
+
+@pytest.fixture(params=["function", "coroutine"])
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """Runs a test with handlers that are functions, and with coroutine functions."""
+    chosen: Flavour = request.param
+    return chosen
 
 
 @pytest.fixture

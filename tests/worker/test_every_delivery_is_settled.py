@@ -21,12 +21,6 @@ from tests.worker.flavours import Flavour, Gate, handler
 SOON = Backoff(base=0.01, cap=0.02)
 
 
-@pytest.fixture(params=["function", "coroutine"])
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    chosen: Flavour = request.param
-    return chosen
-
-
 def empty(engine: Engine) -> bool:
     stats = counted(engine)
     return (stats.scheduled, stats.ready, stats.leased) == (0, 0, 0)

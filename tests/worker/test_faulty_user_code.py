@@ -18,14 +18,6 @@ from tests.support.states import state_of
 from tests.support.waiting import wait_until
 from tests.worker.flavours import Flavour, Gate, handler
 
-FLAVOURS: tuple[Flavour, ...] = ("function", "coroutine")
-
-
-@pytest.fixture(params=FLAVOURS)
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    chosen: Flavour = request.param
-    return chosen
-
 
 class Policy(Backoff):
     """Answers what it is told to, or raises it."""

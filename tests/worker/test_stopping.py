@@ -34,12 +34,6 @@ PROMPT_S = 14.0
 HUNG = 6
 
 
-@pytest.fixture(params=["function", "coroutine"])
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    chosen: Flavour = request.param
-    return chosen
-
-
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_handlers_that_have_timed_out_are_not_waited_for(engines: Engines, running: Engine, flavour: Flavour) -> None:
     """Their tasks are settled. A thread that hangs can't be ended."""

@@ -23,12 +23,6 @@ SINGLE = pytest.mark.parametrize("url", ["single"], indirect=True)
 TIMEOUT_S = 0.2
 
 
-@pytest.fixture(params=["function", "coroutine"])
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    chosen: Flavour = request.param
-    return chosen
-
-
 class Stubborn:
     """A handler that goes on until it is let go, whatever it is told, for payloads that say so."""
 

@@ -59,12 +59,6 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.fixture(params=["function", "coroutine"])
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    chosen: Flavour = request.param
-    return chosen
-
-
 def dead(engine: Engine, id: str) -> str | None:
     """Why it is dead; None while it is not."""
     task = engine.get(id)
